@@ -453,7 +453,8 @@ class ServiceSession(Connection, Protocol):
         """Carry out a prepared transaction, or undo it; its messages come again then, marked as redelivered.
 
         The same outcome again does nothing. Raises `UsageError` E7520 if there is no such transaction, or if it has the
-        other outcome; `ConnectionLost`.
+        other outcome; `SendRejected` if the broker refuses one of its messages, for example because a destination is
+        full: then the transaction stays prepared; `ConnectionLost`.
         """
         ...
 

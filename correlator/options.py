@@ -88,14 +88,14 @@ def choice_option(
     return str(value)
 
 
-def whole_option(where: str, options: Mapping[str, Any], name: str, default: int, most: int) -> int:
-    """A whole number from 1 to `most`, or a text with its digits. Raises `ConfigError` E1022."""
+def whole_option(where: str, options: Mapping[str, Any], name: str, default: int, most: int, *, least: int = 1) -> int:
+    """A whole number from `least` to `most`, or a text with its digits. Raises `ConfigError` E1022."""
     value = options.get(name, default)
     if isinstance(value, str) and value.isdecimal():  # the value of a placeholder is always a text
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ConfigError(
-            "E1022", f"{where}.{name}", f"{quoted(value)} is not allowed", f"A whole number from 1 to {most}"
+            "E1022", f"{where}.{name}", f"{quoted(value)} is not allowed", f"A whole number from {least} to {most}"
         )
     return value
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from sqlalchemy import Connection
 
 from connectors.embedded.link import DatabaseLink, is_sqlite, open_link, translated
+from connectors.embedded.storing import Undone
+from connectors.embedded.sweeping import Sweeper, sweeper
 from connectors.embedded.waking import bells
 from correlator.errors import ConnectionLost, SendRejected, UsageError
 
@@ -36,6 +38,7 @@ class Access:
         self._shared = shared
         self._turn = threading.RLock()
         self._link: DatabaseLink | None = None
+        self._sweeper: Sweeper | None = None
 
     def connect(self, where: str) -> DatabaseLink:
         """The open link; opens one if there is none. Raises `ConnectionLost`."""
@@ -44,6 +47,9 @@ class Access:
                 self.client()
                 with translated(where):
                     self._link = open_link(self.store)
+                if self._shared:
+                    self._sweeper = sweeper(self.store)
+                    self._sweeper.join()
             self._link.maker.check(where)
             return self._link
 
@@ -62,6 +68,9 @@ class Access:
             if self._link is not None:
                 self._link.close()
             self._link = None
+            if self._sweeper is not None:
+                self._sweeper.leave()
+            self._sweeper = None
 
     def ring(self, destinations: Collection[str]) -> None:
         """Wake consumers of these destinations, after a commit that made messages available. Never raises."""
@@ -74,7 +83,7 @@ class Access:
         """A writing transaction on the link; see `DatabaseLink.transaction`.
 
         Raises `ConnectionLost` E7003 after a failure and if the link is not the open one. The link stays open only
-        after `SendRejected` and `UsageError`.
+        after `SendRejected`, `UsageError` and `Undone`.
         """
         with self._exclusively(where, link) as own, own.transaction(synced=synced) as connection:
             yield connection
@@ -96,7 +105,7 @@ class Access:
             try:
                 with translated(where):
                     yield link
-            except (SendRejected, UsageError):
+            except (SendRejected, UsageError, Undone):
                 raise
             except BaseException:
                 self.close()

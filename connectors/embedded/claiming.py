@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from connectors.embedded.content import Stored
+from connectors.embedded.properties import UNLIMITED
 from connectors.embedded.sql import Sql
 
 _HEAD = Sql(
@@ -84,6 +85,10 @@ _NEXT_DUE = Sql(
 )
 
 
+EXPIRED = "EXPIRED"
+"""Why a message ends whose time to live is over."""
+
+
 class Holder(NamedTuple):
     """A registered consumer.
 
@@ -92,6 +97,8 @@ class Holder(NamedTuple):
         is_queue: whether each message of the destination has one subscription only.
         suspect_through: ready messages up to this number may have been delivered before.
         suspects_alone: whether suspects are claimed one by one, and counted then.
+        max_active: most consumers of the queue that get messages; -1 for no limit.
+        lets_wait: whether senders may wait for room. If that has changed since, they notice a second later.
     """
 
     destination: int
@@ -100,6 +107,8 @@ class Holder(NamedTuple):
     is_queue: bool
     suspect_through: int = 0
     suspects_alone: bool = False
+    lets_wait: bool = False
+    max_active: int = UNLIMITED
 
 
 class Bounds(NamedTuple):
@@ -116,13 +125,13 @@ class Claimed(NamedTuple):
         stored: the message.
         suspect: whether the claim has counted it already.
         rank: 9 less its priority.
-        expired: whether it must not be handed over.
+        ends: why it must not be handed over, as `dead` says it; "" otherwise.
     """
 
     stored: Stored
     suspect: bool
     rank: int
-    expired: bool
+    ends: str
 
 
 class Ready(NamedTuple):
@@ -199,5 +208,5 @@ def _claimed(
         before = deliveries > suspect or bool(suspect) or number <= holder.suspect_through
         count = deliveries if suspect else deliveries + 1
         stored = Stored(number, message_id, sent_at, due, content, count, before)
-        claimed.append(Claimed(stored, bool(suspect), rank, 0 < expires <= now))
+        claimed.append(Claimed(stored, bool(suspect), rank, EXPIRED if 0 < expires <= now else ""))
     return claimed

@@ -46,7 +46,7 @@ def register(connection: Connection, client_id: str | None, lives: Lives) -> int
 def make_temporary(connection: Connection, client: int, kind: str) -> str:
     """Make a temporary destination of a client; returns its name. Called under the lock of the registry."""
     name = f"{kind}:{destinations.TEMPORARY}{uuid.uuid4().hex}"
-    destinations.make(connection, name, client)
+    destinations.make(connection, name, {"use_dmq": 0}, client=client)
     return name
 
 
@@ -65,8 +65,8 @@ def remove(connection: Connection, client: int) -> Sequence[str]:
     return names
 
 
-def has_dead(connection: Connection, lives: Lives) -> bool:
-    """Whether the process of a client is gone."""
+def finds_dead(connection: Connection, lives: Lives) -> bool:
+    """Whether `reap` would find something."""
     return any(lives.is_dead(name_of(client)) for (client,) in _ALL.rows(connection))
 
 

@@ -5,7 +5,10 @@ from functools import lru_cache
 from itertools import count
 
 from connectors.embedded.content import encode
-from connectors.embedded.sending import NewMessage, of_one_life
+from connectors.embedded.destinations import is_reserved
+from connectors.embedded.limits import Refusal
+from connectors.embedded.sending import of_one_life
+from connectors.embedded.storing import NewMessage
 from correlator.errors import SendRejected, quoted
 from correlator.events import LONGEST_LIFE_MS, Headers, Outgoing
 from correlator.options import is_name, parse_destination
@@ -44,6 +47,8 @@ class Composer:
         if not is_destination(out.destination):
             what = f"{quoted(out.destination)} is not a destination"
             raise self.refused(out, "E8104", what, "Use queue:NAME or topic:NAME")
+        if is_reserved(out.destination):
+            raise self.refused(out, "E8109", f"{out.destination} belongs to the broker", "Programs do not send to it")
         if out.source and not _is_source(out.source):
             raise self.refused(out, "E8105", f"{quoted(out.source)} cannot be stored as a source")
         if out.message_id and not is_name(out.message_id):
@@ -74,6 +79,15 @@ class Composer:
     def refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:
         """The error of a message that the broker refuses."""
         return SendRejected(code, f"{self._where} message {out.sequence}", what, allowed)
+
+    def limited(self, out: Outgoing, refusal: Refusal) -> SendRejected:
+        """The error of a message that the limits of its destination do not allow."""
+        return self.refused(out, "E8108" if refusal.full else "E8106", refusal.what, refusal.allowed)
+
+    def no_room(self, out: Outgoing, timeout_s: float) -> SendRejected:
+        """The error of a message that has waited for room in vain."""
+        what = f"{out.destination} had no room within {timeout_s * 1000:g} ms, and nothing was stored"
+        return self.refused(out, "E8108", what, "ack_timeout_ms of the connection limits the wait")
 
     def gone(self, out: Outgoing) -> SendRejected:
         """The error of a message to a temporary destination that is gone."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from connectors.embedded import destinations, schema
+from connectors.embedded import administration, destinations, schema
 from connectors.embedded.access import Access
 from connectors.embedded.browsing import browse
 from connectors.embedded.link import open_link, translated
@@ -19,12 +19,13 @@ from connectors.embedded.source import EmbeddedSource
 from correlator.connector import Features, Order
 from correlator.errors import ConfigError, ConnectionLost, StoreError
 from correlator.events import Message
-from correlator.options import check_options, text_option
+from correlator.options import check_options, text_option, whole_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.storage.database import location, parse, reading
 from correlator.storage.sqlite import NO_DATABASE
 
 DEFAULT_STORE = "sqlite:///correlator-broker.db"
+MOST_TIMEOUT_MS = 24 * 3600 * 1000
 NOTICES_LOST_SESSION_WITHIN_S = 35.0
 """PostgreSQL gives up a silent session within half a minute, and frees the lock of its consumer."""
 
@@ -34,6 +35,9 @@ class EmbeddedConnection:
 
     A relative path is below the working directory. The broker makes a missing file, its directory and the tables, but
     not the directories above that one.
+
+    Option `ack_timeout_ms`: how long a session waits for room in a full destination with the limit behavior
+    FLOW_CONTROL; 0, the default, for without limit.
     """
 
     features = Features(
@@ -47,9 +51,10 @@ class EmbeddedConnection:
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"
-        check_options(where, settings.options, ("store",))
+        check_options(where, settings.options, ("store", "ack_timeout_ms"))
         self._name = name
         self._store = _store_url(where, text_option(where, settings.options, "store", DEFAULT_STORE))
+        self._ack_timeout_ms = whole_option(where, settings.options, "ack_timeout_ms", 0, MOST_TIMEOUT_MS, least=0)
         if not self._store.startswith("sqlite:"):
             self.features = replace(self.features, notices_loss_within_s=NOTICES_LOST_SESSION_WITHIN_S)
 
@@ -63,11 +68,12 @@ class EmbeddedConnection:
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
         """A producer. It stores every message durably, also one that says that it is not persistent."""
-        return make_sink(Access(self._store), sender, passing=False)
+        return make_sink(Access(self._store), sender)
 
     def attach(self, client_id: str | None) -> EmbeddedClient:
         """Register a connection of a program; see `correlator.connector.MessageService`."""
-        return EmbeddedClient(f"connections.{self._name}", self._store, client_id, self.features)
+        where = f"connections.{self._name}"
+        return EmbeddedClient(where, self._store, client_id, self.features, self._ack_timeout_ms / 1000)
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """Copies of the oldest messages of a queue, held ones included. Changes nothing.
@@ -109,6 +115,26 @@ class EmbeddedConnection:
     def unsubscribe(self, topic: str, subscription: str) -> None:
         """Delete a subscription; see `correlator.connector.Unsubscribable`."""
         delete_subscription(f"connections.{self._name}", Access(self._store), topic, subscription)
+
+    def create(self, destination: str, properties: Mapping[str, Any] = {}) -> None:
+        """Make a destination with these properties; see docs/embedded-limits.md.
+
+        Raises:
+            UsageError: E7522, the name is reserved; E7523, a property does not exist or is not allowed so; E7524, the
+                destination is there already.
+            ConfigError: E1215, the name is none of a destination.
+            ConnectionLost: the database failed.
+        """
+        administration.create(f"connections.{self._name}", Access(self._store), destination, properties)
+
+    def update(self, destination: str, properties: Mapping[str, Any]) -> None:
+        """Change properties of a destination. Messages that it holds stay, also above a new limit.
+
+        Raises:
+            UsageError: E7512, there is no such destination; E7523 as `create`; E7525, its consumers do not allow it.
+            ConfigError, ConnectionLost: as `create`.
+        """
+        administration.update(f"connections.{self._name}", Access(self._store), destination, properties)
 
     def delete(self, destination: str) -> None:
         """Delete a destination; see `correlator.connector.Deletable`."""

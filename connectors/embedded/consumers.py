@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
-from connectors.embedded import destinations
+from connectors.embedded import destinations, settling
 from connectors.embedded.sql import Sql
 
 _REGISTER = Sql(
@@ -18,12 +18,11 @@ _OF_SUBSCRIPTION = Sql(
     "SELECT id, pid, host, boot, cancelled FROM broker_consumer WHERE subscription = :subscription ORDER BY id"
 )
 _ALL = Sql("SELECT subscription, id, pid, host, boot, cancelled FROM broker_consumer ORDER BY id")
+_EARLIER = Sql(
+    "SELECT count(*) FROM broker_consumer WHERE subscription = :subscription AND id < :consumer AND cancelled = 0"
+)
 _CANCEL = Sql("UPDATE broker_consumer SET cancelled = 1 WHERE id = :consumer")
 _REMOVE = Sql("DELETE FROM broker_consumer WHERE id = :consumer")
-_REJECT_ALL = Sql(
-    "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 0"
-    " WHERE subscription = :subscription AND state = 1 AND consumer = :consumer AND consumer > 0"
-)
 _SUSPECT_ALL = Sql(
     "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 1"
     " WHERE subscription = :subscription AND state = 1 AND consumer = :consumer AND consumer > 0"
@@ -94,6 +93,15 @@ def living(connection: Connection, subscription: int, lives: Lives) -> Sequence[
     return found
 
 
+def is_active(connection: Connection, subscription: int, consumer: int, most: int) -> bool:
+    """Whether a consumer is among the first `most` ones; it stays so until its end.
+
+    A dead consumer counts until it is struck off. So a backup gets nothing before the messages of the dead one, which
+    are ready when its row is gone.
+    """
+    return bool(_EARLIER.one(connection, subscription=subscription, consumer=consumer) < most)
+
+
 def cancel(connection: Connection, consumer: int) -> None:
     """Let another consumer have the place of this one, which goes on holding what it holds."""
     _CANCEL.run(connection, consumer=consumer)
@@ -117,15 +125,15 @@ def close(connection: Connection, subscription: int, consumer: int) -> None:
 
     Called under the lock of the registry.
     """
-    _REJECT_ALL.run(connection, subscription=subscription, consumer=consumer)
+    settling.reject_all(connection, subscription, consumer)
     _REMOVE.run(connection, consumer=consumer)
     if _ENDS.rows(connection, subscription=subscription):
         destinations.delete_subscription(connection, subscription)
 
 
-def has_dead(connection: Connection, lives: Lives) -> bool:
-    """Whether the process of a consumer is gone."""
-    return any(lives.is_dead(str(row[1])) for row in _ALL.rows(connection))
+def finds_dead(connection: Connection, lives: Lives) -> bool:
+    """Whether `reap` would find something."""
+    return any(lives.is_dead(str(row[1])) for row in _ALL.rows(connection)) or bool(_ENDED.rows(connection))
 
 
 def reap(connection: Connection, lives: Lives) -> None:

@@ -96,6 +96,11 @@ def decode(stored: Stored) -> Message:
     return Message(message.body, message.properties, message.key, None, headers)
 
 
+def is_as_stored(message: Message, stored: Stored) -> bool:
+    """Whether `decode` could not decode the content."""
+    return message.body is stored.content
+
+
 def read_message(content: bytes) -> Message:
     """Decode the content. A time to live that is too long is shortened, so that the message can be sent on."""
     message = _decoder.decode(content)

@@ -4,20 +4,40 @@ With PostgreSQL, whoever makes or deletes one of them, or registers a user of on
 A sender shares a lock on its destination, so that nobody deletes it meanwhile.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
+from connectors.embedded.properties import AUTO_CREATED, FLOW_CONTROL, UNLIMITED
 from connectors.embedded.sql import Sql
 
 _REGISTRY = Sql(
     "SELECT 1",
     "SELECT pg_advisory_xact_lock(hashtextextended(concat('correlator broker ', current_schema(), ' registry'), 1))",
 )
-_DESTINATION = Sql("SELECT id, client FROM broker_destination WHERE name = :name")
+_DESTINATION = Sql(
+    "SELECT n.id, n.name, n.client, n.max_num_msgs, n.max_total_msg_bytes, n.max_per_msg_bytes, n.limit_behavior,"
+    " n.use_dmq, n.max_num_deliveries, n.max_num_active_consumers, n.max_num_backup_consumers,"
+    " CASE WHEN n.max_num_msgs > 0 THEN"
+    " (SELECT sum(t.messages) FROM broker_tally t WHERE t.destination = n.id) END,"
+    " CASE WHEN n.max_total_msg_bytes > 0 THEN"
+    " (SELECT sum(t.bytes) FROM broker_tally t WHERE t.destination = n.id) END"
+    " FROM broker_destination n WHERE n.name = :name"
+)
 _MAKE_DESTINATION = Sql(
-    "INSERT INTO broker_destination (name, client, auto_created) VALUES (:name, :client, 1) RETURNING id"
+    "INSERT INTO broker_destination (name, client, auto_created) VALUES (:name, :client, :auto_created) RETURNING id"
+)
+_SET = Sql(
+    "UPDATE broker_destination SET max_num_msgs = coalesce(:max_num_msgs, max_num_msgs),"
+    " max_total_msg_bytes = coalesce(:max_total_msg_bytes, max_total_msg_bytes),"
+    " max_per_msg_bytes = coalesce(:max_per_msg_bytes, max_per_msg_bytes),"
+    " limit_behavior = coalesce(:limit_behavior, limit_behavior), use_dmq = coalesce(:use_dmq, use_dmq),"
+    " max_num_deliveries = coalesce(:max_num_deliveries, max_num_deliveries),"
+    " redelivery_delay_ms = coalesce(:redelivery_delay_ms, redelivery_delay_ms),"
+    " max_num_active_consumers = coalesce(:max_num_active_consumers, max_num_active_consumers),"
+    " max_num_backup_consumers = coalesce(:max_num_backup_consumers, max_num_backup_consumers)"
+    " WHERE id = :destination"
 )
 _LOCK_DESTINATION = Sql(
     "SELECT 1",
@@ -65,15 +85,61 @@ _DELETE_SENDERS = Sql("DELETE FROM broker_sender WHERE destination = :destinatio
 _DELETE_TALLY = Sql("DELETE FROM broker_tally WHERE destination = :destination")
 _DELETE_DESTINATION = Sql("DELETE FROM broker_destination WHERE id = :destination")
 _PREPARED = Sql("SELECT 1 FROM broker_delivery WHERE subscription = :subscription AND state = 3 LIMIT 1")
+_SETTABLE = (
+    "max_num_msgs",
+    "max_total_msg_bytes",
+    "max_per_msg_bytes",
+    "limit_behavior",
+    "use_dmq",
+    "max_num_deliveries",
+    "redelivery_delay_ms",
+    "max_num_active_consumers",
+    "max_num_backup_consumers",
+)
+RESERVED = "mq."
+"""How the names begin that belong to the broker, after the kind."""
 TEMPORARY = "mq.tmp."
-"""How the names of temporary destinations begin, after their kind."""
+"""How the names of temporary destinations begin, after the kind."""
+DEAD_MESSAGES = "queue:mq.sys.dmq"
+"""The dead message queue, which is always there."""
 
 
 class Destination(NamedTuple):
-    """A destination; `client` is the owner of a temporary one."""
+    """A destination with the properties that senders and consumers need (see `properties`).
+
+    Attributes:
+        client: the owner of a temporary one.
+        messages, bytes: what it holds, as this transaction sees it; `None` if that has no limit.
+    """
 
     id: int
+    name: str
     client: int | None
+    max_num_msgs: int
+    max_total_msg_bytes: int
+    max_per_msg_bytes: int
+    limit_behavior: str
+    use_dmq: int
+    max_num_deliveries: int
+    max_num_active_consumers: int
+    max_num_backup_consumers: int
+    messages: int | None
+    bytes: int | None
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether each message has one subscription only."""
+        return self.name.startswith("queue:")
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether a message may be refused, or may have to wait."""
+        return not self.max_num_msgs == self.max_total_msg_bytes == self.max_per_msg_bytes == UNLIMITED
+
+    @property
+    def lets_wait(self) -> bool:
+        """Whether senders wait for room."""
+        return self.limit_behavior == FLOW_CONTROL
 
 
 class Subscription(NamedTuple):
@@ -104,21 +170,50 @@ def is_temporary(name: str) -> bool:
     return name.partition(":")[2].startswith(TEMPORARY)
 
 
+def is_reserved(name: str) -> bool:
+    """Whether the broker alone makes this destination, deletes it, and sends to it."""
+    return name.partition(":")[2].startswith(RESERVED) and not is_temporary(name)
+
+
 def ensure(connection: Connection, name: str) -> Destination:
     """The destination of this name; makes it if it is new."""
     there = find(connection, name)
     if there is not None:
         return there
     lock_registry(connection)
-    return find(connection, name) or make(connection, name, None)
+    return find(connection, name) or make(connection, name)
 
 
-def make(connection: Connection, name: str, client: int | None) -> Destination:
-    """Make a destination, and the subscription of a queue. Called under the lock of the registry."""
-    made = Destination(int(_MAKE_DESTINATION.one(connection, name=name, client=client)), client)
+def make(
+    connection: Connection,
+    name: str,
+    properties: Mapping[str, Any] = AUTO_CREATED,
+    *,
+    client: int | None = None,
+    auto_created: bool = True,
+) -> Destination:
+    """Make a destination, and the subscription of a queue. Called under the lock of the registry.
+
+    Args:
+        connection: in a transaction.
+        name: the destination.
+        properties: as `properties.checked` makes them; the others have their defaults.
+        client: the owner of a temporary one.
+        auto_created: whether it ends when nobody has used it for some time.
+    """
+    made = int(_MAKE_DESTINATION.one(connection, name=name, client=client, auto_created=int(auto_created)))
+    set_properties(connection, made, properties)
     if name.startswith("queue:"):
-        make_subscription(connection, made.id, Subscription(0, "", "", 1, 1, None, 0))
-    return made
+        make_subscription(connection, made, Subscription(0, "", "", 1, 1, None, 0))
+    there = find(connection, name)
+    assert there is not None
+    return there
+
+
+def set_properties(connection: Connection, destination: int, properties: Mapping[str, Any]) -> None:
+    """Change these properties, as `properties.checked` makes them."""
+    if properties:
+        _SET.run(connection, destination=destination, **{**dict.fromkeys(_SETTABLE), **properties})
 
 
 def subscriptions(connection: Connection, destination: int) -> Sequence[Subscription]:

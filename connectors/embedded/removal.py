@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from connectors.embedded import consumers, destinations
+from connectors.embedded import administration, consumers, destinations
 from connectors.embedded.access import Access
 from connectors.embedded.consumers import Lives
 from connectors.embedded.destinations import Destination
@@ -36,6 +36,8 @@ def delete_destination(where: str, access: Access, name: str) -> None:
         with access.transaction(where, link) as connection:
             destinations.lock_registry(connection)
             there = destinations.find(connection, name)
+            if destinations.is_reserved(name):
+                raise administration.reserved(name)
             if there is not None:
                 delete_unused(connection, there, name, link)
     finally:

@@ -1,58 +1,19 @@
 """Stores messages: every message comes into a destination through `store`."""
 
-from collections.abc import Collection, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from connectors.embedded import destinations, tally
-from connectors.embedded.content import Stored, decode
+from connectors.embedded import destinations, expiring, limits, storing
 from connectors.embedded.destinations import Destination, Subscription
-from connectors.embedded.sql import DELAYED, READY, Sql
-from correlator.selector import Selector
+from connectors.embedded.limits import Crowded, Gatekeeper, Refusal, Verdict
+from connectors.embedded.sql import Sql
+from connectors.embedded.storing import Arrival, NewMessage
 
 MOST_LIVES = 100
 """Most sources of BEST_EFFORT senders that a destination remembers: such a sender has a new source in each life."""
 _ONE_LIFE = "one life: "
-_DRAW = Sql(
-    "UPDATE broker_store SET last_number = last_number + :total RETURNING last_number, {now}",
-    # The transaction has an id before it draws numbers: whoever sees a number knows which transactions may still come
-    # with lower ones (`scan`). It shares a lock on the destination, so that nobody deletes it meanwhile.
-    "WITH begun AS MATERIALIZED (SELECT pg_current_xact_id(),"
-    " set_config('synchronous_commit',"
-    " CASE WHEN :lazy THEN 'off' ELSE current_setting('synchronous_commit') END, true),"
-    " pg_advisory_xact_lock_shared("
-    "hashtextextended(concat('correlator broker ', current_schema(), ' ', CAST(:name AS text)), 2)))"
-    " SELECT nextval('broker_number'), {now} FROM begun CROSS JOIN generate_series(1, :total)",
-)
-_ADD_CONTENT = Sql(
-    "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
-    " VALUES (:number, :destination, :message_id, :sent_at, :persistent, :refs_left, :content)",
-    "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
-    " SELECT number, :destination, message_id, :sent_at, persistent, refs_left, content FROM unnest("
-    "CAST(:number AS bigint[]), CAST(:message_id AS text[]), CAST(:persistent AS bigint[]),"
-    " CAST(:refs_left AS bigint[]), CAST(:content AS bytea[]))"
-    " AS added (number, message_id, persistent, refs_left, content)",
-)
-_ADD_DELIVERY = Sql(
-    "INSERT INTO broker_delivery"
-    " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
-    " VALUES (:subscription, :number, :rank, :state, 0, 0, 0, :due, :expires, :size)",
-    "INSERT INTO broker_delivery"
-    " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
-    " SELECT subscription, number, rank, state, 0, 0, 0, due, expires, size FROM unnest("
-    "CAST(:subscription AS bigint[]), CAST(:number AS bigint[]), CAST(:rank AS bigint[]), CAST(:state AS bigint[]),"
-    " CAST(:due AS bigint[]), CAST(:expires AS bigint[]), CAST(:size AS bigint[]))"
-    " AS added (subscription, number, rank, state, due, expires, size)",
-)
-_DELIVER_ALL = Sql(
-    "INSERT INTO broker_delivery"
-    " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
-    " SELECT :subscription, number, :rank, 0, 0, 0, 0, 0, 0, length(content) FROM broker_content"
-    " WHERE number BETWEEN :first AND :last"
-)
-"""For SQLite, whose transactions are alone: all messages between two numbers are those of the transaction."""
 _LAST_SEQUENCE = Sql(
     "SELECT last_sequence FROM broker_sender WHERE destination = :destination AND source = :source{lock}"
 )
@@ -74,35 +35,28 @@ def of_one_life(source: str) -> str:
     return f"{_ONE_LIFE}{source}"
 
 
-class NewMessage(NamedTuple):
-    """A message to be stored.
-
-    Attributes:
-        source, sequence: by these the broker recognises a repeat; "" for a message that is none.
-        message_id: its header.
-        content: the encoded message.
-        rank: 9 less its priority.
-        lives_ms: time to live, 0 for without limit.
-        delay_ms: how long consumers do not get it.
-        persistent: 0 if it ends with the broker, else 1.
-    """
-
-    source: str
-    sequence: int
-    message_id: str
-    content: bytes
-    rank: int = 5
-    lives_ms: int = 0
-    delay_ms: int = 0
-    persistent: int = 1
-
-
 class NoSuchDestination(Exception):
     """A message goes to a temporary destination that is gone."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(name)
+
+
+class Terms(NamedTuple):
+    """How a sender sends.
+
+    Attributes:
+        nearly_full: destinations that it must have alone (see `limits`); `store` keeps this up to date.
+        lazy: whether the commit of the transaction need not wait for the disk.
+        waits: whether it waits for room, whatever the limit behavior of a destination is.
+        whole: whether all messages must be stored in this transaction.
+    """
+
+    nearly_full: set[str]
+    lazy: bool = False
+    waits: bool = False
+    whole: bool = False
 
 
 def make_missing(connection: Connection, names: Collection[str]) -> None:
@@ -117,7 +71,7 @@ def make_missing(connection: Connection, names: Collection[str]) -> None:
                 destinations.ensure(connection, name)
 
 
-def store(connection: Connection, name: str, entries: Sequence[NewMessage], *, lazy: bool = False) -> None:
+def store(connection: Connection, name: str, entries: Sequence[NewMessage], terms: Terms) -> Verdict | None:
     """Store the messages that are no repeats, for each subscription of the destination that wants them.
 
     A message that no subscription wants is not stored.
@@ -126,121 +80,96 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], *, l
         connection: in a transaction.
         name: the destination.
         entries: one message or more.
-        lazy: whether the commit of the transaction need not wait for the disk.
+        terms: how the sender sends.
+
+    Returns:
+        What became of them if not all are stored.
 
     Raises:
         NoSuchDestination: a temporary destination is gone.
+        Crowded: the transaction must be done again.
     """
-    drawn = _DRAW.rows(connection, name=name, total=len(entries), lazy=lazy)
-    sent_at = int(drawn[0][1])
-    # SQLite answers with the last number, PostgreSQL with all of them.
-    numbers = [int(row[0]) for row in drawn]
-    if len(numbers) < len(entries):
-        numbers = list(range(numbers[0] - len(entries) + 1, numbers[0] + 1))
+    alone = name in terms.nearly_full
+    drawn = storing.draw(connection, name, len(entries), lazy=terms.lazy, alone=alone)
     there = destinations.find(connection, name)
     if there is None:
         if destinations.is_temporary(name):
             raise NoSuchDestination(name)
         there = destinations.ensure(connection, name)
-    fresh = _first_time(connection, there.id, entries)
+    sources = _sources(connection, there.id, entries)
+    fresh = _fresh(sources, entries)
     readers = destinations.subscriptions(connection, there.id)
+    verdict = None
     if fresh and readers:
-        _append(connection, there, readers, list(zip(numbers, fresh, strict=False)), sent_at)
+        new: Sequence[Arrival] = [
+            Arrival(at, number, entries[at]) for number, at in zip(drawn.numbers, fresh, strict=False)
+        ]
+        verdict = _judge(connection, there, readers, new, drawn.rivals, terms) if there.has_limits else None
+        if verdict is not None:
+            new = verdict.admitted
+            fresh = [at for at in fresh if at not in verdict.refused and at not in verdict.waiting]
+        if new:
+            storing.append(connection, there, readers, new, drawn.sent_at)
+    _remember(connection, there.id, sources, [entries[at] for at in fresh])
+    return verdict
 
 
-def _append(
+def _judge(
     connection: Connection,
     there: Destination,
     readers: Sequence[Subscription],
-    fresh: Sequence[tuple[int, NewMessage]],
-    sent_at: int,
-) -> None:
-    contents, deliveries = [], []
-    total = 0
-    alike = connection.dialect.name == "sqlite" and _are_alike(readers, fresh)
-    for number, entry in fresh:
-        due = sent_at + entry.delay_ms if entry.delay_ms else 0
-        wanting = [reader for reader in readers if _wants(reader, number, entry, sent_at, due)]
-        if not wanting:
-            continue
-        size = len(entry.content)
-        total += size
-        contents.append(
-            {
-                "number": number,
-                "destination": there.id,
-                "message_id": entry.message_id,
-                "sent_at": sent_at,
-                "persistent": entry.persistent,
-                "refs_left": len(wanting),
-                "content": entry.content,
-            }
-        )
-        if not alike:
-            delivery = {"number": number, "rank": entry.rank, "state": DELAYED if due else READY, "due": due}
-            delivery |= {"expires": sent_at + entry.lives_ms if entry.lives_ms else 0, "size": size}
-            deliveries += [{"subscription": reader.id, **delivery} for reader in wanting]
-    if not contents:
-        return
-    _add(connection, _ADD_CONTENT, contents, ("destination", "sent_at"))
-    if alike:
-        span = {"rank": fresh[0][1].rank, "first": fresh[0][0], "last": fresh[-1][0]}
-        for reader in readers:
-            _DELIVER_ALL.run(connection, subscription=reader.id, **span)
-    else:
-        _add(connection, _ADD_DELIVERY, deliveries, ())
-    tally.add(connection, there.id, len(contents), total)
+    new: Sequence[Arrival],
+    rivals: int,
+    terms: Terms,
+) -> Verdict | None:
+    """Let the limits decide; `None` if all messages come in. Raises `Crowded`."""
+    alone = not rivals or there.name in terms.nearly_full
+    entries = [arrival.entry for arrival in new]
+    if limits.fits_by_itself(there, entries):
+        if limits.has_room(there, entries, rivals):
+            terms.nearly_full.discard(there.name)
+            return None
+        if alone and limits.has_room(there, entries, 0):
+            return None
+    if not alone:
+        terms.nearly_full.add(there.name)
+        raise Crowded
+    arrivals = [one for one in new if any(storing.wants(reader, one.number, one.entry) for reader in readers)]
+    if expiring.end_of(connection, readers):
+        there = destinations.find(connection, there.name) or there
+    if terms.whole and there.lets_wait and limits.exceed(there, [arrival.entry for arrival in arrivals]):
+        what = f"the transaction sends more than {there.name} may hold"
+        return Verdict(refused={arrival.at: Refusal(full=True, what=what) for arrival in arrivals})
+    return Gatekeeper(connection, there, readers, waits=terms.waits).admit(arrivals)
 
 
-def _are_alike(readers: Sequence[Subscription], fresh: Sequence[tuple[int, NewMessage]]) -> bool:
-    """Whether each subscription gets all of the messages at once, in the same rank, and for as long as it wants."""
-    rank = fresh[0][1].rank
-    return all(reader.selector is None for reader in readers) and not any(
-        entry.rank != rank or entry.delay_ms or entry.lives_ms for _, entry in fresh
-    )
-
-
-def _add(connection: Connection, insert: Sql, rows: Sequence[dict[str, Any]], same: Sequence[str]) -> None:
-    """Insert rows: one by one into SQLite; as columns, in one round trip, into PostgreSQL."""
-    if connection.dialect.name == "sqlite":
-        insert.run_all(connection, rows)
-    else:
-        columns = {name: rows[0][name] if name in same else [row[name] for row in rows] for name in rows[0]}
-        insert.run(connection, **columns)
-
-
-@lru_cache(maxsize=256)
-def _selector(text: str) -> Selector | None:
-    return Selector.optional(text, "selector")
-
-
-def _wants(reader: Subscription, number: int, entry: NewMessage, sent_at: int, due: int) -> bool:
-    """Whether the selector of a subscription matches; an error or an unknown result is no match."""
-    if reader.selector is None:
-        return True
-    selector = _selector(reader.selector)
-    assert selector is not None
-    stored = Stored(number, entry.message_id, sent_at, due, entry.content, 1, redelivered=False)
-    return selector.matches(decode(stored))
-
-
-def _first_time(connection: Connection, destination: int, entries: Sequence[NewMessage]) -> list[NewMessage]:
-    """The messages whose sequence is above the last stored one of their source; stores the new last sequences."""
+def _sources(connection: Connection, destination: int, entries: Sequence[NewMessage]) -> dict[str, int]:
+    """The last stored sequences of the sources, whose rows are locked then."""
     # In the order of their names, so that two transactions never wait for each other's sources.
     sources = sorted({entry.source for entry in entries if entry.source})
-    before = {source: _last_sequence(connection, destination, source) for source in sources}
-    last = dict(before)
+    return {source: _last_sequence(connection, destination, source) for source in sources}
+
+
+def _fresh(sources: Mapping[str, int], entries: Sequence[NewMessage]) -> list[int]:
+    """The places of the messages whose sequence is above the last one of their source."""
+    last = dict(sources)
     fresh = []
-    for entry in entries:
-        if not entry.source:
-            fresh.append(entry)
-        elif entry.sequence > last[entry.source]:
+    for at, entry in enumerate(entries):
+        if entry.source:
+            if entry.sequence <= last[entry.source]:
+                continue
             last[entry.source] = entry.sequence
-            fresh.append(entry)
-    for source in sources:
-        if last[source] != before[source]:
-            _REMEMBER.run(connection, destination=destination, source=source, sequence=last[source])
+        fresh.append(at)
     return fresh
+
+
+def _remember(
+    connection: Connection, destination: int, sources: Mapping[str, int], stored: Sequence[NewMessage]
+) -> None:
+    last = {entry.source: entry.sequence for entry in stored if entry.source}  # they ascend
+    for source in sources:
+        if source in last:
+            _REMEMBER.run(connection, destination=destination, source=source, sequence=last[source])
 
 
 def _last_sequence(connection: Connection, destination: int, source: str) -> int:

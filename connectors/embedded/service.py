@@ -17,15 +17,18 @@ from connectors.embedded.access import Access
 from connectors.embedded.browsing import browse
 from connectors.embedded.composing import Composer
 from connectors.embedded.content import read_message
+from connectors.embedded.limits import NoRoom
 from connectors.embedded.link import DatabaseLink
-from connectors.embedded.sending import NewMessage, NoSuchDestination
+from connectors.embedded.rooms import Rooms, room_of
+from connectors.embedded.sending import NoSuchDestination, Terms
 from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.source import LOOK_S, EmbeddedSource
 from connectors.embedded.sql import Sql
+from connectors.embedded.storing import NewMessage
 from connectors.embedded.subscribing import Wanted
 from connectors.embedded.transactions import PreparedSend
 from correlator.connector import Features, Subscriber, Work
-from correlator.errors import ConnectionLost
+from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
 from correlator.options import check_destination, check_options
 from correlator.selector import Selector
@@ -46,13 +49,17 @@ class EmbeddedClient:
         store: the broker's database.
         client_id: its client id, if it has one.
         features: those of the connection.
+        ack_timeout_s: how long its sessions wait for room in a full destination; 0 for without limit.
     """
 
-    def __init__(self, where: str, store: str, client_id: str | None, features: Features) -> None:
+    def __init__(
+        self, where: str, store: str, client_id: str | None, features: Features, ack_timeout_s: float = 0.0
+    ) -> None:
         self.where = where
         self.store = store
         self.client_id = client_id
         self.features = features
+        self.ack_timeout_s = ack_timeout_s
         self._access = Access(store, shared=True)
         self._turn = threading.RLock()
         self._link: DatabaseLink | None = None
@@ -125,6 +132,7 @@ class EmbeddedSession:
         self._bell = f"session {uuid.uuid4().hex}"
         self._sources: WeakSet[EmbeddedSource] = WeakSet()
         self._composer = Composer(client.where, lasting=True, passing=True)
+        self._rooms = Rooms(self._access, client.ack_timeout_s)
         self._woken = threading.Event()
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
@@ -155,23 +163,31 @@ class EmbeddedSession:
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
         """A producer."""
-        return make_sink(self._access, sender, passing=True)
+        return make_sink(self._access, sender, ack_timeout_s=self._client.ack_timeout_s)
 
     def settle(self, work: Work) -> None:
-        """Acknowledge and send in one transaction; see `ServiceSession`."""
+        """Acknowledge and send in one transaction; see `ServiceSession`.
+
+        Waits for room if a destination that lets senders wait is full.
+        """
         entries = [(out, self._composer.compose(out)) for out in work.sends]
-        lazy = not work.acknowledged and not any(entry.persistent for _, entry in entries)
+        destinations_of_sends = {out.destination for out in work.sends}
         settled = self._settled(work)
+        lazy = not settled and not any(entry.persistent for _, entry in entries)
 
         def do(connection: Connection) -> None:
+            # First, so that they make room for what is sent.
             for source, _, numbers in settled:
                 source.acknowledge_in(connection, numbers)
             self._send(connection, entries, lazy=lazy)
 
-        self._commit(do, synced=not lazy)
+        try:
+            self._rooms.transact(destinations_of_sends, lambda: self._commit(do, synced=not lazy))
+        except NoRoom as full:
+            raise self._no_room(full, entries) from full
         for source, tokens, _ in settled:
             source.let_go(tokens)
-        self._access.ring({out.destination for out in work.sends})
+        self._access.ring(destinations_of_sends.union(*(source.rooms for source, _, _ in settled)))
 
     def _commit(self, do: Callable[[Connection], None], *, synced: bool = True) -> None:
         """Run a transaction. If the answer to its commit is lost, look up what became of it before raising."""
@@ -186,7 +202,11 @@ class EmbeddedSession:
             if not commit.begun or not self._has_committed(commit, error):
                 raise
 
-    def _settled(self, work: Work) -> list[tuple[EmbeddedSource, Sequence[Any], Sequence[int]]]:
+    def _no_room(self, full: NoRoom, entries: Sequence[tuple[Outgoing, NewMessage]]) -> SendRejected:
+        first = next(out for out, _ in entries if out.destination == full.name)
+        return self._composer.no_room(first, self._rooms.timeout_s)
+
+    def _settled(self, work: Work) -> "_Settled":
         """The sources with their tokens and numbers. Raises `ConnectionLost` if the link of one is gone."""
         settled = []
         for source, tokens in work.acknowledged:
@@ -202,10 +222,17 @@ class EmbeddedSession:
         sending.make_missing(connection, wanted)
         # In the order of the names, so that two sessions never wait for each other's destinations.
         for destination in sorted(wanted):
+            sent = [out for out, _ in entries if out.destination == destination]
+            terms = Terms(self._rooms.nearly_full, lazy, whole=True)
             try:
-                sending.store(connection, destination, wanted[destination], lazy=lazy)
+                verdict = sending.store(connection, destination, wanted[destination], terms)
             except NoSuchDestination as error:
-                raise self._composer.gone(next(out for out, _ in entries if out.destination == destination)) from error
+                raise self._composer.gone(sent[0]) from error
+            if verdict is not None:
+                for at, refusal in sorted(verdict.refused.items()):
+                    raise self._composer.limited(sent[at], refusal)
+                if verdict.waiting:
+                    raise NoRoom(destination)
 
     def _has_committed(self, commit: "_Commit", error: ConnectionLost) -> bool:
         """Look up what became of a commit whose answer was lost. Raises `ConnectionLost` E7518 if that fails."""
@@ -247,22 +274,30 @@ class EmbeddedSession:
     def resolve(self, name: str, *, commit: bool) -> None:
         """Carry out a prepared transaction, or undo it; see `ServiceSession`.
 
-        A message to a temporary destination that has ended since then is dropped: nobody could get it.
+        Raises `SendRejected` if a destination is full; the transaction stays prepared then. A message to a temporary
+        destination that has ended since then is dropped: nobody could get it.
         """
-        rung: set[str] = set()
+        link = self._access.connect(self._where)
+        with self._access.reading(self._where, link) as connection:
+            sends_to = transactions.sends_to(connection, name)
+        ended: list[PreparedSend] = []
+        entries: list[tuple[Outgoing, NewMessage]] = []
+        changed: set[str] = set()
 
         def do(connection: Connection) -> None:
-            sends, returned = transactions.resolve(connection, name, commit=commit)
-            living = [send for send in sends if not _has_ended(connection, send.destination)]
-            if len(living) < len(sends):
-                _log.warning(
-                    "%d messages of transaction %s go to destinations that have ended", len(sends) - len(living), name
-                )
-            self._send(connection, [self._again(send) for send in living], lazy=False)
-            rung.update(returned, (send.destination for send in living))
+            changed.update(transactions.acknowledged_from(connection, name))
+            sends = transactions.resolve(connection, name, commit=commit)
+            ended[:] = [send for send in sends if _has_ended(connection, send.destination)]
+            entries[:] = [self._again(send) for send in sends if send not in ended]
+            self._send(connection, entries, lazy=False)
 
-        self._commit(do)
-        self._access.ring(rung)
+        try:
+            self._rooms.transact(sends_to, lambda: self._commit(do))
+        except NoRoom as full:
+            raise self._no_room(full, entries) from full
+        if ended:
+            _log.warning("%d messages of transaction %s go to destinations that have ended", len(ended), name)
+        self._access.ring({*sends_to, *changed, *map(room_of, changed)})
 
     def _again(self, send: PreparedSend) -> tuple[Outgoing, NewMessage]:
         out = Outgoing(0, "", send.destination, read_message(send.content), send.message_id)
@@ -309,6 +344,10 @@ def _has_ended(connection: Connection, name: str) -> bool:
     return destinations.is_temporary(name) and destinations.find(connection, name) is None
 
 
+_Settled = Sequence[tuple[EmbeddedSource, Sequence[Any], Sequence[int]]]
+"""Sources with tokens and numbers of what they settle."""
+
+
 class _Commit:
     """What must be known to look up a commit."""
 
@@ -327,10 +366,19 @@ def make_source(access: Access, receiver: ReceiverSettings, *, suspects_alone: b
     return EmbeddedSource(where, access, receiver, Wanted(name, suspects_alone=suspects_alone), selector)
 
 
-def make_sink(access: Access, sender: SenderSettings, *, passing: bool) -> EmbeddedSink:
-    """A producer; see `EmbeddedSink`. Raises `ConfigError`."""
+def make_sink(access: Access, sender: SenderSettings, *, ack_timeout_s: float | None = None) -> EmbeddedSink:
+    """A producer; see `EmbeddedSink`. Raises `ConfigError`.
+
+    Args:
+        access: the way to the broker.
+        sender: the settings.
+        ack_timeout_s: how long the producer of a session waits for room; `None` for that of an engine, which stores
+            every message durably, also one that says that it is not persistent.
+    """
     where = f"senders.{sender.id}"
     check_options(where, sender.options, ())
     if sender.destination is not None:
         check_destination(where, sender.destination)
-    return EmbeddedSink(where, access, lasting=sender.reliability != "BEST_EFFORT", passing=passing)
+    lasting = sender.reliability != "BEST_EFFORT"
+    composer = Composer(where, lasting=lasting, passing=ack_timeout_s is not None)
+    return EmbeddedSink(where, access, composer, ack_timeout_s)

@@ -32,8 +32,12 @@ _LET_GO = Sql(
 )
 _DROP = Sql("DELETE FROM broker_content WHERE number IN :numbers RETURNING length(content)")
 _REJECT = Sql(
-    "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 0"
+    "UPDATE broker_delivery SET {returned}"
     " WHERE subscription = :subscription AND number IN :numbers AND state = 1 AND consumer = :consumer"
+)
+_REJECT_ALL = Sql(
+    "UPDATE broker_delivery SET {returned}"
+    " WHERE subscription = :subscription AND state = 1 AND consumer = :consumer AND consumer > 0"
 )
 _RELEASE = Sql(
     "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries - suspect"
@@ -43,10 +47,7 @@ _PREPARE = Sql(
     "UPDATE broker_delivery SET state = 3, consumer = :tx"
     " WHERE subscription = :subscription AND number IN :numbers AND state = 1 AND consumer = :consumer"
 )
-_ROLL_BACK = Sql(
-    "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 0"
-    " WHERE state = 3 AND consumer = :tx"
-)
+_ROLL_BACK = Sql("UPDATE broker_delivery SET {returned} WHERE state = 3 AND consumer = :tx")
 _PREPARED = Sql(
     "SELECT s.destination, d.subscription, n.name, d.number FROM broker_delivery d"
     " JOIN broker_subscription s ON s.id = d.subscription JOIN broker_destination n ON n.id = s.destination"
@@ -69,8 +70,7 @@ def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state:
     values = {"subscription": holder.subscription, "consumer": holder.consumer, "state": state, "numbers": numbers}
     if holder.is_queue and connection.dialect.name == "postgresql":
         ((gone, added),) = _LEAVE_QUEUE_POSTGRES.rows(connection, **values, destination=holder.destination)
-        if added % tally.FOLDED == 0:
-            tally.fold(connection, holder.destination, added)
+        tally.fold_in_turn(connection, holder.destination, added)
         return bool(gone == len(numbers))
     size = _SIZES.one(connection, subscription=holder.subscription, numbers=numbers) if holder.is_queue else 0
     gone = _LEAVE.run(connection, **values)
@@ -92,6 +92,11 @@ def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state:
 def reject(connection: Connection, holder: Holder, numbers: Sequence[int]) -> None:
     """Let messages that the program has seen be ready again, in their place."""
     _give_back(connection, _REJECT, holder, numbers)
+
+
+def reject_all(connection: Connection, subscription: int, consumer: int) -> None:
+    """As `reject`, for all that a consumer holds."""
+    _REJECT_ALL.run(connection, subscription=subscription, consumer=consumer)
 
 
 def release(connection: Connection, holder: Holder, numbers: Sequence[int]) -> None:
@@ -119,11 +124,6 @@ def leave_prepared(connection: Connection, tx: int) -> None:
         leave(connection, holder, numbers, PREPARED)
 
 
-def return_prepared(connection: Connection, tx: int) -> Sequence[str]:
-    """Let the messages that a prepared transaction has acknowledged be ready again, in their place.
-
-    Returns their destinations.
-    """
-    names = sorted({name for _, _, name, _ in _PREPARED.rows(connection, tx=tx)})
+def return_prepared(connection: Connection, tx: int) -> None:
+    """Let the messages that a prepared transaction has acknowledged be ready again, in their place."""
     _ROLL_BACK.run(connection, tx=tx)
-    return names

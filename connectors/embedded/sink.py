@@ -1,14 +1,22 @@
 """The sink of the embedded broker: a batch is one transaction, and confirmed messages are on disk."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from connectors.embedded import sending
 from connectors.embedded.access import Access
 from connectors.embedded.composing import Composer
 from connectors.embedded.link import DatabaseLink
-from connectors.embedded.sending import NewMessage, NoSuchDestination
+from connectors.embedded.rooms import Rooms
+from connectors.embedded.sending import NoSuchDestination, Terms
+from connectors.embedded.storing import NewMessage
+from correlator.connector import TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Outgoing
+
+_Places = Mapping[str, Sequence[tuple[int, NewMessage]]]
+"""What is to be sent, by destination, with its places in the batch."""
+PATIENCE_S = 1.0
+"""How long the sink of an engine waits for room; the engine must be able to stop it."""
 
 
 class EmbeddedSink:
@@ -17,17 +25,23 @@ class EmbeddedSink:
     The sink refuses a message before it looks at its sequence, so it never takes a later try for a repeat. The commit
     of a batch without persistent messages does not wait for the disk.
 
+    If a destination is full, the sink of a session does what the limit behavior says. That of an engine waits, since a
+    later try of a message would be taken for a repeat after messages behind it were stored: then `send` raises
+    `ConnectionLost`, and the engine tries again.
+
     Args:
         where: the sender, for messages.
         access: the way to the broker.
-        lasting: whether the next life of the sender uses the same source.
-        passing: whether a message that says that it is not persistent ends with the broker.
+        composer: composes its messages.
+        timeout_s: how long the sink of a session waits for room, 0 for without limit; `None` for that of an engine.
     """
 
-    def __init__(self, where: str, access: Access, *, lasting: bool, passing: bool) -> None:
+    def __init__(self, where: str, access: Access, composer: Composer, timeout_s: float | None) -> None:
         self._where = where
         self._access = access
-        self._composer = Composer(where, lasting=lasting, passing=passing)
+        self._composer = composer
+        self._is_of_engine = timeout_s is None
+        self._rooms = Rooms(access, PATIENCE_S if timeout_s is None else timeout_s)
         self._link: DatabaseLink | None = None
 
     def connect(self) -> None:
@@ -48,19 +62,53 @@ class EmbeddedSink:
                 wanted.setdefault(out.destination, []).append((at, entry))
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
+        left: _Places = wanted
+        deadline = self._rooms.deadline()
+        while left:
+            seen = self._rooms.look(left)
+            tried = left
+            rejected, left = self._rooms.transact(left, lambda: self._store(batch, tried))  # noqa: B023
+            for at, error in rejected.items():
+                results[at] = error
+            self._access.ring(tried)
+            if left and not self._rooms.wait(left, seen, deadline):
+                self._give_up(batch, left, results)
+                break
+        return results
+
+    def _store(self, batch: Sequence[Outgoing], wanted: _Places) -> tuple[dict[int, SendRejected], _Places]:
+        """Store messages in one transaction; returns the refused ones, and those that must wait for room."""
+        refused: dict[int, SendRejected] = {}
+        left: dict[str, list[tuple[int, NewMessage]]] = {}
         lazy = not any(entry.persistent for entries in wanted.values() for _, entry in entries)
+        terms = Terms(self._rooms.nearly_full, lazy, waits=self._is_of_engine)
         with self._access.transaction(self._where, self._link, synced=not lazy) as connection:
             sending.make_missing(connection, wanted)
             # In the order of the names, so that two sinks never wait for each other's destinations.
             for destination in sorted(wanted):
                 places, entries = zip(*wanted[destination], strict=True)
                 try:
-                    sending.store(connection, destination, entries, lazy=lazy)
+                    verdict = sending.store(connection, destination, entries, terms)
                 except NoSuchDestination:
-                    for at in places:
-                        results[at] = self._composer.gone(batch[at])
-        self._access.ring(wanted)
-        return results
+                    refused |= {at: self._composer.gone(batch[at]) for at in places}
+                    continue
+                if verdict is not None:
+                    for place, refusal in verdict.refused.items():
+                        refused[places[place]] = self._composer.limited(batch[places[place]], refusal)
+                    if verdict.waiting:
+                        left[destination] = [wanted[destination][place] for place in verdict.waiting]
+        return refused, left
+
+    def _give_up(self, batch: Sequence[Outgoing], left: _Places, results: list[SendRejected | None]) -> None:
+        """Refuse the messages that have waited in vain. Raises `ConnectionLost` in an engine."""
+        if self._is_of_engine:
+            what = f"{' and '.join(sorted(left))} can hold no more messages"
+            raise ConnectionLost(
+                TAKES_NOTHING, self._where, what, "Its limits are max_num_msgs and max_total_msg_bytes"
+            )
+        for places in left.values():
+            for at, _ in places:
+                results[at] = self._composer.no_room(batch[at], self._rooms.timeout_s)
 
     def close(self) -> None:
         """Close the connection to the database."""

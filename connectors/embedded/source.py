@@ -6,17 +6,21 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from connectors.embedded import claiming, consumers, destinations, settling, starting, subscribing
+from connectors.embedded import claiming, consumers, dead, destinations, expiring, settling, starting, subscribing
 from connectors.embedded.access import Access
-from connectors.embedded.claiming import Bounds, Claimed, Holder, Ready
+from connectors.embedded.claiming import EXPIRED, Bounds, Claimed, Holder, Ready
 from connectors.embedded.consumers import Consumer
-from connectors.embedded.content import Stored, decode
+from connectors.embedded.content import Stored, decode, is_as_stored
+from connectors.embedded.dead import Circumstances, Death, Ending
+from connectors.embedded.destinations import DEAD_MESSAGES, Destination
 from connectors.embedded.link import DatabaseLink
+from connectors.embedded.rooms import room_of
 from connectors.embedded.scan import Scan
 from connectors.embedded.sql import HELD
 from connectors.embedded.subscribing import Wanted
 from correlator.connector import NOTHING, Chunk, Held
 from correlator.errors import ConnectionLost
+from correlator.events import UNREADABLE, Message
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
@@ -53,6 +57,7 @@ class EmbeddedSource:
         self._selector = selector
         self._scan: Scan | None = None
         self._cancelled = False
+        self._is_active = False
         self._rung = -1
         self._next_look = 0.0
         self._next_check = 0.0
@@ -64,6 +69,11 @@ class EmbeddedSource:
         """The queue or topic."""
         return self._receiver.destination
 
+    @property
+    def rooms(self) -> set[str]:
+        """The bells that ring after messages have left, since senders may wait for room."""
+        return {room_of(self.destination)} if self._holder.lets_wait else set()
+
     def connect(self) -> None:
         """Register as a consumer, and strike off consumers whose process is gone: their messages come again.
 
@@ -72,6 +82,7 @@ class EmbeddedSource:
         self.close()
         self._scan = Scan(self._is_wanted) if self._selector is not None else None
         self._cancelled = False
+        self._is_active = False
         link = self._access.connect(self._where)
         try:
             with self._access.transaction(self._where, link) as connection:
@@ -122,6 +133,7 @@ class EmbeddedSource:
         numbers = self._held.release(tokens)
         with self._access.transaction(self._where, self._open_link()) as connection:
             self.acknowledge_in(connection, numbers)
+        self._access.ring(self.rooms)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -211,11 +223,16 @@ class EmbeddedSource:
             self._strike_off_the_dead(begin)
         bounds = Bounds(limit, self._receiver.max_batch_bytes)
         while claimed := self._claim_some(bounds):
-            fresh = [one for one in claimed if not one.expired]
+            fresh: Sequence[Claimed] = [one for one in claimed if not one.ends]
+            messages: Sequence[Message] = [decode(one.stored) for one in fresh]
+            if self._wanted.suspects_alone:  # engines make dead letters of their own
+                fresh, messages = self._readable(fresh, messages)
+            if len(fresh) < len(claimed):
+                self._access.ring({DEAD_MESSAGES, *self.rooms})
             if fresh:
                 tokens = self._held.hold([one.stored.number for one in fresh])
                 self._next_look = 0.0
-                return Chunk([decode(one.stored) for one in fresh], tokens)
+                return Chunk(messages, tokens)
         self._plan_next_look(begin)
         return None
 
@@ -229,7 +246,33 @@ class EmbeddedSource:
             due_in_s = claiming.due_in_s(connection, self._holder.subscription, elapsed_ms)
         self._next_look = time.monotonic() + min(LOOK_S, due_in_s)
 
+    def _readable(
+        self, claimed: Sequence[Claimed], messages: Sequence[Message]
+    ) -> tuple[Sequence[Claimed], Sequence[Message]]:
+        """The messages whose content could be decoded; the others end here."""
+        unread = [at for at, one in enumerate(claimed) if is_as_stored(messages[at], one.stored)]
+        if not unread:
+            return claimed, messages
+        with self._access.transaction(self._where, self._open_link()) as connection:
+            for at in unread:
+                error = str(messages[at].properties[UNREADABLE])
+                why = Ending(dead.ERROR, "it could not be read", error)
+                self._end(connection, destinations.find(connection, self.destination), why, [claimed[at]])
+        read = [at for at in range(len(claimed)) if at not in unread]
+        return [claimed[at] for at in read], [messages[at] for at in read]
+
+    def _is_backup(self) -> bool:
+        """Whether this consumer has to wait until another one has ended."""
+        if self._holder.max_active > 0 and not self._is_active:
+            with self._access.reading(self._where, self._open_link()) as connection:
+                place = self._holder.subscription, self._holder.consumer
+                self._is_active = consumers.is_active(connection, *place, self._holder.max_active)
+            return not self._is_active
+        return False
+
     def _claim_some(self, bounds: Bounds) -> Sequence[Claimed]:
+        if self._is_backup():
+            return ()
         if self._scan is None and not self._access.is_sqlite:
             return self._claim_at_once(bounds)
         link, alone = self._open_link(), self._wanted.suspects_alone
@@ -239,7 +282,7 @@ class EmbeddedSource:
             with self._access.transaction(self._where, link, synced=suspects) as connection:
                 numbers = [one.number for one in chosen]
                 claimed = claiming.claim_chosen(connection, self._holder, numbers, suspects=suspects)
-                self._end_expired(connection, claimed)
+                claimed = self._end_dead(connection, claimed)
             if claimed:
                 return claimed
         return ()
@@ -257,11 +300,29 @@ class EmbeddedSource:
             claimed = claiming.claim(connection, self._holder, bounds, suspects=False)
             if not claimed and self._wanted.suspects_alone and claiming.look(connection, self._holder.subscription, 1):
                 claimed = claiming.claim(connection, self._holder, bounds, suspects=True)
-            self._end_expired(connection, claimed)
-        return claimed
+            return self._end_dead(connection, claimed)
 
-    def _end_expired(self, connection: Connection, claimed: Sequence[Claimed]) -> None:
-        settling.leave(connection, self._holder, [one.stored.number for one in claimed if one.expired], HELD)
+    def _end_dead(self, connection: Connection, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Let claimed messages end that have expired, or were delivered too often; returns all, marked."""
+        if not any(one.ends or one.stored.deliveries > 1 for one in claimed):
+            return claimed
+        there = destinations.find(connection, self.destination)
+        most = there.max_num_deliveries if there is not None else -1
+        marked = [
+            one._replace(ends=dead.UNDELIVERABLE) if not one.ends and 0 < most < one.stored.deliveries else one
+            for one in claimed
+        ]
+        for why in (Ending(EXPIRED, expiring.COMMENT), Ending(dead.UNDELIVERABLE, f"max_num_deliveries is {most}")):
+            self._end(connection, there, why, [one for one in marked if one.ends == why.reason])
+        return marked
+
+    def _end(self, connection: Connection, there: Destination | None, why: Ending, claimed: Sequence[Claimed]) -> None:
+        """Let claimed messages end that the program does not get."""
+        if there is not None:
+            name = self._wanted.name if not there.is_queue else ""
+            deaths = [Death(one.stored.number, one.rank, one.stored.deliveries - 1, name) for one in claimed]
+            dead.bury(connection, Circumstances(there.name, there.use_dmq, why), deaths)
+        settling.leave(connection, self._holder, [one.stored.number for one in claimed], HELD)
 
     def _is_wanted(self, stored: Stored) -> bool:
         assert self._selector is not None
@@ -272,7 +333,7 @@ class EmbeddedSource:
         link = self._open_link()
         with self._access.reading(self._where, link) as connection:
             dead = self._dead(connection, link)
-            reaps = now >= self._next_reap and link is not None and starting.has_dead(connection, link)
+            reaps = now >= self._next_reap and link is not None and starting.finds_dead(connection, link)
         if dead or reaps:
             with self._access.transaction(self._where, link) as connection:
                 assert link is not None

@@ -1,7 +1,9 @@
 """Statements of the embedded broker: fixed texts, one for each database where they differ, compiled at first use.
 
 A text may hold `IN :numbers`, for a list of numbers, and `{now}`, the clock of the database: of the server with
-PostgreSQL, of this host with SQLite.
+PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds, and `{skip}` those of them that nobody
+else has locked (`{skip_d}`: those of the table `d`); SQLite has one writer at a time. `{returned}`
+sets a delivery that a program has seen to what it is when it is given back: in its place, and perhaps delayed.
 """
 
 import json
@@ -18,12 +20,31 @@ from correlator.storage.dialects import Statement
 READY, HELD, DELAYED, PREPARED = range(4)
 """Values of `delivery.state`."""
 _KINDS: Mapping[str, type[Dialect]] = {"sqlite": SQLiteDialect_pysqlite, "postgresql": PGDialect_psycopg}
+_DELAY = (
+    "(SELECT n.redelivery_delay_ms FROM broker_subscription s JOIN broker_destination n ON n.id = s.destination"
+    " WHERE s.id = broker_delivery.subscription)"
+)
+_RETURNED = (
+    "consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 0,"
+    f" state = CASE WHEN {_DELAY} > 0 THEN 2 ELSE 0 END,"
+    f" due = CASE WHEN {_DELAY} > 0 THEN {{now}} + {_DELAY} ELSE due END"
+)
 _FORMS = {
-    "sqlite": {"IN :numbers": "IN (SELECT value FROM json_each(:numbers))", "{now}": ":now", "{lock}": ""},
+    "sqlite": {
+        "{returned}": _RETURNED,
+        "IN :numbers": "IN (SELECT value FROM json_each(:numbers))",
+        "{now}": ":now",
+        "{lock}": "",
+        "{skip}": "",
+        "{skip_d}": "",
+    },
     "postgresql": {
+        "{returned}": _RETURNED,
         "IN :numbers": "= ANY(:numbers)",
         "{now}": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
         "{lock}": " FOR UPDATE",
+        "{skip}": " FOR UPDATE SKIP LOCKED",
+        "{skip_d}": " FOR UPDATE OF d SKIP LOCKED",
     },
 }
 

@@ -31,9 +31,9 @@ def start(connection: Connection, lives: Lives) -> None:
         statement.run(connection)
 
 
-def has_dead(connection: Connection, lives: Lives) -> bool:
-    """Whether a process has died that was a consumer or client, and nobody has removed what it left."""
-    return consumers.has_dead(connection, lives) or clients.has_dead(connection, lives)
+def finds_dead(connection: Connection, lives: Lives) -> bool:
+    """Whether `reap` would find something."""
+    return consumers.finds_dead(connection, lives) or clients.finds_dead(connection, lives)
 
 
 def reap(connection: Connection, lives: Lives) -> None:

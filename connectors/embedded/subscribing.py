@@ -9,6 +9,7 @@ from connectors.embedded import consumers, destinations
 from connectors.embedded.claiming import Holder
 from connectors.embedded.consumers import Consumer, Lives
 from connectors.embedded.destinations import Destination, Subscription
+from connectors.embedded.properties import UNLIMITED
 from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import ConnectionLost, UsageError, quoted
 
@@ -41,15 +42,19 @@ def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -
     """Register a consumer; makes destination and subscription if they are new.
 
     Raises:
-        ConnectionLost: `NO_SUCH_DESTINATION`, a temporary destination is gone.
-        UsageError: E7516, E7517 as `ServiceSession.subscriber`; E7521, a temporary destination of another client.
+        ConnectionLost: `NO_SUCH_DESTINATION`, a temporary destination is gone; E7514, as below, for an engine.
+        UsageError: E7514, the queue has as many active and backup consumers as it may; E7516, E7517 as
+            `ServiceSession.subscriber`; E7521, a temporary destination of another client; E7522, a reserved name that
+            the broker does not have.
     """
     destinations.lock_registry(connection)
     there = destinations.find(connection, name)
     if there is None:
         if destinations.is_temporary(name):
             raise ConnectionLost(NO_SUCH_DESTINATION, name, "this temporary destination has ended")
-        there = destinations.make(connection, name, None)
+        if destinations.is_reserved(name):
+            raise UsageError("E7522", name, "the broker has no such destination", "", "Use another name")
+        there = destinations.make(connection, name)
     elif there.client is not None and there.client != wanted.client:
         raise UsageError(
             "E7521",
@@ -58,9 +63,35 @@ def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -
             "Only consumers of that connection may use it",
         )
     subscription = _subscription(connection, name, there, wanted, lives)
+    if there.max_num_active_consumers > 0:
+        _check_number(connection, there, subscription.id, wanted, lives)
     consumer = consumers.register(connection, subscription.id, wanted.client, lives.boot)
-    is_queue = name.startswith("queue:")
-    return Holder(there.id, subscription.id, consumer, is_queue, subscription.suspect_through, wanted.suspects_alone)
+    return Holder(
+        there.id,
+        subscription.id,
+        consumer,
+        there.is_queue,
+        subscription.suspect_through,
+        wanted.suspects_alone,
+        there.lets_wait,
+        there.max_num_active_consumers,
+    )
+
+
+def _check_number(connection: Connection, there: Destination, subscription: int, wanted: Wanted, lives: Lives) -> None:
+    """Refuse a consumer for which there is no place. Raises as `subscribe`."""
+    living = consumers.living(connection, subscription, lives)
+    active, backup = there.max_num_active_consumers, there.max_num_backup_consumers
+    if backup == UNLIMITED or len(living) < active + backup:
+        return
+    # An engine tries again: there may be a place later.
+    raise (UsageError if wanted.suspects_alone else ConnectionLost)(
+        "E7514",
+        there.name,
+        f"it has {len(living)} consumers, the first in {living[0]}",
+        f"max_num_active_consumers is {active}, max_num_backup_consumers is {backup}",
+        "Close one of them first, or allow more",
+    )
 
 
 def _subscription(connection: Connection, name: str, there: Destination, wanted: Wanted, lives: Lives) -> Subscription:

@@ -1,7 +1,7 @@
 """Counts the messages and bytes of each destination without a row that all transactions would wait for.
 
-Each transaction adds a row of what it changes; their sum is what the destination holds. Every so many rows, the
-transaction that adds one also folds the rows of its destination into one.
+Each transaction adds a row of what it changes; their sum is what the destination holds. One of so many transactions
+also folds the rows of its destination into one.
 """
 
 from sqlalchemy import Connection
@@ -9,7 +9,8 @@ from sqlalchemy import Connection
 from connectors.embedded.sql import Sql
 
 FOLDED = 500
-"""After so many new rows a transaction folds the rows of its destination."""
+"""One of so many transactions folds the rows of its destination."""
+_SPREAD = 0x9E3779B1
 _ADD = Sql(
     "INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes) RETURNING id"
 )
@@ -24,11 +25,20 @@ _GONE = Sql(
 def add(connection: Connection, destination: int, messages: int, size: int) -> None:
     """Add to what a destination holds; negative numbers take away."""
     added = int(_ADD.one(connection, destination=destination, messages=messages, bytes=size))
-    if added % FOLDED == 0:
-        fold(connection, destination, added)
+    fold_in_turn(connection, destination, added)
 
 
-def fold(connection: Connection, destination: int, last: int) -> None:
+def fold_in_turn(connection: Connection, destination: int, added: int) -> None:
+    """Fold the rows of a destination if it is the turn of the transaction that has added this row.
+
+    The ids are scattered first. If two destinations are used by turns, one gets only odd ids and the other only even
+    ones, and both must be folded.
+    """
+    if ((added * _SPREAD & 0xFFFFFFFF) >> 8) % FOLDED == 0:
+        _fold(connection, destination, added)
+
+
+def _fold(connection: Connection, destination: int, last: int) -> None:
     """Make one row of the rows of a destination up to this id."""
     rows = _GONE.rows(connection, destination=destination, last=last)
     if rows:

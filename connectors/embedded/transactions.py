@@ -11,7 +11,7 @@ from correlator.errors import UsageError, quoted
 
 OUTCOMES_KEPT_MS = 24 * 3600 * 1000
 _FIND = Sql("SELECT id, state FROM broker_tx WHERE name = :name{lock}")
-_FORGET = Sql("DELETE FROM broker_tx WHERE state <> 'PREPARED' AND at < :before")
+_FORGET = Sql("DELETE FROM broker_tx WHERE state <> 'PREPARED' AND at < {now} - :kept")
 _MAKE = Sql(
     "INSERT INTO broker_tx (name, state, at) VALUES (:name, 'PREPARED', :at) ON CONFLICT DO NOTHING RETURNING id"
 )
@@ -24,6 +24,16 @@ _SENDS = Sql("SELECT destination, message_id, content FROM broker_tx_send WHERE 
 _FORGET_SENDS = Sql("DELETE FROM broker_tx_send WHERE tx = :tx")
 
 
+_SENDS_TO = Sql(
+    "SELECT DISTINCT s.destination FROM broker_tx t JOIN broker_tx_send s ON s.tx = t.id WHERE t.name = :name"
+)
+_ACKNOWLEDGED_FROM = Sql(
+    "SELECT DISTINCT n.name FROM broker_tx t JOIN broker_delivery d ON d.consumer = t.id AND d.consumer > 0"
+    " JOIN broker_subscription s ON s.id = d.subscription JOIN broker_destination n ON n.id = s.destination"
+    " WHERE t.name = :name AND d.state = 3"
+)
+
+
 class PreparedSend(NamedTuple):
     """A message that a prepared transaction will send."""
 
@@ -32,10 +42,15 @@ class PreparedSend(NamedTuple):
     content: bytes
 
 
+def forget(connection: Connection) -> None:
+    """Forget how transactions ended that were resolved more than a day ago."""
+    _FORGET.run(connection, kept=OUTCOMES_KEPT_MS)
+
+
 def prepare(connection: Connection, name: str, sends: Sequence[PreparedSend]) -> int:
     """Store a prepared transaction; returns its id. Raises `UsageError` E7519 if the name is taken."""
     at = now_ms(connection)
-    _FORGET.run(connection, before=at - OUTCOMES_KEPT_MS)
+    forget(connection)
     tx = _MAKE.one(connection, name=name, at=at)
     if tx is None:
         what = "a transaction of this name is prepared, or was resolved within the last day"
@@ -45,28 +60,34 @@ def prepare(connection: Connection, name: str, sends: Sequence[PreparedSend]) ->
     return int(tx)
 
 
-def resolve(connection: Connection, name: str, *, commit: bool) -> tuple[Sequence[PreparedSend], Sequence[str]]:
-    """End a prepared transaction; returns what it sends, and the destinations of the messages that are ready again.
+def sends_to(connection: Connection, name: str) -> set[str]:
+    """The destinations that a prepared transaction will send to."""
+    return {row[0] for row in _SENDS_TO.rows(connection, name=name)}
 
-    Raises `UsageError` E7520 as `ServiceSession.resolve`.
-    """
+
+def acknowledged_from(connection: Connection, name: str) -> set[str]:
+    """The destinations from which a prepared transaction has acknowledged messages."""
+    return {row[0] for row in _ACKNOWLEDGED_FROM.rows(connection, name=name)}
+
+
+def resolve(connection: Connection, name: str, *, commit: bool) -> Sequence[PreparedSend]:
+    """End a prepared transaction; returns what it sends. Raises `UsageError` E7520 as `ServiceSession.resolve`."""
     at = now_ms(connection)
-    _FORGET.run(connection, before=at - OUTCOMES_KEPT_MS)
+    forget(connection)
     rows = _FIND.rows(connection, name=name)
     if not rows:
         raise UsageError("E7520", f"transaction {quoted(name)}", "there is no prepared transaction of this name")
     tx, state = rows[0]
     wanted = "COMMITTED" if commit else "ROLLEDBACK"
     if state == wanted:
-        return (), ()
+        return ()
     if state != "PREPARED":
         raise UsageError("E7520", f"transaction {quoted(name)}", f"it is {state} already")
     sends = [PreparedSend(*row) for row in _SENDS.rows(connection, tx=tx)] if commit else []
-    returned: Sequence[str] = ()
     if commit:
         settling.leave_prepared(connection, tx)
     else:
-        returned = settling.return_prepared(connection, tx)
+        settling.return_prepared(connection, tx)
     _FORGET_SENDS.run(connection, tx=tx)
     _END.run(connection, tx=tx, state=wanted, at=at)
-    return sends, returned
+    return sends

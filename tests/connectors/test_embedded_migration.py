@@ -152,7 +152,11 @@ def counted(store):
 
 def test_a_copy_is_made_first(tmp_path):
     make_first(tmp_path / "broker.db")
-    assert connection_to(f"sqlite:///{tmp_path}/broker.db").queues() == ["queue:done", "queue:orders"]
+    assert connection_to(f"sqlite:///{tmp_path}/broker.db").queues() == [
+        "queue:done",
+        "queue:mq.sys.dmq",
+        "queue:orders",
+    ]
     copy = sqlite3.connect(tmp_path / "broker.db.backup-0001")
     assert copy.execute("SELECT count(*) FROM broker_message").fetchone() == (35,)
     copy.close()

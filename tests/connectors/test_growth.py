@@ -13,6 +13,8 @@ from sqlalchemy import Connection, text
 
 from connectors.embedded import EmbeddedConnection, sending
 from connectors.embedded.link import open_link
+from connectors.embedded.sending import Terms
+from connectors.embedded.storing import NewMessage
 from connectors.file.connection import FileConnection
 from connectors.file.journal import MOST_LIVES
 from correlator.events import Message, Outgoing
@@ -40,15 +42,15 @@ def stored(connection: Connection, source: str, *sequences: int) -> int:
     """Store messages of a source; returns how many were new."""
     count = text("SELECT count(*) FROM broker_content")
     before = connection.execute(count).scalar_one()
-    sending.store(connection, "queue:out", [sending.NewMessage(source, one, "ID:x", b"x") for one in sequences])
+    sending.store(connection, "queue:out", [NewMessage(source, one, "ID:x", b"x") for one in sequences], Terms(set()))
     return int(connection.execute(count).scalar_one()) - int(before)
 
 
 def test_lives_leave_a_bounded_number_of_rows(connection):
-    sending.store(connection, "topic:out", [sending.NewMessage("steady", 7, "ID:x", b"x")])
+    sending.store(connection, "topic:out", [NewMessage("steady", 7, "ID:x", b"x")], Terms(set()))
     for life in range(LIVES):
         source = sending.of_one_life(f"host:1:{life}:S01")
-        sending.store(connection, "topic:out", [sending.NewMessage(source, 1, "ID:x", b"x")])
+        sending.store(connection, "topic:out", [NewMessage(source, 1, "ID:x", b"x")], Terms(set()))
         assert rows(connection) <= sending.MOST_LIVES + 1
     numbers = connection.execute(text("SELECT source, last_sequence FROM broker_sender")).all()
     assert ("steady", 7) in [tuple(row) for row in numbers]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from connectors.embedded import EmbeddedConnection, sending
+from connectors.embedded import EmbeddedConnection, sending, storing
 from connectors.embedded.link import open_link
 from connectors.file import FileConnection
 from correlator.events import Headers, Message
@@ -39,8 +39,8 @@ class EmbeddedFeed:
         contents = [*(self._hostile() for _ in range(hostile)), _encode(Message(last))]
         link = open_link(self._store)
         with link.transaction() as connection:
-            entries = [sending.NewMessage("", 0, "ID:fuzz", content) for content in contents]
-            sending.store(connection, self.destination, entries)
+            entries = [storing.NewMessage("", 0, "ID:fuzz", content) for content in contents]
+            sending.store(connection, self.destination, entries, sending.Terms(set()))
         link.close()
         return len(contents)
 

@@ -35,6 +35,7 @@ def upgrade() -> None:
     op.execute("UPDATE broker_schema SET version = 2")  # programs from before the revisions refuse the broker
     if connection.dialect.name == "postgresql":
         _tune_postgres(last)
+    _make_dead_message_queue()
 
 
 def _rows(connection: sa.Connection, table: str) -> list[Any]:
@@ -82,23 +83,26 @@ def _make_destinations() -> None:
         sa.Column("client", NUMBER),
         _number("auto_created"),
         *(
-            sa.Column(name, NUMBER)
-            for name in (
-                "max_num_msgs",
-                "max_total_msg_bytes",
-                "max_per_msg_bytes",
-                "max_num_producers",
-                "max_num_active_consumers",
-                "max_num_backup_consumers",
-                "consumer_flow_limit",
-                "consumer_flow_threshold_percent",
-                "use_dmq",
-                "max_num_deliveries",
-                "redelivery_delay_ms",
-            )
+            sa.Column(name, NUMBER, nullable=False, server_default=sa.text(str(default)))
+            for name, default in {
+                "max_num_msgs": -1,
+                "max_total_msg_bytes": -1,
+                "max_per_msg_bytes": -1,
+                "max_num_producers": 100,
+                "max_num_active_consumers": -1,
+                "max_num_backup_consumers": 0,
+                "consumer_flow_limit": 1000,
+                "consumer_flow_threshold_percent": 50,
+                "use_dmq": 1,
+                "max_num_deliveries": -1,
+                "redelivery_delay_ms": 0,
+                "dropped": 0,
+            }.items()
         ),
-        sa.Column("limit_behavior", sa.Text),
+        sa.Column("limit_behavior", sa.Text, nullable=False, server_default="REJECT_NEWEST"),
         sa.Column("paused", sa.Text),
+        sa.Column("unused_since", NUMBER),
+        sa.Column("unused_tally", NUMBER),
         sqlite_autoincrement=True,
     )
     op.create_table(
@@ -298,6 +302,17 @@ def _priority_and_life(content: bytes) -> tuple[int, int]:
     if type(lives_ms) is not int or not 0 <= lives_ms <= 2**53:
         lives_ms = 0
     return min(max(priority, 0), 9), lives_ms
+
+
+def _make_dead_message_queue() -> None:
+    op.execute(
+        "INSERT INTO broker_destination (name, auto_created, limit_behavior)"
+        " VALUES ('queue:mq.sys.dmq', 0, 'REMOVE_OLDEST') ON CONFLICT DO NOTHING"
+    )
+    op.execute(
+        "INSERT INTO broker_subscription (destination, client_id, name, durable, shared, suspect_through)"
+        " SELECT id, '', '', 1, 1, 0 FROM broker_destination WHERE name = 'queue:mq.sys.dmq' ON CONFLICT DO NOTHING"
+    )
 
 
 def _tune_postgres(last: int) -> None:

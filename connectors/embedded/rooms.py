@@ -1,0 +1,63 @@
+"""Lets senders wait, outside of transactions, until a full destination has room."""
+
+import time
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from connectors.embedded.access import Access
+from connectors.embedded.limits import Crowded, NoRoom
+
+_LOOK_S = 1.0
+"""A waiting sender tries again so often by itself: a wake-up may be lost."""
+T = TypeVar("T")
+
+
+def room_of(destination: str) -> str:
+    """The name of the bell that rings when messages have left a destination."""
+    return f"room:{destination}"
+
+
+class Rooms:
+    """What one sender knows of full destinations. Used by the thread that sends.
+
+    Args:
+        access: the way to the broker.
+        timeout_s: how long it waits for room at most; 0 for without limit.
+
+    Attributes:
+        nearly_full: see `sending.Terms`.
+    """
+
+    def __init__(self, access: Access, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.nearly_full: set[str] = set()
+        self._access = access
+
+    def deadline(self) -> float:
+        """When a sender that begins now ceases to wait, by the monotonic clock."""
+        return time.monotonic() + self.timeout_s if self.timeout_s else float("inf")
+
+    def look(self, destinations: Collection[str]) -> int:
+        """What to hand to `wait`; read before the transaction that may find no room."""
+        return self._access.bells.rung(*map(room_of, destinations))
+
+    def wait(self, destinations: Collection[str], seen: int, deadline: float) -> bool:
+        """Wait until there may be room; false when the time is over."""
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return False
+        self._access.bells.wait_for_any(map(room_of, destinations), seen, min(left_s, _LOOK_S))
+        return True
+
+    def transact(self, destinations: Collection[str], do: Callable[[], T]) -> T:
+        """Do a transaction, and do it again when there is room. Raises `NoRoom` when the time is over."""
+        deadline = self.deadline()
+        while True:
+            seen = self.look(destinations)
+            try:
+                return do()
+            except Crowded:
+                continue
+            except NoRoom:
+                if not self.wait(destinations, seen, deadline):
+                    raise

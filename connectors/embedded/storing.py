@@ -1,0 +1,206 @@
+"""Puts messages into the tables: draws their numbers, stores content and deliveries, and counts them."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from connectors.embedded import tally
+from connectors.embedded.content import Stored, decode
+from connectors.embedded.destinations import Destination, Subscription
+from connectors.embedded.sql import DELAYED, READY, Sql
+from correlator.selector import Selector
+
+_DRAW = Sql(
+    "UPDATE broker_store SET last_number = last_number + :total RETURNING last_number, {now}, 0",
+    # The transaction has an id before it draws numbers: whoever sees a number knows which transactions may still come
+    # with lower ones (`scan`). It shares a lock on the destination, so that nobody deletes it meanwhile, or has the
+    # lock alone, so that nobody else sends there meanwhile.
+    "WITH begun AS MATERIALIZED (SELECT pg_current_xact_id(),"
+    " set_config('synchronous_commit',"
+    " CASE WHEN :lazy THEN 'off' ELSE current_setting('synchronous_commit') END, true),"
+    " CASE WHEN :alone THEN pg_advisory_xact_lock(key) ELSE pg_advisory_xact_lock_shared(key) END FROM (SELECT"
+    " hashtextextended(concat('correlator broker ', current_schema(), ' ', CAST(:name AS text)), 2) AS key) AS keys)"
+    " SELECT nextval('broker_number'), {now}, CAST(current_setting('max_connections') AS bigint)"
+    " FROM begun CROSS JOIN generate_series(1, :total)",
+)
+_ADD_CONTENT = Sql(
+    "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
+    " VALUES (:number, :destination, :message_id, :sent_at, :persistent, :refs_left, :content)",
+    "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
+    " SELECT number, :destination, message_id, :sent_at, persistent, refs_left, content FROM unnest("
+    "CAST(:number AS bigint[]), CAST(:message_id AS text[]), CAST(:persistent AS bigint[]),"
+    " CAST(:refs_left AS bigint[]), CAST(:content AS bytea[]))"
+    " AS added (number, message_id, persistent, refs_left, content)",
+)
+_ADD_DELIVERY = Sql(
+    "INSERT INTO broker_delivery"
+    " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
+    " VALUES (:subscription, :number, :rank, :state, 0, 0, 0, :due, :expires, :size)",
+    "INSERT INTO broker_delivery"
+    " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
+    " SELECT subscription, number, rank, state, 0, 0, 0, due, expires, size FROM unnest("
+    "CAST(:subscription AS bigint[]), CAST(:number AS bigint[]), CAST(:rank AS bigint[]), CAST(:state AS bigint[]),"
+    " CAST(:due AS bigint[]), CAST(:expires AS bigint[]), CAST(:size AS bigint[]))"
+    " AS added (subscription, number, rank, state, due, expires, size)",
+)
+_DELIVER_ALL = Sql(
+    "INSERT INTO broker_delivery"
+    " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
+    " SELECT :subscription, number, :rank, 0, 0, 0, 0, 0, 0, length(content) FROM broker_content"
+    " WHERE number BETWEEN :first AND :last"
+)
+"""For SQLite, whose transactions are alone: all messages between two numbers are those of the transaction."""
+
+
+class NewMessage(NamedTuple):
+    """A message to be stored.
+
+    Attributes:
+        source, sequence: by these the broker recognises a repeat; "" for a message that is none.
+        message_id: its header.
+        content: the encoded message.
+        rank: 9 less its priority.
+        lives_ms: time to live, 0 for without limit.
+        delay_ms: how long consumers do not get it.
+        persistent: 0 if it ends with the broker, else 1.
+    """
+
+    source: str
+    sequence: int
+    message_id: str
+    content: bytes
+    rank: int = 5
+    lives_ms: int = 0
+    delay_ms: int = 0
+    persistent: int = 1
+
+
+class Arrival(NamedTuple):
+    """A new message.
+
+    Attributes:
+        at: its place in what is to be stored.
+        number: what was drawn for it.
+    """
+
+    at: int
+    number: int
+    entry: NewMessage
+
+
+class Undone(Exception):
+    """A transaction is rolled back on purpose, and the link is in order."""
+
+
+class Drawn(NamedTuple):
+    """Numbers for new messages.
+
+    Attributes:
+        numbers: in ascending order.
+        sent_at: the time of the database.
+        rivals: how many other transactions may send at the same time, at most; 0 with SQLite.
+    """
+
+    numbers: Sequence[int]
+    sent_at: int
+    rivals: int
+
+
+def draw(connection: Connection, name: str, total: int, *, lazy: bool = False, alone: bool = False) -> Drawn:
+    """Draw numbers for messages to a destination, which nobody deletes before the transaction ends.
+
+    Args:
+        connection: in a transaction.
+        name: the destination.
+        total: how many, 1 or more.
+        lazy: whether the commit of the transaction need not wait for the disk.
+        alone: whether no other transaction may send there until this one ends.
+    """
+    drawn = _DRAW.rows(connection, name=name, total=total, lazy=lazy, alone=alone)
+    # SQLite answers with the last number, PostgreSQL with all of them.
+    numbers = [int(row[0]) for row in drawn]
+    if len(numbers) < total:
+        numbers = list(range(numbers[0] - total + 1, numbers[0] + 1))
+    return Drawn(numbers, int(drawn[0][1]), int(drawn[0][2]))
+
+
+def append(
+    connection: Connection,
+    there: Destination,
+    readers: Sequence[Subscription],
+    fresh: Sequence[Arrival],
+    sent_at: int,
+) -> None:
+    """Store new messages with their numbers for each of these subscriptions that wants them.
+
+    A message that none of them wants is not stored.
+    """
+    contents, deliveries = [], []
+    total = 0
+    alike = connection.dialect.name == "sqlite" and _are_alike(readers, fresh)
+    for _, number, entry in fresh:
+        due = sent_at + entry.delay_ms if entry.delay_ms else 0
+        wanting = [reader for reader in readers if wants(reader, number, entry, sent_at, due)]
+        if not wanting:
+            continue
+        size = len(entry.content)
+        total += size
+        contents.append(
+            {
+                "number": number,
+                "destination": there.id,
+                "message_id": entry.message_id,
+                "sent_at": sent_at,
+                "persistent": entry.persistent,
+                "refs_left": len(wanting),
+                "content": entry.content,
+            }
+        )
+        if not alike:
+            delivery = {"number": number, "rank": entry.rank, "state": DELAYED if due else READY, "due": due}
+            delivery |= {"expires": sent_at + entry.lives_ms if entry.lives_ms else 0, "size": size}
+            deliveries += [{"subscription": reader.id, **delivery} for reader in wanting]
+    if not contents:
+        return
+    _add(connection, _ADD_CONTENT, contents, ("destination", "sent_at"))
+    if alike:
+        span = {"rank": fresh[0].entry.rank, "first": fresh[0].number, "last": fresh[-1].number}
+        for reader in readers:
+            _DELIVER_ALL.run(connection, subscription=reader.id, **span)
+    else:
+        _add(connection, _ADD_DELIVERY, deliveries, ())
+    tally.add(connection, there.id, len(contents), total)
+
+
+def _are_alike(readers: Sequence[Subscription], fresh: Sequence[Arrival]) -> bool:
+    """Whether each subscription gets all of the messages at once, in the same rank, and for as long as it wants."""
+    rank = fresh[0].entry.rank
+    return all(reader.selector is None for reader in readers) and not any(
+        entry.rank != rank or entry.delay_ms or entry.lives_ms for _, _, entry in fresh
+    )
+
+
+def _add(connection: Connection, insert: Sql, rows: Sequence[dict[str, Any]], same: Sequence[str]) -> None:
+    """Insert rows: one by one into SQLite; as columns, in one round trip, into PostgreSQL."""
+    if connection.dialect.name == "sqlite":
+        insert.run_all(connection, rows)
+    else:
+        columns = {name: rows[0][name] if name in same else [row[name] for row in rows] for name in rows[0]}
+        insert.run(connection, **columns)
+
+
+@lru_cache(maxsize=256)
+def _selector(text: str) -> Selector | None:
+    return Selector.optional(text, "selector")
+
+
+def wants(reader: Subscription, number: int, entry: NewMessage, sent_at: int = 0, due: int = 0) -> bool:
+    """Whether the selector of a subscription matches; an error or an unknown result is no match."""
+    if reader.selector is None:
+        return True
+    selector = _selector(reader.selector)
+    assert selector is not None
+    stored = Stored(number, entry.message_id, sent_at, due, entry.content, 1, redelivered=False)
+    return selector.matches(decode(stored))

@@ -1,0 +1,124 @@
+"""Helpers for the tests of the embedded broker."""
+
+import threading
+import time
+
+from connectors.embedded import EmbeddedConnection
+from connectors.embedded.link import open_link
+from correlator.events import Headers, Message, Outgoing
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+QUEUE = "queue:work"
+TOPIC = "topic:news"
+DEAD = "queue:mq.sys.dmq"
+
+
+def address(request, tmp_path):
+    """The address of a new broker, for a fixture with the parameter `sqlite` or `postgres`."""
+    on_file = request.param == "sqlite"
+    return f"sqlite:///{tmp_path}/broker.db" if on_file else request.getfixturevalue("postgres")()
+
+
+class Broker:
+    """A broker with clients; `kill` ends the links of a client as the death of its process would."""
+
+    def __init__(self, store, **options):
+        self.store = store
+        self.connection = EmbeddedConnection(
+            "c", ConnectionSettings(type="embedded", options={"store": store, **options})
+        )
+        self._open = []
+
+    def client(self, client_id=None):
+        client = self.connection.attach(client_id)
+        self._open.append(client)
+        return client
+
+    def session(self, client_id=None):
+        return self.opened(self.client(client_id).session())
+
+    def opened(self, one):
+        self._open.append(one)
+        return one
+
+    def source(self, session, destination=QUEUE, **settings):
+        return connected(self.opened(session.source(receiver(destination, **settings))))
+
+    def subscriber(self, session, kind, destination=TOPIC, **settings):
+        return connected(self.opened(session.subscriber(receiver(destination, **settings), kind)))
+
+    def plain(self, destination=QUEUE, **settings):
+        return connected(self.opened(self.connection.source(receiver(destination, **settings))))
+
+    def send(self, *messages, destination=QUEUE, source=""):
+        client = self.connection.attach(None)
+        session = client.session()
+        sink = session.sink(SenderSettings(id="s", connection="c", destination=destination))
+        sink.connect()
+        results = sink.send(outgoing(*messages, destination=destination, source=source))
+        session.close()
+        client.close()
+        return results
+
+    def count(self, query="SELECT count(*) FROM broker_content"):
+        link = open_link(self.store)
+        with link.reading() as connection:
+            found = connection.exec_driver_sql(query).scalar()
+        link.close()
+        return int(found or 0)
+
+    def tally(self):
+        return (
+            self.count("SELECT sum(messages) FROM broker_tally"),
+            self.count(
+                "SELECT sum(bytes) - (SELECT coalesce(sum(length(content)), 0) FROM broker_content) FROM broker_tally"
+            ),
+        )
+
+    def close(self):
+        for one in reversed(self._open):
+            one.close()
+
+
+def receiver(destination, name="r", **settings):
+    return ReceiverSettings(id=name, connection="c", destination=destination, **settings)
+
+
+def connected(source):
+    source.connect()
+    return source
+
+
+def message(body, properties=None, **headers):
+    return Message(body.encode(), properties or {}, None, None, Headers(**headers))
+
+
+def outgoing(*messages, destination=QUEUE, source=""):
+    made = [message(one) if isinstance(one, str) else one for one in messages]
+    return [Outgoing(number, source, destination, one) for number, one in enumerate(made, 1)]
+
+
+def bodies(*chunks):
+    return [message.body.decode() for chunk in chunks for message in chunk.messages]
+
+
+def counts(*chunks):
+    return [(m.headers.redelivered, m.headers.delivery_count) for chunk in chunks for m in chunk.messages]
+
+
+def kill(source):
+    """End the link of a source as the death of its process would: the locks are free, the rows stay."""
+    source._access._link.close()
+    source._access._link = None
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+    return found
+
+
+def bodies_of(broker, queue):
+    return [m.body.decode() for m in broker.connection.browse(queue, 99)]

@@ -32,6 +32,8 @@ from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSett
 NO_SUCH_DESTINATION = "E7010"
 """Code of `ConnectionLost` if the broker answers and does not have the destination of a source. The receiver has the
 status DESTINATION_NOT_FOUND until `connect` succeeds."""
+DEAD_MESSAGES = "queue:mq.sys.dmq"
+"""The queue of a message service for messages that could not be delivered."""
 TAKES_NOTHING = "E7026"
 """Code of `ConnectionLost` if the broker answers and accepts no messages from a sink at present, because its disk is
 full for example. The sender has the status BLOCKED until `connect` succeeds."""
@@ -517,6 +519,218 @@ class MessageService(Protocol):
         Raises `UsageError` E7515 if another living client has this client id, `ConnectionLost` if the broker cannot be
         reached.
         """
+        ...
+
+
+class DestinationState(NamedTuple):
+    """A destination of a message service: what it holds, who uses it, and how it is set up.
+
+    A message of a topic counts once in `messages` and `bytes`, and once for each subscription in the four numbers
+    before them.
+
+    Attributes:
+        destination: `queue:NAME` or `topic:NAME`.
+        ready: messages that nobody holds, and that may be delivered now.
+        held: messages that consumers hold.
+        delayed: messages whose delivery time has not come.
+        in_tx: messages that prepared transactions have acknowledged.
+        messages, bytes: all that it holds.
+        oldest_ms: how long ago the oldest message was sent; `None` without messages.
+        consumers: living consumers.
+        paused: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
+        created: whether an administrator has created it; otherwise it was made by its first use.
+        properties: each property with its effective value.
+    """
+
+    destination: str
+    ready: int
+    held: int
+    delayed: int
+    in_tx: int
+    messages: int
+    bytes: int
+    oldest_ms: int | None
+    consumers: int
+    paused: str | None
+    created: bool
+    properties: Mapping[str, Any]
+
+
+class ConsumerState(NamedTuple):
+    """A consumer of a message service.
+
+    Attributes:
+        destination, subscription, client_id: what it consumes from; the last two are "" for a queue.
+        consumer: a number that no other consumer has; the order of registration.
+        role: `active`, `backup`, `closing` if it takes no more messages and settles what it holds, or `dead` if its
+            process is gone and nobody has noticed yet.
+        pid, host: its process; 0 and "" if it is not known.
+        held: messages that it holds.
+        oldest_ms: how long ago the oldest of them was sent; `None` if it holds none.
+    """
+
+    destination: str
+    subscription: str
+    client_id: str
+    consumer: int
+    role: str
+    pid: int
+    host: str
+    held: int
+    oldest_ms: int | None
+
+
+class SubscriptionState(NamedTuple):
+    """A subscription of a topic; the numbers as in `DestinationState`.
+
+    Attributes:
+        topic, subscription, client_id: its names. `client_id` is "" if it belongs to no client id.
+        durable, shared: its kind; see `Subscriber`.
+        selector: what it takes; `None` for all messages.
+    """
+
+    topic: str
+    subscription: str
+    client_id: str
+    durable: bool
+    shared: bool
+    selector: str | None
+    ready: int
+    held: int
+    delayed: int
+    in_tx: int
+    oldest_ms: int | None
+    consumers: int
+
+
+class TransactionState(NamedTuple):
+    """A transaction that was prepared.
+
+    Attributes:
+        name: the name that it was prepared under.
+        state: `PREPARED`; or `COMMITTED` or `ROLLEDBACK`, within a day after its end.
+        age_ms: how long ago it came into this state.
+        acknowledged: messages that it has acknowledged.
+        sends: messages that it will send.
+    """
+
+    name: str
+    state: str
+    age_ms: int
+    acknowledged: int
+    sends: int
+
+
+class Place(NamedTuple):
+    """What an administrator names: a queue, a topic, or one subscription of a topic.
+
+    Attributes:
+        destination: `queue:NAME` or `topic:NAME`.
+        subscription: name of the subscription; "" for all of them.
+        client_id: the client id that the subscription belongs to, or "".
+    """
+
+    destination: str
+    subscription: str = ""
+    client_id: str = ""
+
+
+class Taken(NamedTuple):
+    """How many messages were removed or moved, and how many stayed since consumers or prepared transactions hold them.
+
+    `skipped` is the number of messages that were not wanted.
+    """
+
+    done: int
+    left: int
+    skipped: int = 0
+
+
+class Administration(Protocol):
+    """What an administrator can do with a message service. One thread at a time calls the methods.
+
+    All of them raise `ConnectionLost` if the service cannot be reached or was never used, and `UsageError` for what
+    cannot be done. Methods that only show something change nothing.
+    """
+
+    def destinations(self) -> Sequence[DestinationState]:
+        """All destinations, sorted by name."""
+        ...
+
+    def consumers(self, destination: str | None) -> Sequence[ConsumerState]:
+        """The consumers of a destination, or of all, in the order of destination and registration."""
+        ...
+
+    def subscriptions(self, topic: str | None) -> Sequence[SubscriptionState]:
+        """The subscriptions of a topic, or of all, sorted."""
+        ...
+
+    def create(self, destination: str, properties: Mapping[str, str]) -> None:
+        """Create a destination. The values of properties are texts, as on a command line."""
+        ...
+
+    def update(self, destination: str, properties: Mapping[str, str]) -> None:
+        """Change properties of a destination; the value `default` restores a default.
+
+        Afterwards the destination counts as created by an administrator.
+        """
+        ...
+
+    def subscribe(self, place: Place, *, shared: bool, selector: str | None) -> None:
+        """Create a durable subscription of a topic. Raises `ConfigError` if the selector is wrong."""
+        ...
+
+    def delete(self, place: Place, *, force: bool) -> int:
+        """Delete a destination, or a subscription. Returns how many messages went with it.
+
+        Raises `UsageError` E7513 while it has consumers or takes part in a prepared transaction, E7565 if it holds
+        messages and `force` does not allow it.
+        """
+        ...
+
+    def purge(self, place: Place) -> Taken:
+        """Remove all messages that are there now, but those that somebody holds."""
+        ...
+
+    def pause(self, destination: str, paused: str | None) -> None:
+        """Let `PRODUCERS` wait, or give `CONSUMERS` nothing more, or both (`ALL`); `None` lets both go on.
+
+        It lasts until it is changed, also over restarts.
+        """
+        ...
+
+    def move(self, source: str, target: str, selector: str | None, limit: int | None) -> Taken:
+        """Move messages of a queue to another destination, in order, as new messages with their ids.
+
+        At each moment each message is in exactly one of the two places, also if the process dies.
+
+        Args:
+            source: a queue.
+            target: a queue or topic.
+            selector: chooses messages; `None` for all that are there now.
+            limit: most messages to move; `None` for no limit.
+        """
+        ...
+
+    def retry(self, selector: str | None, limit: int | None) -> Taken:
+        """Move dead messages back to where they came from, without the properties that tell of their death."""
+        ...
+
+    def transactions(self) -> Sequence[TransactionState]:
+        """The prepared transactions, oldest first, then those that ended within a day."""
+        ...
+
+    def resolve(self, name: str, *, commit: bool) -> None:
+        """End a prepared transaction; see `ServiceSession.resolve`."""
+        ...
+
+
+@runtime_checkable
+class Administered(Protocol):
+    """A connection to a message service that `correlator broker` can administer."""
+
+    def administration(self) -> Administration:
+        """What an administrator can do, without connecting."""
         ...
 
 

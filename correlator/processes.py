@@ -130,6 +130,15 @@ class LockFile:
         """
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
+    def is_locked(self) -> bool:
+        """Whether another opener has locked the file for itself. Does not disturb others who ask the same."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        self.unlock()
+        return False
+
     def unlock(self) -> None:
         """Release the lock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)

@@ -20,19 +20,21 @@ from connectors.embedded.sql import Sql
 _HEAD = Sql(
     "SELECT number, size, suspect FROM ("
     "SELECT * FROM (SELECT number, rank, size, suspect FROM broker_delivery"
-    " WHERE subscription = :subscription AND state = 0 ORDER BY rank, number LIMIT :limit) AS ready"
+    " WHERE subscription = :subscription AND state = 0 AND {unpaused} ORDER BY rank, number LIMIT :limit) AS ready"
     " UNION ALL SELECT * FROM (SELECT number, rank, size, suspect FROM broker_delivery"
-    " WHERE subscription = :subscription AND state = 2 AND due <= {now} ORDER BY due LIMIT :limit) AS due"
+    " WHERE subscription = :subscription AND state = 2 AND due <= {now} AND {unpaused}"
+    " ORDER BY due LIMIT :limit) AS due"
     ") AS found ORDER BY rank, number LIMIT :limit"
 )
 _TAKE_ANY = Sql(
     "UPDATE broker_delivery SET state = 1, consumer = :consumer, suspect = 0"
     " WHERE subscription = :subscription AND number IN :numbers AND (state = 0 OR state = 2 AND due <= {now})"
+    " AND {unpaused}"
 )
 _TAKE = Sql(
     "UPDATE broker_delivery SET state = 1, consumer = :consumer, deliveries = deliveries + :suspect"
     " WHERE subscription = :subscription AND number IN :numbers"
-    " AND (state = 0 OR state = 2 AND due <= {now}) AND suspect = :suspect"
+    " AND (state = 0 OR state = 2 AND due <= {now}) AND suspect = :suspect AND {unpaused}"
 )
 _TAKEN = Sql(
     "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.suspect, d.rank, d.expires, {now}"
@@ -43,9 +45,10 @@ _TAKEN = Sql(
 _CLAIM_POSTGRES = Sql(
     "SELECT 1",
     "WITH ready AS MATERIALIZED (SELECT number, rank, size, suspect FROM broker_delivery"
-    " WHERE subscription = :subscription AND state = 0 ORDER BY rank, number LIMIT :limit FOR UPDATE SKIP LOCKED),"
+    " WHERE subscription = :subscription AND state = 0 AND {unpaused}"
+    " ORDER BY rank, number LIMIT :limit FOR UPDATE SKIP LOCKED),"
     " due AS MATERIALIZED (SELECT number, rank, size, suspect FROM broker_delivery"
-    " WHERE subscription = :subscription AND state = 2 AND due <= {now}"
+    " WHERE subscription = :subscription AND state = 2 AND due <= {now} AND {unpaused}"
     " ORDER BY due LIMIT :limit FOR UPDATE SKIP LOCKED),"
     " found AS (SELECT number, row_number() OVER place AS nth, sum(size) OVER place AS total,"
     " sum(suspect) OVER place AS suspects FROM (SELECT * FROM ready UNION ALL SELECT * FROM due) AS both_kinds"
@@ -66,7 +69,7 @@ _TAKE_POSTGRES = Sql(
     "SELECT 1",
     "WITH chosen AS MATERIALIZED (SELECT number FROM broker_delivery"
     " WHERE subscription = :subscription AND number IN :numbers AND (:any = 1 OR suspect = :suspect)"
-    " AND (state = 0 OR state = 2 AND due <= {now}) ORDER BY number FOR UPDATE SKIP LOCKED),"
+    " AND (state = 0 OR state = 2 AND due <= {now}) AND {unpaused} ORDER BY number FOR UPDATE SKIP LOCKED),"
     " taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect,"
     " suspect = d.suspect * (1 - :any)"
     " FROM chosen CROSS JOIN"
@@ -142,9 +145,10 @@ class Ready(NamedTuple):
     suspect: int
 
 
-def look(connection: Connection, subscription: int, limit: int) -> Sequence[Ready]:
+def look(connection: Connection, holder: Holder, limit: int) -> Sequence[Ready]:
     """The first messages that nobody holds, in the order in which they are claimed."""
-    return [Ready._make(row) for row in _HEAD.rows(connection, subscription=subscription, limit=limit)]
+    place = {"destination": holder.destination, "subscription": holder.subscription}
+    return [Ready._make(row) for row in _HEAD.rows(connection, **place, limit=limit)]
 
 
 def due_in_s(connection: Connection, subscription: int, elapsed_ms: int) -> float:
@@ -184,7 +188,8 @@ def claim_chosen(
     connection: Connection, holder: Holder, numbers: Sequence[int], *, suspects: bool
 ) -> Sequence[Claimed]:
     """Give those of the messages to the consumer that are still ready, and of the kind that `claim` takes."""
-    values = {"subscription": holder.subscription, "consumer": holder.consumer, "numbers": list(numbers)}
+    place = {"destination": holder.destination, "subscription": holder.subscription}
+    values = {**place, "consumer": holder.consumer, "numbers": list(numbers)}
     if connection.dialect.name != "sqlite":
         chosen = {**_values(holder, suspects=suspects), "numbers": values["numbers"]}
         return _claimed(holder, _TAKE_POSTGRES.rows(connection, **chosen))
@@ -197,7 +202,8 @@ def claim_chosen(
 
 def _values(holder: Holder, *, suspects: bool) -> dict[str, int]:
     anything = {"any": int(not holder.suspects_alone), "suspect": int(suspects and holder.suspects_alone)}
-    return {"subscription": holder.subscription, "consumer": holder.consumer, **anything}
+    place = {"destination": holder.destination, "subscription": holder.subscription}
+    return {**place, "consumer": holder.consumer, **anything}
 
 
 def _claimed(

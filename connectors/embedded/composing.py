@@ -86,7 +86,7 @@ class Composer:
 
     def no_room(self, out: Outgoing, timeout_s: float) -> SendRejected:
         """The error of a message that has waited for room in vain."""
-        what = f"{out.destination} had no room within {timeout_s * 1000:g} ms, and nothing was stored"
+        what = f"{out.destination} had no room within {timeout_s * 1000:g} ms, or was paused, and nothing was stored"
         return self.refused(out, "E8108", what, "ack_timeout_ms of the connection limits the wait")
 
     def gone(self, out: Outgoing) -> SendRejected:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from connectors.embedded import administration, destinations, schema
 from connectors.embedded.access import Access
+from connectors.embedded.administrator import EmbeddedAdministration
 from connectors.embedded.browsing import browse
 from connectors.embedded.link import open_link, translated
 from connectors.embedded.removal import delete_destination, delete_subscription
@@ -26,6 +27,7 @@ from correlator.storage.sqlite import NO_DATABASE
 
 DEFAULT_STORE = "sqlite:///correlator-broker.db"
 MOST_TIMEOUT_MS = 24 * 3600 * 1000
+_HARDLY_S = 0.05
 NOTICES_LOST_SESSION_WITHIN_S = 35.0
 """PostgreSQL gives up a silent session within half a minute, and frees the lock of its consumer."""
 
@@ -74,6 +76,14 @@ class EmbeddedConnection:
         """Register a connection of a program; see `correlator.connector.MessageService`."""
         where = f"connections.{self._name}"
         return EmbeddedClient(where, self._store, client_id, self.features, self._ack_timeout_ms / 1000)
+
+    def administration(self) -> EmbeddedAdministration:
+        """What an administrator can do; see `correlator.connector.Administered`."""
+        return EmbeddedAdministration(f"connections.{self._name}", self._store, self._looking, self._attach_briefly)
+
+    def _attach_briefly(self) -> EmbeddedClient:
+        """A client whose sessions hardly wait for room."""
+        return EmbeddedClient(f"connections.{self._name}", self._store, None, self.features, _HARDLY_S)
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """Copies of the oldest messages of a queue, held ones included. Changes nothing.

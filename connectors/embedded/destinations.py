@@ -22,8 +22,8 @@ _DESTINATION = Sql(
     " CASE WHEN n.max_num_msgs > 0 THEN"
     " (SELECT sum(t.messages) FROM broker_tally t WHERE t.destination = n.id) END,"
     " CASE WHEN n.max_total_msg_bytes > 0 THEN"
-    " (SELECT sum(t.bytes) FROM broker_tally t WHERE t.destination = n.id) END"
-    " FROM broker_destination n WHERE n.name = :name"
+    " (SELECT sum(t.bytes) FROM broker_tally t WHERE t.destination = n.id) END,"
+    " n.paused FROM broker_destination n WHERE n.name = :name"
 )
 _MAKE_DESTINATION = Sql(
     "INSERT INTO broker_destination (name, client, auto_created) VALUES (:name, :client, :auto_created) RETURNING id"
@@ -110,6 +110,7 @@ class Destination(NamedTuple):
     Attributes:
         client: the owner of a temporary one.
         messages, bytes: what it holds, as this transaction sees it; `None` if that has no limit.
+        paused: who waits: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
     """
 
     id: int
@@ -125,6 +126,7 @@ class Destination(NamedTuple):
     max_num_backup_consumers: int
     messages: int | None
     bytes: int | None
+    paused: str | None
 
     @property
     def is_queue(self) -> bool:
@@ -140,6 +142,11 @@ class Destination(NamedTuple):
     def lets_wait(self) -> bool:
         """Whether senders wait for room."""
         return self.limit_behavior == FLOW_CONTROL
+
+    @property
+    def stops_producers(self) -> bool:
+        """Whether an administrator lets senders wait."""
+        return self.paused in {"PRODUCERS", "ALL"}
 
 
 class Subscription(NamedTuple):

@@ -133,6 +133,27 @@ def is_sqlite(store: str) -> bool:
     return make_url(store).get_backend_name() == "sqlite"
 
 
+def is_alive(store: str, connection: Connection, name: str) -> bool:
+    """Whether a consumer or client lives whose row the connection reads. Disturbs nobody.
+
+    Its lock is older than its row (`DatabaseLink.live`).
+    """
+    if not is_sqlite(store):
+        return not connection.execute(select(func.pg_try_advisory_xact_lock_shared(_lock_of(name)))).scalar()
+    try:
+        life = LockFile(_lives(sqlite_path(store)) / name, 0)
+    except FileNotFoundError:
+        return False
+    try:
+        return life.is_locked()
+    finally:
+        life.close()
+
+
+def _lives(path: Path) -> Path:
+    return Path(f"{path}.consumers")
+
+
 def sqlite_path(store: str) -> Path:
     """The file that a SQLite URL names."""
     return Path(make_url(store).database or "")
@@ -146,7 +167,7 @@ class SqliteLink:
         self.maker = Maker()
         self.boot = _boot_of_host()
         self._own: dict[str, LockFile] = {}
-        self._lives = Path(f"{path}.consumers")
+        self._lives = _lives(path)
         self._own_turn = gate(store)
         self._inside = False
         files.refuse_network(path)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from correlator.errors import UsageError, quoted
@@ -66,6 +67,7 @@ _PROPERTIES: Mapping[str, _Number | _Choice] = {
     "max_num_active_consumers": _Number(1),
     "max_num_backup_consumers": _Number(0),
 }
+NAMES = tuple(_PROPERTIES)
 ONLY_QUEUES = ("max_num_active_consumers", "max_num_backup_consumers")
 
 
@@ -85,7 +87,9 @@ def checked(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if known is None or (key in ONLY_QUEUES and not name.startswith("queue:")):
             names = [one for one in _PROPERTIES if name.startswith("queue:") or one not in ONLY_QUEUES]
             what = f"there is no property {quoted(key)}"
-            raise UsageError("E7523", name, what, f"Known: {', '.join(names)}")
+            near = get_close_matches(str(key), names, n=1)
+            hint = f"Did you mean '{near[0]}'?" if near else ""
+            raise UsageError("E7523", name, what, f"Known: {', '.join(names)}", hint)
         values[key] = known.read(value)
         if values[key] is None:
             raise UsageError("E7523", f"{name} {key}", f"{quoted(value)} is not allowed", str(known))

@@ -51,12 +51,16 @@ class Terms(NamedTuple):
         lazy: whether the commit of the transaction need not wait for the disk.
         waits: whether it waits for room, whatever the limit behavior of a destination is.
         whole: whether all messages must be stored in this transaction.
+        moves: whether the messages are moved, so that each must find a subscription that wants it.
+        only: the name of the subscriptions that get them; "" for all.
     """
 
     nearly_full: set[str]
     lazy: bool = False
     waits: bool = False
     whole: bool = False
+    moves: bool = False
+    only: str = ""
 
 
 def make_missing(connection: Connection, names: Collection[str]) -> None:
@@ -96,9 +100,17 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
         if destinations.is_temporary(name):
             raise NoSuchDestination(name)
         there = destinations.ensure(connection, name)
+    if there.stops_producers:
+        return Verdict(waiting=list(range(len(entries))))
     sources = _sources(connection, there.id, entries)
     fresh = _fresh(sources, entries)
-    readers = destinations.subscriptions(connection, there.id)
+    readers = [
+        reader
+        for reader in destinations.subscriptions(connection, there.id)
+        if not terms.only or reader.name == terms.only
+    ]
+    if terms.moves and (unwanted := _unwanted(readers, entries)):
+        return Verdict(refused=unwanted)
     verdict = None
     if fresh and readers:
         new: Sequence[Arrival] = [
@@ -112,6 +124,15 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
             storing.append(connection, there, readers, new, drawn.sent_at)
     _remember(connection, there.id, sources, [entries[at] for at in fresh])
     return verdict
+
+
+def _unwanted(readers: Sequence[Subscription], entries: Sequence[NewMessage]) -> dict[int, Refusal]:
+    """The messages that no subscription wants."""
+    return {
+        at: Refusal(full=False, what="it has no subscription that wants the message")
+        for at, entry in enumerate(entries)
+        if not any(storing.wants(reader, 0, entry) for reader in readers)
+    }
 
 
 def _judge(

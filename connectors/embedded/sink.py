@@ -102,7 +102,7 @@ class EmbeddedSink:
     def _give_up(self, batch: Sequence[Outgoing], left: _Places, results: list[SendRejected | None]) -> None:
         """Refuse the messages that have waited in vain. Raises `ConnectionLost` in an engine."""
         if self._is_of_engine:
-            what = f"{' and '.join(sorted(left))} can hold no more messages"
+            what = f"{' and '.join(sorted(left))} can hold no more messages, or is paused"
             raise ConnectionLost(
                 TAKES_NOTHING, self._where, what, "Its limits are max_num_msgs and max_total_msg_bytes"
             )

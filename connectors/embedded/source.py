@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from connectors.embedded import claiming, consumers, dead, destinations, expiring, settling, starting, subscribing
+from connectors.embedded import (
+    claiming,
+    consumers,
+    dead,
+    destinations,
+    expiring,
+    pausing,
+    settling,
+    starting,
+    subscribing,
+)
 from connectors.embedded.access import Access
 from connectors.embedded.claiming import EXPIRED, Bounds, Claimed, Holder, Ready
 from connectors.embedded.consumers import Consumer
@@ -291,14 +301,16 @@ class EmbeddedSource:
         """The first ready messages. Only a message is worth the write lock of SQLite."""
         with self._access.reading(self._where, link) as connection:
             if self._scan is not None:
+                if pausing.stops_consumers(connection, self._holder.destination):
+                    return ()
                 return self._scan.choose(connection, self._holder.subscription, bounds)
-            return claiming.look(connection, self._holder.subscription, bounds.messages)
+            return claiming.look(connection, self._holder, bounds.messages)
 
     def _claim_at_once(self, bounds: Bounds) -> Sequence[Claimed]:
         """Claim without a look before: on a server a look costs as much as a claim."""
         with self._access.transaction(self._where, self._open_link()) as connection:
             claimed = claiming.claim(connection, self._holder, bounds, suspects=False)
-            if not claimed and self._wanted.suspects_alone and claiming.look(connection, self._holder.subscription, 1):
+            if not claimed and self._wanted.suspects_alone and claiming.look(connection, self._holder, 1):
                 claimed = claiming.claim(connection, self._holder, bounds, suspects=True)
             return self._end_dead(connection, claimed)
 

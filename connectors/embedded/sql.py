@@ -4,6 +4,7 @@ A text may hold `IN :numbers`, for a list of numbers, and `{now}`, the clock of 
 PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds, and `{skip}` those of them that nobody
 else has locked (`{skip_d}`: those of the table `d`); SQLite has one writer at a time. `{returned}`
 sets a delivery that a program has seen to what it is when it is given back: in its place, and perhaps delayed.
+`{unpaused}` is true unless an administrator has paused the consumers of `:destination`.
 """
 
 import json
@@ -29,6 +30,7 @@ _RETURNED = (
     f" state = CASE WHEN {_DELAY} > 0 THEN 2 ELSE 0 END,"
     f" due = CASE WHEN {_DELAY} > 0 THEN {{now}} + {_DELAY} ELSE due END"
 )
+_UNPAUSED = "NOT EXISTS (SELECT 1 FROM broker_destination WHERE id = :destination AND paused IN ('CONSUMERS', 'ALL'))"
 _FORMS = {
     "sqlite": {
         "{returned}": _RETURNED,
@@ -37,6 +39,7 @@ _FORMS = {
         "{lock}": "",
         "{skip}": "",
         "{skip_d}": "",
+        "{unpaused}": _UNPAUSED,
     },
     "postgresql": {
         "{returned}": _RETURNED,
@@ -45,6 +48,7 @@ _FORMS = {
         "{lock}": " FOR UPDATE",
         "{skip}": " FOR UPDATE SKIP LOCKED",
         "{skip_d}": " FOR UPDATE OF d SKIP LOCKED",
+        "{unpaused}": _UNPAUSED,
     },
 }
 

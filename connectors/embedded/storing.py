@@ -29,10 +29,10 @@ _ADD_CONTENT = Sql(
     "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
     " VALUES (:number, :destination, :message_id, :sent_at, :persistent, :refs_left, :content)",
     "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
-    " SELECT number, :destination, message_id, :sent_at, persistent, refs_left, content FROM unnest("
-    "CAST(:number AS bigint[]), CAST(:message_id AS text[]), CAST(:persistent AS bigint[]),"
-    " CAST(:refs_left AS bigint[]), CAST(:content AS bytea[]))"
-    " AS added (number, message_id, persistent, refs_left, content)",
+    " SELECT number, :destination, message_id, sent_at, persistent, refs_left, content FROM unnest("
+    "CAST(:number AS bigint[]), CAST(:message_id AS text[]), CAST(:sent_at AS bigint[]),"
+    " CAST(:persistent AS bigint[]), CAST(:refs_left AS bigint[]), CAST(:content AS bytea[]))"
+    " AS added (number, message_id, sent_at, persistent, refs_left, content)",
 )
 _ADD_DELIVERY = Sql(
     "INSERT INTO broker_delivery"
@@ -65,6 +65,7 @@ class NewMessage(NamedTuple):
         lives_ms: time to live, 0 for without limit.
         delay_ms: how long consumers do not get it.
         persistent: 0 if it ends with the broker, else 1.
+        sent_at: when it was sent, if it is moved; 0 for now.
     """
 
     source: str
@@ -75,6 +76,7 @@ class NewMessage(NamedTuple):
     lives_ms: int = 0
     delay_ms: int = 0
     persistent: int = 1
+    sent_at: int = 0
 
 
 class Arrival(NamedTuple):
@@ -152,7 +154,7 @@ def append(
                 "number": number,
                 "destination": there.id,
                 "message_id": entry.message_id,
-                "sent_at": sent_at,
+                "sent_at": entry.sent_at or sent_at,
                 "persistent": entry.persistent,
                 "refs_left": len(wanting),
                 "content": entry.content,
@@ -164,7 +166,7 @@ def append(
             deliveries += [{"subscription": reader.id, **delivery} for reader in wanting]
     if not contents:
         return
-    _add(connection, _ADD_CONTENT, contents, ("destination", "sent_at"))
+    _add(connection, _ADD_CONTENT, contents, ("destination",))
     if alike:
         span = {"rank": fresh[0].entry.rank, "first": fresh[0].number, "last": fresh[-1].number}
         for reader in readers:

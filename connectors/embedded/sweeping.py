@@ -5,8 +5,9 @@ destinations that were made because somebody used them and that nobody uses any 
 never get an expired message, senders make room by themselves, and whoever registers finds dead ones. So it works in
 small transactions, and pauses after each for as long as it took.
 
-Only processes with clients of the service have the thread. Engines do without: their sources and sinks are often the only users of a
-file, whose lock a thread would take from them, and they meet dead consumers and expired messages by themselves.
+Only processes with clients of the service have the thread. Engines do without: their sources and sinks are often the
+only users of a file, whose lock a thread would take from them, and they meet dead consumers and expired messages by
+themselves.
 """
 
 import logging
@@ -18,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
 
-from connectors.embedded import destinations, expiring, starting, transactions, unused
+from connectors.embedded import destinations, expiring, orphans, starting, transactions, unused
 from connectors.embedded.destinations import DEAD_MESSAGES
 from connectors.embedded.link import DatabaseLink, open_link
 from connectors.embedded.sql import Sql
@@ -54,7 +55,7 @@ class Round:
     def run(self) -> None:
         """Do all that is to be done, or end early. Raises errors of the database."""
         self.reap()
-        if self.expire():
+        if self.expire() and self._remove_orphans():
             self._forget()
             unused.delete(self._link, self._pause)
 
@@ -83,6 +84,18 @@ class Round:
                 return False
             if not ended:
                 return True
+
+    def _remove_orphans(self) -> bool:
+        """Remove what deleted subscriptions have left, some at a time; false if the round is to end."""
+        with self._link.reading() as connection:
+            more = orphans.exist(connection)
+        while more:
+            began = time.monotonic()
+            with self._link.transaction(synced=False) as connection:
+                more = orphans.sweep(connection)
+            if self._pause(time.monotonic() - began):
+                return False
+        return True
 
     def _forget(self) -> None:
         with self._link.transaction(synced=False) as connection:

@@ -1,8 +1,9 @@
 """Deletes destinations that were made because somebody used them, when nobody has used them for some time.
 
 A destination is in use while it has a consumer, a message, a durable subscription of a topic, or a prepared transaction
-that will send there. It is kept, too, while it remembers the sequence of a sender that may repeat its messages after a
-crash: otherwise a repeat would be stored as a new message. That it was used in between shows in its tally.
+that will send there, and while an administrator has paused it. It is kept, too, while it remembers the sequence of a
+sender that may repeat its messages after a crash: otherwise a repeat would be stored as a new message. That it was used
+in between shows in its tally.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from connectors.embedded.sql import Sql
 KEPT_MS = 120_000
 """How long a destination is kept after its last use."""
 _IS_UNUSED = (
-    "n.auto_created = 1 AND n.client IS NULL"
+    "n.auto_created = 1 AND n.client IS NULL AND n.paused IS NULL"
     " AND NOT EXISTS (SELECT 1 FROM broker_subscription s JOIN broker_consumer c ON c.subscription = s.id"
     " WHERE s.destination = n.id)"
     " AND NOT EXISTS (SELECT 1 FROM broker_subscription s WHERE s.destination = n.id AND s.name <> '')"

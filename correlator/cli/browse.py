@@ -45,10 +45,15 @@ def browse(
     with telling(loaded.secrets.redact):
         broker = _browsable(connection, loaded.settings)
         place = loaded.settings.destinations.get(destination, destination)
-        messages = broker.browse(place, limit, _options(connection, place, loaded.settings))
-        if not messages and isinstance(broker, ListsQueues):
-            _refuse_unknown(place, broker.queues())
-        write_table(f"Messages in {place}", COLUMNS, [_row(one, whole=json) for one in messages], as_json=json)
+        show(broker, place, limit, _options(connection, place, loaded.settings), as_json=json)
+
+
+def show(broker: Browsable, place: str, limit: int, options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Write the oldest messages of a queue. Raises `UsageError` E2027 if there is no such queue, and as `browse`."""
+    messages = broker.browse(place, limit, options)
+    if not messages and isinstance(broker, ListsQueues):
+        _refuse_unknown(place, broker.queues())
+    write_table(f"Messages in {place}", COLUMNS, [_row(one, whole=as_json) for one in messages], as_json=as_json)
 
 
 def _browsable(name: str, settings: PipelineFile) -> Browsable:

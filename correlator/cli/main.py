@@ -36,6 +36,7 @@ COMMANDS = (
     Command("crashtest", "correlator.testing.command", "Kill the engine of a file again and again, and check it."),
     Command("inspect", "correlator.cli.inspect", "Show what a store holds."),
     Command("browse", "correlator.cli.browse", "Show messages of a queue without removing them."),
+    Command("broker", "correlator.cli.broker", "Administer a broker: destinations, consumers, messages, transactions."),
     Command("publish", "correlator.cli.publish", "Send the lines of a file to a queue or topic."),
     Command("deadletter", "correlator.cli.deadletter", "List, show, replay or discard dead letters."),
     Command("dup", "correlator.cli.dup", "Show why duplicate detection would drop an id."),

@@ -1,0 +1,24 @@
+"""Pauses the producers or consumers of a destination. Its row says so, until an administrator changes it.
+
+Senders read the row in each transaction, and wait as they do for room. A consumer reads it before it claims: so it
+takes nothing more, but settles what it holds.
+"""
+
+from sqlalchemy import Connection
+
+from connectors.embedded import destinations
+from connectors.embedded.sql import Sql
+
+_PAUSE = Sql("UPDATE broker_destination SET paused = :paused WHERE id = :destination")
+_PAUSED = Sql("SELECT paused FROM broker_destination WHERE id = :destination")
+
+
+def pause(connection: Connection, name: str, destination: int, paused: str | None) -> None:
+    """Set who waits. No transaction that sends is under way then."""
+    destinations.lock_against_sends(connection, name)
+    _PAUSE.run(connection, destination=destination, paused=paused)
+
+
+def stops_consumers(connection: Connection, destination: int) -> bool:
+    """Whether the consumers of a destination take nothing more."""
+    return _PAUSED.one(connection, destination=destination) in {"CONSUMERS", "ALL"}

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from connectors.embedded import destinations, expiring, orphans, starting, transactions, unused
 from connectors.embedded.destinations import DEAD_MESSAGES
-from connectors.embedded.link import DatabaseLink, open_link
+from connectors.embedded.link import DatabaseLink, is_sqlite, open_link, sqlite_path
 from connectors.embedded.sql import Sql
 from connectors.embedded.waking import bells
 from correlator.processes import Maker, not_forking
@@ -143,6 +143,8 @@ class Sweeper:
                 self._tell(f"The embedded broker cannot be tidied up: {str(error).partition(chr(10))[0]}")
 
     def _sweep(self, end: threading.Event) -> None:
+        if is_sqlite(self._store) and not sqlite_path(self._store).exists():
+            return  # it was removed while it was open: to connect would make a new one
         link = open_link(self._store)
         try:
             if elected(link):

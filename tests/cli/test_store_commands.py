@@ -105,7 +105,7 @@ def test_t61_a_body_cannot_steer_the_terminal(place):
         ("broker", "topic:out", "E2110", 2, "only queues"),
         ("broker", "out", "E1215", 2, "queue:NAME"),
         ("broker", "queue:outt", "E2027", 2, "Did you mean 'queue:out'?"),
-        ("broker", "queue:elsewhere", "E2027", 2, "There are: queue:out"),
+        ("broker", "queue:elsewhere", "E2027", 2, "There are: queue:mq.sys.dmq, queue:out"),
     ],
 )
 def test_what_cannot_be_browsed(connection, destination, code, status, text, done):

@@ -269,18 +269,18 @@ def test_one_sweeper_is_elected_at_a_time(broker):
 
 
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "embedded-sweeper"]
+    return {thread for thread in threading.enumerate() if thread.name == "embedded-sweeper"}
 
 
 def test_sessions_have_a_thread_and_engines_have_none(broker):
+    of_other_stores = threads()
     source = broker.plain()
-    assert threads() == []
     client, other = broker.client(), broker.client()
     sessions = broker.opened(client.session()), broker.opened(other.session())
-    assert threads() == []
+    assert threads() == of_other_stores
     for session in sessions:
         broker.source(session)
-    (thread,) = threads()
+    (thread,) = threads() - of_other_stores
     for session in sessions:
         session.close()
     client.close()
@@ -296,6 +296,28 @@ def test_the_thread_sweeps(broker, monkeypatch):
     broker.source(session, "queue:other")
     broker.send(message("gone", time_to_live_ms=1))
     wait_until(lambda: bodies_of(broker, DEAD) == ["gone"])
+
+
+def test_the_thread_does_not_make_a_store_that_was_removed(tmp_path, monkeypatch):
+    path = tmp_path / "broker.db"
+    rounds = threading.Semaphore(0)
+    monkeypatch.setattr(sweeping, "INTERVAL_S", 0.01)
+    sweep = sweeping.Sweeper._sweep
+
+    def swept(sweeper, end):
+        sweep(sweeper, end)
+        rounds.release()
+
+    monkeypatch.setattr(sweeping.Sweeper, "_sweep", swept)
+    broker = Broker(f"sqlite:///{path}")
+    broker.source(broker.session())
+    for file in tmp_path.glob("broker.db*"):
+        if file.is_file():
+            file.unlink()
+    for _ in range(3):
+        assert rounds.acquire(timeout=20)
+    assert not path.exists()
+    broker.close()
 
 
 def test_many_dead_messages_are_told_once(broker, monkeypatch, caplog):

@@ -4,6 +4,7 @@ Each function takes `where`, the place that an error names: `connections.NAME`, 
 the name of the option. `lint` finds the line of the file by the place.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from correlator.configuration.words import did_you_mean
 from correlator.errors import ConfigError, quoted
 
 _LONGEST_NAME = 500
+_IN_NO_NAME = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Destination(NamedTuple):
@@ -31,7 +33,7 @@ def parse_destination(text: str) -> Destination | None:
 
 def is_name(text: str) -> bool:
     """Whether every database and file system can hold the text: 1 to 500 characters without control characters."""
-    return 0 < len(text) <= _LONGEST_NAME and not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in text)
+    return 0 < len(text) <= _LONGEST_NAME and _IN_NO_NAME.search(text) is None
 
 
 def check_destination(where: str, text: str) -> Destination:

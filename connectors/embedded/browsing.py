@@ -72,7 +72,8 @@ class Browser:
         rows = _NEXT.rows(connection, **values, page=limit) if self.more else ()
         self.more = len(rows) == limit
         if rows:
-            self._place = (rows[-1].rank, rows[-1].number)
+            number, *_, rank, _expires, _now = rows[-1]
+            self._place = rank, number
         return list(self._stored(rows))
 
     @staticmethod

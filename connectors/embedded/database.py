@@ -37,7 +37,7 @@ def connect_sqlite(path: Path) -> Connection:
 
 def _begin(connection: Connection) -> None:
     """A transaction that writes takes the lock at once: later it would fail if another one wrote after its reads."""
-    connection.exec_driver_sql("BEGIN" if connection.info.get(READING) else "BEGIN IMMEDIATE")
+    raw_sqlite(connection).execute("BEGIN" if connection.info.get(READING) else "BEGIN IMMEDIATE")
 
 
 def _dial(path: Path) -> sqlite3.Connection:

@@ -9,12 +9,14 @@ sets a delivery that a program has seen to what it is when it is given back: in 
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.exc import DBAPIError
 
 from correlator.storage.dialects import Statement
 
@@ -54,7 +56,9 @@ _FORMS = {
 
 
 class Sql:
-    """A statement for both databases.
+    """A statement for both databases, executed in a transaction that has begun.
+
+    Its methods raise `sqlalchemy.exc.DBAPIError`.
 
     Args:
         sqlite: the text; of both if there is no other one.
@@ -67,21 +71,42 @@ class Sql:
 
     def run(self, connection: Connection, **values: Any) -> int:
         """Execute; returns the number of rows that matched."""
-        return self._of(connection).run(connection, [_values(connection, values)])
+        return int(self._execute(connection, [_values(connection, values)], attrgetter("rowcount")))
 
     def run_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute with the values of each row, if there is one."""
         if rows:
-            self._of(connection).run(connection, rows)
+            self._execute(connection, rows, attrgetter("rowcount"))
 
     def rows(self, connection: Connection, **values: Any) -> Sequence[Any]:
         """Execute; returns the rows of the result."""
+        rows: Sequence[Any] = self._execute(connection, [_values(connection, values)], methodcaller("fetchall"))
+        return rows
+
+    def named(self, connection: Connection, **values: Any) -> Sequence[Any]:
+        """As `rows`, with the columns as attributes of each row. Slower: for commands."""
         return self._of(connection).fetch(connection, _values(connection, values))
 
     def one(self, connection: Connection, **values: Any) -> Any:
         """The first column of the first row, or `None` if there is no row."""
         rows = self.rows(connection, **values)
         return rows[0][0] if rows else None
+
+    def _execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]], result: Callable[[Any], Any]) -> Any:
+        """Execute by a cursor of the driver: 4 µs instead of 15, and a message has seven statements."""
+        statement = self._of(connection)
+        cursor = connection.connection.cursor()
+        try:
+            if len(rows) == 1:
+                cursor.execute(statement.sql, statement.parameters(rows[0]))
+            else:
+                cursor.executemany(statement.sql, [statement.parameters(row) for row in rows])
+            return result(cursor)
+        except connection.dialect.loaded_dbapi.Error as error:
+            lost = connection.dialect.is_disconnect(error, cursor.connection, cursor)
+            if lost:
+                connection.invalidate(error)  # so that the end of the transaction does not fail, too
+            raise DBAPIError(statement.sql, None, error, connection_invalidated=lost) from error
 
     def _of(self, connection: Connection) -> Statement:
         dialect = connection.dialect.name

@@ -82,7 +82,7 @@ def destinations(connection: Connection, alive: Alive) -> Sequence[DestinationSt
         readers.setdefault(one.row.destination, []).append(one)
     living = Counter(one.destination for one in consumers(connection, alive) if one.role in LIVING)
     found = []
-    for row in _DESTINATIONS.rows(connection):
+    for row in _DESTINATIONS.named(connection):
         own = readers.get(row.id, [])
         messages, size = tally.get(row.id, (0, 0))
         stored = {name: getattr(row, name) for name in NAMES}
@@ -135,7 +135,7 @@ def _subscriptions(connection: Connection, tally: Mapping[int, tuple[int, int]])
     for _, subscription, state, count in _TAKEN.rows(connection):
         taken[subscription, state] += int(count)
     delayed = {row[0]: int(row[1]) for row in _DELAYED.rows(connection)}
-    for row in _SUBSCRIPTIONS.rows(connection):
+    for row in _SUBSCRIPTIONS.named(connection):
         held, in_tx = taken[row.id, HELD], taken[row.id, PREPARED]
         later = delayed.get(row.id, 0)
         if row.place.startswith("queue:"):
@@ -150,11 +150,11 @@ def consumers(connection: Connection, alive: Alive) -> Sequence[ConsumerState]:
     """All consumers, in the order of destinations and registration."""
     now = now_ms(connection)
     holding = {row[0]: (int(row[1]), row[2]) for row in _HOLDING.rows(connection)}
-    places = {row.id: row for row in _PLACES.rows(connection)}
-    most_active = {row.name: row.max_num_active_consumers for row in _DESTINATIONS.rows(connection)}
+    places = {row.id: row for row in _PLACES.named(connection)}
+    most_active = {row.name: row.max_num_active_consumers for row in _DESTINATIONS.named(connection)}
     found = []
     active: dict[int, int] = {}
-    for row in _CONSUMERS.rows(connection):
+    for row in _CONSUMERS.named(connection):
         place = places[row.subscription]
         held, oldest_at = holding.get(row.id, (0, None))
         role = _role(row, active, most_active[place.place]) if alive(connection, str(row.id)) else "dead"

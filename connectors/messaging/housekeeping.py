@@ -48,8 +48,9 @@ class Housekeeping:
         """Look after a session that may have something to settle. Called by the thread that uses the session."""
         if holdings.is_idle_work:
             with self._changed:
-                self._is_busy = True
-                self._go_on()
+                if not self._is_busy:  # else the thread looks at its next tick anyway
+                    self._is_busy = True
+                    self._go_on()
 
     def report(self, error: Exception) -> None:
         """Call the exception listener, if there is one, from the thread. At most 100 errors wait for it."""

@@ -20,11 +20,14 @@ class Statement:
     Args:
         dialect: of the database that will execute it.
         clause: the statement. The names of its parameters are the keys of the rows that `run` takes.
+
+    Attributes:
+        sql: its text for the driver.
     """
 
     def __init__(self, dialect: Dialect, clause: ClauseElement) -> None:
         compiled = clause.compile(dialect=dialect)
-        self._sql = str(compiled)
+        self.sql = str(compiled)
         self._order: Sequence[str] | None = getattr(compiled, "positiontup", None)
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
 
@@ -33,14 +36,15 @@ class Statement:
 
         Returns the number of table rows that matched if `rows` has one element, else whatever the driver counts.
         """
-        parameters = [self._parameters(row) for row in rows]
-        return connection.exec_driver_sql(self._sql, parameters if len(parameters) > 1 else parameters[0]).rowcount
+        parameters = [self.parameters(row) for row in rows]
+        return connection.exec_driver_sql(self.sql, parameters if len(parameters) > 1 else parameters[0]).rowcount
 
     def fetch(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Any]:
         """Execute the statement once; return the rows of its result."""
-        return connection.exec_driver_sql(self._sql, self._parameters(values)).all()
+        return connection.exec_driver_sql(self.sql, self.parameters(values)).all()
 
-    def _parameters(self, row: Mapping[str, Any]) -> Any:
+    def parameters(self, row: Mapping[str, Any]) -> Any:
+        """The values of a row as the driver takes them."""
         values = {**self._fixed, **row} if self._fixed else row
         return dict(values) if self._order is None else tuple(values[name] for name in self._order)
 

@@ -7,6 +7,7 @@ import pytest
 
 from connectors.embedded import rooms, sink
 from connectors.embedded.composing import Composer
+from connectors.embedded.sql import Sql
 from correlator.connector import TAKES_NOTHING, Subscriber, Work
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.settings import SenderSettings
@@ -433,19 +434,14 @@ def test_limits_cost_no_statement_while_there_is_room(broker, monkeypatch):
     source = broker.source(session)
     sender.send(outgoing("warm"))
     source.acknowledge(source.receive(1, 0.0).tokens)
-    connection = session._access._link.connection
-    texts = []
-    execute = type(connection).exec_driver_sql
-    monkeypatch.setattr(
-        type(connection),
-        "exec_driver_sql",
-        lambda self, text, *more: (texts.append(text), execute(self, text, *more))[1],
-    )
+    executions = []
+    execute = Sql._execute
+    monkeypatch.setattr(Sql, "_execute", lambda self, *more: (executions.append(self), execute(self, *more))[1])
 
     def executed(call):
-        texts.clear()
+        executions.clear()
         call()
-        return len([text for text in texts if not text.startswith("BEGIN")])
+        return len(executions)
 
     on_sqlite = session._access.is_sqlite
     held = []

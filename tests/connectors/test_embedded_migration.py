@@ -12,6 +12,7 @@ from sqlalchemy import Engine, event
 from connectors.embedded import EmbeddedConnection, schema
 from connectors.embedded.database import APPLICATION_ID
 from connectors.embedded.link import open_link
+from connectors.embedded.sql import Sql
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -162,14 +163,14 @@ def test_a_copy_is_made_first(tmp_path):
     copy.close()
 
 
-def test_a_death_at_any_statement_loses_nothing(tmp_path):
+def test_a_death_at_any_statement_loses_nothing(tmp_path, monkeypatch):
     """The migration ends at its n-th statement, for each n. Then the whole old broker is there, or the whole new one."""
     make_first(tmp_path / "first.db")
     path = tmp_path / "broker.db"
     deaths, old = 0, 0
     while True:
         shutil.copy(tmp_path / "first.db", path)
-        if migrated(path, deaths):
+        if migrated(path, deaths, monkeypatch):
             break
         database = sqlite3.connect(path)
         if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'broker_message'").fetchone():
@@ -187,8 +188,8 @@ class Died(Exception):
     pass
 
 
-def migrated(path, statements):
-    """Whether the migration needs no more than so many statements; else it is cut off."""
+def migrated(path, statements, monkeypatch):
+    """Whether the migration and the start need no more than so many statements; else they are cut off."""
     left = statements
 
     def count(*_):
@@ -197,6 +198,8 @@ def migrated(path, statements):
         if left < 0:
             raise Died
 
+    execute = Sql._execute
+    monkeypatch.setattr(Sql, "_execute", lambda self, *more: (count(), execute(self, *more))[1])
     event.listen(Engine, "before_cursor_execute", count)
     try:
         open_link(f"sqlite:///{path}").close()
@@ -204,6 +207,7 @@ def migrated(path, statements):
         return False
     finally:
         event.remove(Engine, "before_cursor_execute", count)
+        monkeypatch.undo()
     return True
 
 

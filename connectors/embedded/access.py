@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -11,6 +12,8 @@ from connectors.embedded.storing import Undone
 from connectors.embedded.sweeping import Sweeper, sweeper
 from connectors.embedded.waking import bells
 from correlator.errors import ConnectionLost, SendRejected, UsageError
+
+T = TypeVar("T")
 
 
 class Access:
@@ -87,6 +90,11 @@ class Access:
         """
         with self._exclusively(where, link) as own, own.transaction(synced=synced) as connection:
             yield connection
+
+    def write(self, where: str, link: DatabaseLink | None, do: Callable[[Connection], T], *, synced: bool = True) -> T:
+        """Run `do` in a writing transaction on the link, perhaps with the writes of other threads. Raises likewise."""
+        with self._exclusively(where, link) as own:
+            return own.write(do, synced=synced)
 
     @contextmanager
     def reading(self, where: str, link: DatabaseLink | None) -> Iterator[Connection]:

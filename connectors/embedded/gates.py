@@ -4,14 +4,20 @@ import os
 import threading
 from weakref import WeakValueDictionary
 
+from connectors.embedded.grouping import Group
 from correlator.processes import not_forking
 
 
 class Gate:
-    """A lock that threads share. It can be referred to weakly, as a bare lock cannot."""
+    """A lock that threads share. It can be referred to weakly, as a bare lock cannot.
+
+    Attributes:
+        group: those of the threads whose writes may share a transaction.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.group = Group()
 
     def acquire(self, timeout_s: float) -> bool:
         """Take the turn; false if it does not come within `timeout_s`."""

@@ -14,10 +14,10 @@ the broker starts.
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.engine import make_url
@@ -34,6 +34,7 @@ from correlator.storage import files
 from correlator.storage.database import copy_while_running, location
 
 GATE_TIMEOUT_S = 10.0
+T = TypeVar("T")
 
 
 class DatabaseLink(Protocol):
@@ -54,6 +55,10 @@ class DatabaseLink(Protocol):
         Without `synced` the commit does not wait for the disk. With PostgreSQL the statements of such a transaction
         ask for that themselves, which saves a round trip.
         """
+        ...
+
+    def write(self, do: Callable[[Connection], T], *, synced: bool = True) -> T:
+        """Run `do` in such a transaction, which with SQLite may also hold the writes of other threads."""
         ...
 
     def reading(self) -> AbstractContextManager[Connection]:
@@ -202,6 +207,14 @@ class SqliteLink:
                     self._raw.execute("PRAGMA synchronous = FULL")
             self._place.check()
 
+    def write(self, do: Callable[[Connection], T], *, synced: bool = True) -> T:
+        """Run `do` in a transaction of the group."""
+        return self._own_turn.group.write(do, self._write_group, synced=synced)
+
+    def _write_group(self, do: Callable[[Connection], None], *, synced: bool) -> None:
+        with self.transaction(synced=synced) as connection:
+            do(connection)
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """BEGIN to COMMIT, without the gate."""
@@ -316,6 +329,11 @@ class PostgresLink:
         """BEGIN to COMMIT."""
         with self.connection.begin():
             yield self.connection
+
+    def write(self, do: Callable[[Connection], T], *, synced: bool = True) -> T:
+        """Run `do` in a transaction."""
+        with self.transaction(synced=synced) as connection:
+            return do(connection)
 
     def reading(self) -> AbstractContextManager[Connection]:
         """BEGIN to COMMIT."""

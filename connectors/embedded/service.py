@@ -193,11 +193,14 @@ class EmbeddedSession:
         """Run a transaction. If the answer to its commit is lost, look up what became of it before raising."""
         link = self._access.connect(self._where)
         commit = _Commit()
+
+        def run(connection: Connection) -> None:
+            commit.id = int(_TRANSACTION_ID.one(connection))
+            do(connection)
+            commit.begun = True
+
         try:
-            with self._access.transaction(self._where, link, synced=synced) as connection:
-                commit.id = int(_TRANSACTION_ID.one(connection))
-                do(connection)
-                commit.begun = True
+            self._access.write(self._where, link, run, synced=synced)
         except ConnectionLost as error:
             if not commit.begun or not self._has_committed(commit, error):
                 raise

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from sqlalchemy import Connection
+
 from connectors.embedded import sending
 from connectors.embedded.access import Access
 from connectors.embedded.composing import Composer
@@ -82,7 +84,8 @@ class EmbeddedSink:
         left: dict[str, list[tuple[int, NewMessage]]] = {}
         lazy = not any(entry.persistent for entries in wanted.values() for _, entry in entries)
         terms = Terms(self._rooms.nearly_full, lazy, waits=self._is_of_engine)
-        with self._access.transaction(self._where, self._link, synced=not lazy) as connection:
+
+        def store(connection: Connection) -> None:
             sending.make_missing(connection, wanted)
             # In the order of the names, so that two sinks never wait for each other's destinations.
             for destination in sorted(wanted):
@@ -90,13 +93,15 @@ class EmbeddedSink:
                 try:
                     verdict = sending.store(connection, destination, entries, terms)
                 except NoSuchDestination:
-                    refused |= {at: self._composer.gone(batch[at]) for at in places}
+                    refused.update({at: self._composer.gone(batch[at]) for at in places})
                     continue
                 if verdict is not None:
                     for place, refusal in verdict.refused.items():
                         refused[places[place]] = self._composer.limited(batch[places[place]], refusal)
                     if verdict.waiting:
                         left[destination] = [wanted[destination][place] for place in verdict.waiting]
+
+        self._access.write(self._where, self._link, store, synced=not lazy)
         return refused, left
 
     def _give_up(self, batch: Sequence[Outgoing], left: _Places, results: list[SendRejected | None]) -> None:

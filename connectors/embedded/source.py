@@ -141,8 +141,8 @@ class EmbeddedSource:
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Delete these messages in one transaction. A token from before a reconnect acknowledges nothing."""
         numbers = self._held.release(tokens)
-        with self._access.transaction(self._where, self._open_link()) as connection:
-            self.acknowledge_in(connection, numbers)
+        link = self._open_link()
+        self._access.write(self._where, link, lambda connection: self.acknowledge_in(connection, numbers))
         self._access.ring(self.rooms)
 
     @property

@@ -51,6 +51,7 @@ OPEN_TO_CONNECTORS = GROUND | {
     "storage.dialects",
     "storage.files",
     "storage.postgres",
+    "storage.revising",
     "storage.sqlite",
 }
 """What connectors may import of `correlator`."""

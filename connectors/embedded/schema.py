@@ -20,14 +20,13 @@ Tables (all names begin with `broker_`):
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from connectors.embedded.sql import Sql
 from correlator.errors import ConnectionLost
+from correlator.storage import revising
 
 HEAD = "0002"
 SCRIPTS = Path(__file__).with_name("migrations")
@@ -61,15 +60,12 @@ def upgrade(connection: Connection, found: str) -> None:
 
     Called outside a transaction, while no other process can change the schema.
     """
-    config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
     if found == FIRST:  # perhaps of a version from before the revisions
         with connection.begin():
             MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).stamp(
-                ScriptDirectory.from_config(config), FIRST
+                ScriptDirectory(str(SCRIPTS)), FIRST
             )
-    command.upgrade(config, HEAD)
+    revising.run(SCRIPTS, HEAD, connection=connection)
 
 
 def settings(connection: Connection) -> dict[str, Any]:

@@ -7,15 +7,13 @@ SQLite store, it is copied to a file beside it. No revision can be undone.
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Column, Connection, MetaData, Table, Text, select
 from sqlalchemy import inspect as inspect_schema
 
 from correlator.core.faults import point
 from correlator.errors import StoreError
 from correlator.storage import database as databases
-from correlator.storage import tables
+from correlator.storage import revising, tables
 from correlator.storage.owned import Database, foreign
 
 HEAD = "0003"
@@ -100,11 +98,8 @@ def _version(connection: Connection, names: set[str]) -> str:
 
 def _run(database: Database, head: str, scripts: Path) -> None:
     """Let Alembic run on the connection of the database; `env.py` of the scripts calls `settings`."""
-    config = Config(attributes={"database": database})
-    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
     with database.patiently(), database.translated():
-        command.upgrade(config, head)
+        revising.run(scripts, head, database=database)
 
 
 def settings(database: Database) -> dict[str, Any]:

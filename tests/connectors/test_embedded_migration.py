@@ -2,6 +2,8 @@
 
 import shutil
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -16,6 +18,7 @@ from connectors.embedded.sql import Sql
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from correlator.storage import migrate
 from correlator.testing.contract import take
 
 FIRST = Path(__file__).with_name("brokers") / "first.sql"
@@ -239,3 +242,25 @@ def test_the_head_is_the_last_revision_and_there_is_no_way_down():
     scripts = ScriptDirectory(str(schema.SCRIPTS))
     assert scripts.get_heads() == [schema.HEAD]
     assert not any(hasattr(script.module, "downgrade") for script in scripts.walk_revisions())
+
+
+def test_threads_make_new_brokers_and_stores_at_the_same_time(tmp_path):
+    """Each file gets its own tables, and no others."""
+    together = threading.Barrier(4)
+
+    def make(at):
+        together.wait()
+        if at == 0:
+            migrate.upgrade(f"sqlite:///{tmp_path}/0.db")
+        else:
+            open_link(f"sqlite:///{tmp_path}/{at}.db").close()
+        with sqlite3.connect(tmp_path / f"{at}.db") as database:
+            tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+        database.close()
+        return {name for (name,) in tables}
+
+    with ThreadPoolExecutor(4) as threads:
+        store, *brokers = threads.map(make, range(4))
+    assert brokers[0] == brokers[1] == brokers[2] >= {"broker_consumer", "broker_version"}
+    assert "engine" in store
+    assert not any(name.startswith("broker_") for name in store)

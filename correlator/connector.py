@@ -115,12 +115,16 @@ class Chunk(NamedTuple):
             tokens.
         ended: no further message will come, as behind the end of a file. The receiver ends then.
         unselected: number of messages that the source has skipped because the receiver's `selector` does not match.
+        clock_ms: the time of the broker when it handed out the messages, in milliseconds since the epoch, from the
+            sources of a message service that knows it. By this clock, or else by that of the host, a session finds out
+            which of the messages have expired before the program asks for them.
     """
 
     messages: Sequence[Message]
     tokens: Sequence[Any]
     ended: bool = False
     unselected: int = 0
+    clock_ms: int | None = None
 
 
 NOTHING = Chunk((), ())
@@ -417,7 +421,7 @@ class ServiceSession(Connection, Protocol):
     """The part of a session in a message service: a connection for one thread, whose sources and sinks share a link.
 
     If the link is lost, all of its sources and sinks have lost their connection, and each connects again as usual. If
-    the connection is `Browsable` or `Unsubscribable`, so is this.
+    the connection is `Browsable` or `Unsubscribable`, so is this. `browse` leaves out messages that have expired.
 
     Threads. One thread at a time calls the methods of this object and of its sources and sinks, but not always the same
     thread. `look`, `wait` and `wake` are exceptions: another thread may call something else while one waits.

@@ -129,12 +129,14 @@ class Claimed(NamedTuple):
         suspect: whether the claim has counted it already.
         rank: 9 less its priority.
         ends: why it must not be handed over, as `dead` says it; "" otherwise.
+        at: the time of the database at the claim.
     """
 
     stored: Stored
     suspect: bool
     rank: int
     ends: str
+    at: int
 
 
 class Ready(NamedTuple):
@@ -214,5 +216,5 @@ def _claimed(
         before = deliveries > suspect or bool(suspect) or number <= holder.suspect_through
         count = deliveries if suspect else deliveries + 1
         stored = Stored(number, message_id, sent_at, due, content, count, before)
-        claimed.append(Claimed(stored, bool(suspect), rank, EXPIRED if 0 < expires <= now else ""))
+        claimed.append(Claimed(stored, bool(suspect), rank, EXPIRED if 0 < expires <= now else "", now))
     return claimed

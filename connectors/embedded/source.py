@@ -242,7 +242,7 @@ class EmbeddedSource:
             if fresh:
                 tokens = self._held.hold([one.stored.number for one in fresh])
                 self._next_look = 0.0
-                return Chunk(messages, tokens)
+                return Chunk(messages, tokens, clock_ms=fresh[-1].at)
         self._plan_next_look(begin)
         return None
 

@@ -1,14 +1,14 @@
 """A browser: shows the messages of a queue without consuming them."""
 
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from connectors.messaging.wanted import is_wanted
 from correlator.connector import Browsable
-from correlator.events import Message
+from correlator.events import Message, expired
 from correlator.selector import Selector
 
 
@@ -25,6 +25,7 @@ class Browser:
         selector: shows matching messages only; `None` for all messages.
         read_max: largest number of messages that a snapshot examines; 0 or less for no limit.
         using: held while a thread uses the connection.
+        sees_expired: whether the connection may show messages that have expired.
     """
 
     def __init__(
@@ -35,6 +36,8 @@ class Browser:
         selector: Selector | None,
         read_max: int,
         using: AbstractContextManager[Any],
+        *,
+        sees_expired: bool,
     ) -> None:
         self._connection = connection
         self._check_open = check_open
@@ -42,6 +45,7 @@ class Browser:
         self._selector = selector
         self._read_max = read_max
         self._using = using
+        self._sees_expired = sees_expired
 
     @property
     def destination(self) -> str:
@@ -72,7 +76,12 @@ class Browser:
         most = self._read_max if self._read_max > 0 else sys.maxsize
         with self._using:
             examined = self._connection.browse(self._destination, most)
-        return _given_away(deque(one for one in examined if is_wanted(one, self._selector)))
+        return _given_away(deque(one for one in examined if self._shows(one)))
+
+    def _shows(self, message: Message) -> bool:
+        if self._sees_expired and expired(message, time.time() * 1000):
+            return False
+        return self._selector is None or self._selector.matches(message)
 
     def close(self) -> None:
         """Do nothing. It exists because browsers of JMS have it; a browser ends with its session."""

@@ -14,7 +14,6 @@ from connectors.messaging.intake import Intake
 from connectors.messaging.link import Link
 from connectors.messaging.listening import Listener, Listening
 from connectors.messaging.origin import read
-from connectors.messaging.wanted import is_wanted
 from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.handlers import refuse_deferred, refuse_result
@@ -92,8 +91,8 @@ class Consumer:
 
         Another thread ends the wait with `Connection.stop`, or with `close` of consumer, session or connection.
 
-        The consumer acknowledges and skips messages that have expired, messages that do not match the selector of a
-        topic, and with `no_local` messages that its own connection has sent.
+        The consumer skips messages that have expired. It acknowledges and skips messages that do not match the selector
+        of a topic, and with `no_local` messages that its own connection has sent.
 
         In mode AUTO the message is acknowledged before this returns. If the acknowledgement fails, the message is
         returned nevertheless and may come again. In the other modes keep the returned object: `Session.acknowledge`
@@ -227,12 +226,15 @@ class Consumer:
     def _take(self, wait_s: float) -> tuple[Message, Any] | None:
         """The next message that is wanted, with its token. The caller holds the lock."""
         while not self._closed and (taken := self._intake.take(wait_s)) is not None:
-            message = self._read(taken[0])
-            if message is not None:
-                self._housekeeping.watch(self._holdings)
-                return message, taken[1]
-            self._intake.acknowledge([taken[1]])
+            given, token = taken
             wait_s = 0.0
+            if self._intake.has_expired(given):
+                self._intake.end_expired(token)
+            elif (message := self._read(given)) is not None:
+                self._housekeeping.watch(self._holdings)
+                return message, token
+            else:
+                self._intake.acknowledge([token])
         if self._link.service is None:  # then the lock is hardly ever free for the thread that does so
             self._holdings.tidy(time.monotonic())
         return None
@@ -241,7 +243,8 @@ class Consumer:
         """The message as the program gets it; `None` if it is left out."""
         message, origin = read(taken)
         is_own = self._unwanted_origin is not None and origin == self._unwanted_origin
-        return None if is_own or not is_wanted(message, self._wanted) else message
+        is_selected = self._wanted is None or self._wanted.matches(message)
+        return message if is_selected and not is_own else None
 
     def _give(self, message: Message, token: Any) -> None:
         assert self._listener is not None

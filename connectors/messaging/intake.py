@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from connectors.messaging.deliveries import AcknowledgeMode, Unacknowledged
 from correlator.connector import Prefetching, Source
 from correlator.errors import ConfigError, ConnectionLost, UsageError
-from correlator.events import Message
+from correlator.events import Message, expired
 
 SOURCE_ID = "session"
 """The receiver id of all sources of sessions: files keep a position for each receiver id."""
@@ -62,6 +62,8 @@ class Intake:
         self._handed = 0
         self._handed_since_fetch = 0
         self._is_dry = False
+        self._clock_s: float | None = None
+        """The clock of the broker less the monotonic one, in seconds; `None` if the broker does not tell its clock."""
         self._last_use = 0.0
         self._is_connected = False
         self._is_retired = False
@@ -100,6 +102,23 @@ class Intake:
         self._handed += 1
         self._handed_since_fetch += 1
         return self._buffer.popleft()
+
+    def has_expired(self, message: Message) -> bool:
+        """Whether a message that was taken has expired meanwhile, by the clock of the broker if that is known."""
+        now_s = time.time() if self._clock_s is None else self._clock_s + time.monotonic()
+        return expired(message, now_s * 1000)
+
+    def end_expired(self, token: Any) -> None:
+        """Settle a message that has expired.
+
+        A `Prefetching` source gives it back: its broker decides what becomes of expired messages.
+        """
+        if isinstance(self.source, Prefetching) and not self._takes_for_granted:
+            with self._connected():
+                self.source.release([token])
+            self.settled(1)
+        else:
+            self.acknowledge([token])
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
         """Acknowledge the messages of these tokens."""
@@ -189,9 +208,13 @@ class Intake:
             raise UsageError("E7502", self._where, what, "", "Acknowledge, recover, or use another consumer")
         wanted = min(self._room, self._ahead)
         with self._connected() as source:
+            began_s = time.monotonic()
             chunk = source.receive(wanted, wait_s)
             if self._takes_for_granted and chunk.messages:
                 source.acknowledge(chunk.tokens)
+        if chunk.clock_ms is not None:
+            # The later of two estimates: no expired message is handed over, and one that lives comes again.
+            self._clock_s = chunk.clock_ms / 1000 - began_s
         self._buffer.extend(zip(chunk.messages, chunk.tokens, strict=True))
         self.ended = chunk.ended
         self._is_dry = len(chunk.messages) < wanted

@@ -259,7 +259,8 @@ class Session:
             raise UsageError("E2014", where, "its connector cannot show messages")
         wanted = Selector.optional(selector, f"{where}.selector")
         most = self._around.queue_browser_read_max
-        return Browser(self._broker, self._check, destination, wanted, most, self._link.lock)
+        sees_expired = self._link.service is None
+        return Browser(self._broker, self._check, destination, wanted, most, self._link.lock, sees_expired=sees_expired)
 
     def create_temporary_queue(self) -> str:
         """Return the destination of a new queue, for replies for example. Only this connection consumes from it.

@@ -395,7 +395,8 @@ class ServicePart:
             self._broker.check_up(f"browser of {destination}")
             if destination.startswith("topic:"):
                 raise UsageError("E2110", destination, "only queues can be browsed")
-            return [one.shown for one in self._broker.subscriptions(destination)[""].waiting[:limit]]
+            waiting = self._broker.subscriptions(destination)[""].waiting
+            return [one.shown for one in waiting if not expired(one.message, _now_ms())][:limit]
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
         """Delete a durable subscription of this client; see `connector.Unsubscribable`."""

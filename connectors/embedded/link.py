@@ -26,6 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from connectors.embedded import schema
 from connectors.embedded.database import APPLICATION_ID, READING, connect_postgres, connect_sqlite, raw_sqlite
 from connectors.embedded.gates import gate
+from connectors.embedded.sql import Sql
 from connectors.embedded.starting import start
 from correlator.durable import PRIVATE_DIRECTORY
 from correlator.errors import ConnectionLost, StoreError
@@ -34,6 +35,8 @@ from correlator.storage import files
 from correlator.storage.database import copy_while_running, location
 
 GATE_TIMEOUT_S = 10.0
+_BOOT = Sql("SELECT 1", "SELECT token FROM broker_boot")
+_NEW_BOOT = Sql("SELECT 1", "INSERT INTO broker_boot (token) VALUES (gen_random_uuid()) RETURNING token")
 T = TypeVar("T")
 
 
@@ -41,8 +44,8 @@ class DatabaseLink(Protocol):
     """An open connection. Used by one thread at a time of the process that made it.
 
     Attributes:
-        boot: identifies the start of the host (SQLite) or of the server (PostgreSQL). After another start, commits that
-            did not wait for the disk may be lost.
+        boot: identifies the start of the host (SQLite), or the time since the last crash recovery of the server
+            (PostgreSQL). If it has changed, commits that did not wait for the disk may be lost.
     """
 
     connection: Connection
@@ -71,6 +74,10 @@ class DatabaseLink(Protocol):
 
     def back_up(self, suffix: str) -> None:
         """Copy a SQLite file beside itself; with PostgreSQL do nothing: backups are made with the server's tools."""
+        ...
+
+    def note_boot(self) -> None:
+        """Set `boot`. Called while opening, with the tables of this version."""
         ...
 
     def is_first(self) -> bool:
@@ -123,6 +130,7 @@ def open_link(store: str) -> DatabaseLink:
                 if found:
                     link.back_up(f".backup-{found}")
                 schema.upgrade(link.connection, found)
+            link.note_boot()
             if link.is_first():
                 with link.transaction() as connection:
                     start(connection, link)
@@ -170,7 +178,7 @@ class SqliteLink:
     def __init__(self, store: str) -> None:
         self._path = path = sqlite_path(store)
         self.maker = Maker()
-        self.boot = _boot_of_host()
+        self.boot = ""
         self._own: dict[str, LockFile] = {}
         self._lives = _lives(path)
         self._own_turn = gate(store)
@@ -259,6 +267,11 @@ class SqliteLink:
         """Let SQLite copy itself. The copy appears only when it is complete and durable."""
         copy_while_running(f"sqlite:///{self._path}", files.beside(self._path, suffix))
 
+    def note_boot(self) -> None:
+        """Ask the kernel, which has another id at each start."""
+        with suppress(OSError):
+            self.boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
     def is_first(self) -> bool:
         """Whether nobody shares the lock on the file of the users."""
         return self._users.try_lock()
@@ -307,12 +320,6 @@ class SqliteLink:
         self._gate.close()
 
 
-def _boot_of_host() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
-
-
 class PostgresLink:
     """A session of a PostgreSQL server."""
 
@@ -320,9 +327,8 @@ class PostgresLink:
         self.maker = Maker()
         self._own: set[str] = set()
         self._first = False
+        self.boot = ""
         self.connection = connect_postgres(store)
-        with self.transaction() as connection:
-            self.boot = str(connection.exec_driver_sql("SELECT pg_postmaster_start_time()::text").scalar_one())
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[Connection]:  # noqa: ARG002
@@ -355,6 +361,12 @@ class PostgresLink:
 
     def back_up(self, suffix: str) -> None:
         """Do nothing."""
+
+    def note_boot(self) -> None:
+        """Read the token in an unlogged table, which a crash recovery empties; store a new one if there is none."""
+        with self.transaction() as connection:
+            found = _BOOT.one(connection)
+            self.boot = str(found or _NEW_BOOT.one(connection))
 
     def is_first(self) -> bool:
         """Whether nobody shares the lock of the users."""

@@ -14,6 +14,7 @@ Tables (all names begin with `broker_`):
 - `sender`: the last sequence of each source, to recognise repeats.
 - `tx`, `tx_send`: prepared transactions, what they will send, and for a day how they ended.
 - `store`: one row, with the last number on SQLite (PostgreSQL has a sequence), and how often the broker has started.
+- `boot`: PostgreSQL only, a token that is there until the server recovers from a crash.
 - `schema`: the number of the schema, for programs from before the revisions. They refuse a higher one.
 """
 

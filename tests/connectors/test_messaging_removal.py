@@ -186,7 +186,7 @@ def rows(store):
         tables = [
             table
             for name, table in metadata.tables.items()
-            if name not in ("broker_schema", "broker_version", "broker_store")
+            if name not in ("broker_schema", "broker_version", "broker_store", "broker_boot")
         ]
         counts = [select(func.count()).select_from(table) for table in tables]
         return sum(connection.execute(count).scalar_one() for count in counts)

@@ -316,6 +316,8 @@ def _make_dead_message_queue() -> None:
 
 
 def _tune_postgres(last: int) -> None:
+    # A crash recovery empties it.
+    op.create_table("broker_boot", sa.Column("token", sa.Text, primary_key=True), prefixes=["UNLOGGED"])
     op.execute(sa.schema.CreateSequence(sa.Sequence("broker_number", start=last + 1, cache=1)))
     # Ids were given by hand.
     op.execute("SELECT setval('broker_destination_id_seq', max(id)) FROM broker_destination HAVING max(id) > 0")

@@ -449,9 +449,10 @@ class ServiceSession(Connection, Protocol):
     def prepare(self, name: str, work: Work) -> None:
         """Store the work durably under a name without carrying it out: the first phase of a commit in two phases.
 
-        The sends stay invisible. The acknowledged messages belong to the prepared transaction, whatever happens to
-        their consumers, until `resolve`, or an administrator, ends it. Raises as `settle`, and `UsageError` E7519 if a
-        transaction of this name is prepared or was resolved within the last day.
+        The sends stay invisible; their time to live and delivery delay have begun. The acknowledged messages belong to
+        the prepared transaction, whatever happens to their consumers, until `resolve`, or an administrator, ends it.
+        Raises as `settle`, and `UsageError` E7519 if a transaction of this name is prepared or was resolved within the
+        last day.
         """
         ...
 

@@ -1,5 +1,6 @@
 """Makes of an outgoing message what the broker stores, or says why it refuses the message."""
 
+import time
 import uuid
 from functools import lru_cache
 from itertools import count
@@ -42,8 +43,8 @@ class Composer:
         self._life = uuid.uuid4().hex
         self._numbers = count(1)
 
-    def compose(self, out: Outgoing) -> NewMessage:
-        """The message to be stored. Raises `SendRejected`."""
+    def compose(self, out: Outgoing, since_s: float | None = None) -> NewMessage:
+        """The message to be stored; its times begin at `since_s` (monotonic clock), or now. Raises `SendRejected`."""
         if not is_destination(out.destination):
             what = f"{quoted(out.destination)} is not a destination"
             raise self.refused(out, "E8104", what, "Use queue:NAME or topic:NAME")
@@ -73,6 +74,7 @@ class Composer:
             rank=_HIGHEST_PRIORITY - min(max(priority, 0), _HIGHEST_PRIORITY),
             lives_ms=lives_ms,
             delay_ms=delay_ms,
+            since_s=time.monotonic() if since_s is None else since_s,
             persistent=0 if self._passing and headers.persistent is False else 1,
         )
 

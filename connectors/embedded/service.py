@@ -289,9 +289,9 @@ class EmbeddedSession:
 
         def do(connection: Connection) -> None:
             changed.update(transactions.acknowledged_from(connection, name))
-            sends = transactions.resolve(connection, name, commit=commit)
+            sends, since_s = transactions.resolve(connection, name, commit=commit)
             ended[:] = [send for send in sends if _has_ended(connection, send.destination)]
-            entries[:] = [self._again(send) for send in sends if send not in ended]
+            entries[:] = [self._again(send, since_s) for send in sends if send not in ended]
             self._send(connection, entries, lazy=False)
 
         try:
@@ -302,9 +302,9 @@ class EmbeddedSession:
             _log.warning("%d messages of transaction %s go to destinations that have ended", len(ended), name)
         self._access.ring({*sends_to, *changed, *map(room_of, changed)})
 
-    def _again(self, send: PreparedSend) -> tuple[Outgoing, NewMessage]:
+    def _again(self, send: PreparedSend, since_s: float) -> tuple[Outgoing, NewMessage]:
         out = Outgoing(0, "", send.destination, read_message(send.content), send.message_id)
-        return out, self._composer.compose(out)
+        return out, self._composer.compose(out, since_s)
 
     def look(self) -> int:
         """See `ServiceSession`."""

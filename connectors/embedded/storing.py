@@ -1,5 +1,6 @@
 """Puts messages into the tables: draws their numbers, stores content and deliveries, and counts them."""
 
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -64,6 +65,7 @@ class NewMessage(NamedTuple):
         rank: 9 less its priority.
         lives_ms: time to live, 0 for without limit.
         delay_ms: how long consumers do not get it.
+        since_s: when these times have begun, by the monotonic clock; 0 for when it is stored.
         persistent: 0 if it ends with the broker, else 1.
         sent_at: when it was sent, if it is moved; 0 for now.
     """
@@ -75,6 +77,7 @@ class NewMessage(NamedTuple):
     rank: int = 5
     lives_ms: int = 0
     delay_ms: int = 0
+    since_s: float = 0.0
     persistent: int = 1
     sent_at: int = 0
 
@@ -141,10 +144,12 @@ def append(
     """
     contents, deliveries = [], []
     total = 0
+    now_s = time.monotonic()
     alike = connection.dialect.name == "sqlite" and _are_alike(readers, fresh)
     for _, number, entry in fresh:
-        due = sent_at + entry.delay_ms if entry.delay_ms else 0
-        wanting = [reader for reader in readers if wants(reader, number, entry, sent_at, due)]
+        began = sent_at - int((now_s - entry.since_s) * 1000) if entry.since_s else sent_at
+        due = began + entry.delay_ms if entry.delay_ms else 0
+        wanting = [reader for reader in readers if wants(reader, number, entry, began, due)]
         if not wanting:
             continue
         size = len(entry.content)
@@ -154,7 +159,7 @@ def append(
                 "number": number,
                 "destination": there.id,
                 "message_id": entry.message_id,
-                "sent_at": entry.sent_at or sent_at,
+                "sent_at": entry.sent_at or began,
                 "persistent": entry.persistent,
                 "refs_left": len(wanting),
                 "content": entry.content,
@@ -162,7 +167,7 @@ def append(
         )
         if not alike:
             delivery = {"number": number, "rank": entry.rank, "state": DELAYED if due else READY, "due": due}
-            delivery |= {"expires": sent_at + entry.lives_ms if entry.lives_ms else 0, "size": size}
+            delivery |= {"expires": began + entry.lives_ms if entry.lives_ms else 0, "size": size}
             deliveries += [{"subscription": reader.id, **delivery} for reader in wanting]
     if not contents:
         return

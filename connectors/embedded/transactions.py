@@ -1,5 +1,6 @@
 """Prepared transactions: what they will do is stored; how they ended is remembered for a day."""
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from connectors.embedded.sql import Sql, now_ms
 from correlator.errors import UsageError, quoted
 
 OUTCOMES_KEPT_MS = 24 * 3600 * 1000
-_FIND = Sql("SELECT id, state FROM broker_tx WHERE name = :name{lock}")
+_FIND = Sql("SELECT id, state, at FROM broker_tx WHERE name = :name{lock}")
 _FORGET = Sql("DELETE FROM broker_tx WHERE state <> 'PREPARED' AND at < {now} - :kept")
 _MAKE = Sql(
     "INSERT INTO broker_tx (name, state, at) VALUES (:name, 'PREPARED', :at) ON CONFLICT DO NOTHING RETURNING id"
@@ -42,6 +43,17 @@ class PreparedSend(NamedTuple):
     content: bytes
 
 
+class Resolved(NamedTuple):
+    """What a resolved transaction sends.
+
+    Attributes:
+        since_s: when it was prepared, by the monotonic clock.
+    """
+
+    sends: Sequence[PreparedSend]
+    since_s: float
+
+
 def forget(connection: Connection) -> None:
     """Forget how transactions ended that were resolved more than a day ago."""
     _FORGET.run(connection, kept=OUTCOMES_KEPT_MS)
@@ -70,17 +82,17 @@ def acknowledged_from(connection: Connection, name: str) -> set[str]:
     return {row[0] for row in _ACKNOWLEDGED_FROM.rows(connection, name=name)}
 
 
-def resolve(connection: Connection, name: str, *, commit: bool) -> Sequence[PreparedSend]:
-    """End a prepared transaction; returns what it sends. Raises `UsageError` E7520 as `ServiceSession.resolve`."""
-    at = now_ms(connection)
+def resolve(connection: Connection, name: str, *, commit: bool) -> Resolved:
+    """End a prepared transaction. Raises `UsageError` E7520 as `ServiceSession.resolve`."""
+    now_s, at = time.monotonic(), now_ms(connection)
     forget(connection)
     rows = _FIND.rows(connection, name=name)
     if not rows:
         raise UsageError("E7520", f"transaction {quoted(name)}", "there is no prepared transaction of this name")
-    tx, state = rows[0]
+    tx, state, prepared_at = rows[0]
     wanted = "COMMITTED" if commit else "ROLLEDBACK"
     if state == wanted:
-        return ()
+        return Resolved((), now_s)
     if state != "PREPARED":
         raise UsageError("E7520", f"transaction {quoted(name)}", f"it is {state} already")
     sends = [PreparedSend(*row) for row in _SENDS.rows(connection, tx=tx)] if commit else []
@@ -90,4 +102,4 @@ def resolve(connection: Connection, name: str, *, commit: bool) -> Sequence[Prep
         settling.return_prepared(connection, tx)
     _FORGET_SENDS.run(connection, tx=tx)
     _END.run(connection, tx=tx, state=wanted, at=at)
-    return sends
+    return Resolved(sends, now_s - (at - prepared_at) / 1000)

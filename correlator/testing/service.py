@@ -105,7 +105,7 @@ class ServiceBroker:
         self.after_settle: Callable[[Work], None] = _nothing
         self.clients: dict[str, ServiceAttachment] = {}
         self.temporaries: dict[str, ServiceAttachment] = {}
-        self.prepared: dict[str, tuple[list[tuple[_Subscription, _Copy]], Sequence[Outgoing]]] = {}
+        self.prepared: dict[str, tuple[list[tuple[_Subscription, _Copy]], Sequence[Outgoing], float]] = {}
         self.resolved: dict[str, bool] = {}
         self._destinations: dict[str, dict[str, _Subscription]] = {}
         self._ends: list[ServiceSource | ServiceSink] = []
@@ -201,9 +201,9 @@ class ServiceBroker:
                 return SendRejected("E8102", where, f"{lasts} ms is not between 0 and {LONGEST_LIFE_MS}")
         return None
 
-    def store(self, out: Outgoing) -> None:
-        """Store a message for each subscription that wants it."""
-        now_ms = _now_ms()
+    def store(self, out: Outgoing, sent_ms: float | None = None) -> None:
+        """Store a message for each subscription that wants it; it was sent now, or at another time."""
+        now_ms = _now_ms() if sent_ms is None else sent_ms
         self._number += 1
         given = out.message.headers or Headers()
         delay_ms = given.delivery_delay_ms or 0
@@ -349,7 +349,7 @@ class ServicePart:
             if name in broker.prepared or name in broker.resolved:
                 raise UsageError("E7519", f"transaction {quoted(name)}", "there is one of this name")
         with self._transaction(work) as acknowledged:
-            broker.prepared[name] = (acknowledged, list(work.sends))
+            broker.prepared[name] = (acknowledged, list(work.sends), _now_ms())
 
     def resolve(self, name: str, *, commit: bool) -> None:
         """End a prepared transaction."""
@@ -361,10 +361,10 @@ class ServicePart:
             if name not in broker.prepared:
                 what = "it has the other outcome" if name in broker.resolved else "there is no such transaction"
                 raise UsageError("E7520", f"transaction {quoted(name)}", what)
-            acknowledged, sends = broker.prepared.pop(name)
+            acknowledged, sends, prepared_ms = broker.prepared.pop(name)
             broker.resolved[name] = commit
             for out in sends if commit else ():
-                broker.store(out)
+                broker.store(out, prepared_ms)
             for subscription, copy in () if commit else acknowledged:
                 copy.deliveries += 1
                 subscription.give_back([copy])

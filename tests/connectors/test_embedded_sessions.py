@@ -1,11 +1,13 @@
-"""Sessions over the embedded broker, with either database: what they do with messages at hand."""
+"""Sessions over the embedded broker, with either database."""
 
+import threading
 import time
 
 import pytest
 
 from connectors.embedded import EmbeddedConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
+from correlator.events import Message
 from tests.connectors.embedded import DEAD, QUEUE, Broker, address, bodies_of, message, wait_until
 
 
@@ -56,5 +58,21 @@ def test_the_clock_of_the_client_does_not_matter(broker, connection, monkeypatch
     assert consumer.receive(timeout_s=5).body == b"first"
     wait_until(lambda: bodies_of(broker, QUEUE) == ["lives"])
     assert consumer.receive(timeout_s=5).body == b"lives"
+    assert consumer.receive(timeout_s=0) is None
+    assert bodies_of(broker, DEAD) == ["late"]
+
+
+def test_the_time_to_live_of_a_message_that_waits_for_room_has_begun(broker, connection):
+    broker.connection.create(QUEUE, {"max_num_msgs": 1, "limit_behavior": "FLOW_CONTROL"})
+    broker.send("first")
+    producer = connection.create_session().create_producer(QUEUE)
+    sending = threading.Thread(target=producer.send, args=(Message(b"late"),), kwargs={"time_to_live_ms": 200})
+    sending.start()
+    broker.send(message("sent later, and lives longer", time_to_live_ms=1000), destination="queue:clock")
+    wait_until(lambda: bodies_of(broker, "queue:clock") == [])
+    consumer = connection.create_session().create_consumer(QUEUE)
+    assert consumer.receive(timeout_s=5).body == b"first"
+    sending.join(20)
+    assert not sending.is_alive()
     assert consumer.receive(timeout_s=0) is None
     assert bodies_of(broker, DEAD) == ["late"]

@@ -497,6 +497,24 @@ def test_q14_a_prepared_transaction_waits_until_somebody_ends_it(service, transa
             other.resolve(name, commit=commit)
 
 
+def test_q14_time_to_live_and_delay_of_a_prepared_message_have_begun(service, transacted):
+    producer = transacted.create_producer(QUEUE)
+    producer.send(Message(b"lives"), time_to_live_ms=60_000)
+    producer.send(Message(b"late"), time_to_live_ms=50)
+    producer.send(Message(b"waits"), delivery_delay_ms=50)
+    transacted.prepare("name")
+    prepared_ms = time.time() * 1000
+    until(lambda: time.time() * 1000 > prepared_ms + 51)
+    transacted.resolve("name", commit=True)
+    consumer = service.session().create_consumer(QUEUE)
+    lives, waits = receive(consumer, 2)  # both at once
+    assert bodies([lives, waits]) == ["lives", "waits"]
+    assert lives.headers.timestamp <= prepared_ms
+    assert lives.headers.timestamp <= lives.headers.expiration <= prepared_ms + 60_000
+    assert waits.headers.delivery_time <= prepared_ms + 51
+    assert consumer.receive(0) is None
+
+
 def test_q14_a_taken_name_is_refused_and_the_transaction_goes_on(service, transacted):
     service.give(1)
     producer = transacted.create_producer("queue:out")

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from connectors.embedded import clients
 from connectors.embedded.link import DatabaseLink, is_sqlite, open_link, translated
 from connectors.embedded.storing import Undone
 from connectors.embedded.sweeping import Sweeper, sweeper
@@ -26,7 +27,7 @@ class Access:
         store: the broker's database.
         shared: whether several sources and sinks use it, so that `leave` keeps the link open.
         client: registers the client that it belongs to before a link opens, if that is necessary; returns the id of the
-            client's row. By default it belongs to none.
+            client's row. By default it belongs to none. The client lives as long as this link does, or longer.
 
     Attributes:
         is_sqlite: whether the database is a file.
@@ -47,14 +48,26 @@ class Access:
         """The open link; opens one if there is none. Raises `ConnectionLost`."""
         with self._turn:
             if self._link is None:
-                self.client()
+                client = self.client()
                 with translated(where):
-                    self._link = open_link(self.store)
+                    self._link = self._joined(where, client)
                 if self._shared:
                     self._sweeper = sweeper(self.store)
                     self._sweeper.join()
             self._link.maker.check(where)
             return self._link
+
+    def _joined(self, where: str, client: int) -> DatabaseLink:
+        """Open a link that keeps the client alive."""
+        link = open_link(self.store)
+        try:
+            if client:
+                with link.transaction(synced=False) as connection:
+                    clients.join(connection, client, where, link)
+        except BaseException:
+            link.close()
+            raise
+        return link
 
     def uses(self, link: DatabaseLink) -> bool:
         """Whether this link is the open one."""

@@ -10,11 +10,12 @@ from sqlalchemy import Connection
 from connectors.embedded import consumers, destinations
 from connectors.embedded.consumers import Lives
 from connectors.embedded.sql import Sql
-from correlator.errors import UsageError, quoted
+from correlator.errors import ConnectionLost, UsageError, quoted
 
 _HOLDER = Sql("SELECT id, pid, host FROM broker_client WHERE client_id = :client_id")
 _REGISTER = Sql("INSERT INTO broker_client (client_id, pid, host) VALUES (:client_id, :pid, :host) RETURNING id")
 _ALL = Sql("SELECT id FROM broker_client ORDER BY id")
+_THERE = Sql("SELECT 1 FROM broker_client WHERE id = :client")
 _REMOVE = Sql("DELETE FROM broker_client WHERE id = :client")
 _TEMPORARY = Sql("SELECT id, name FROM broker_destination WHERE client = :client ORDER BY id")
 
@@ -41,6 +42,18 @@ def register(connection: Connection, client_id: str | None, lives: Lives) -> int
                 )
             remove(connection, client)
     return int(_REGISTER.one(connection, client_id=client_id, pid=os.getpid(), host=socket.gethostname()))
+
+
+def is_there(connection: Connection, client: int) -> bool:
+    """Whether a client is registered."""
+    return bool(_THERE.rows(connection, client=client))
+
+
+def join(connection: Connection, client: int, where: str, lives: Lives) -> None:
+    """Let a client live as long as this link, too. Raises `ConnectionLost` E7003 if it is not registered."""
+    lives.live(name_of(client), together=True)
+    if not is_there(connection, client):
+        raise ConnectionLost("E7003", where, "the server has ended the session in which its client id was registered")
 
 
 def make_temporary(connection: Connection, client: int, kind: str) -> str:

@@ -42,9 +42,13 @@ _ENDED = Sql(
 
 
 class Lives(Protocol):
-    """Knows who is dead; see `link.DatabaseLink`."""
+    """Knows who lives; see `link.DatabaseLink`."""
 
     boot: str
+
+    def live(self, name: str, *, together: bool = False) -> None:
+        """Take the lock that shows that a consumer or client lives."""
+        ...
 
     def is_dead(self, name: str) -> bool:
         """Whether the process or session of a consumer or client is gone."""

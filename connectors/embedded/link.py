@@ -88,8 +88,11 @@ class DatabaseLink(Protocol):
         """Show others that the broker is open, until the link is closed."""
         ...
 
-    def live(self, name: str) -> None:
-        """Take the lock that shows that a consumer or client lives. Called in the transaction that registers it."""
+    def live(self, name: str, *, together: bool = False) -> None:
+        """Take the lock that shows that a consumer or client lives. Called in the transaction that registers it.
+
+        With `together` other links may have taken it so, too: a client lives until the last of its links has ended.
+        """
         ...
 
     def die(self, name: str) -> None:
@@ -147,7 +150,7 @@ def is_sqlite(store: str) -> bool:
 
 
 def is_alive(store: str, connection: Connection, name: str) -> bool:
-    """Whether a consumer or client lives whose row the connection reads. Disturbs nobody.
+    """Whether a consumer lives whose row the connection reads. Disturbs nobody.
 
     Its lock is older than its row (`DatabaseLink.live`).
     """
@@ -280,17 +283,21 @@ class SqliteLink:
         """Share the lock on the file of the users. The gate keeps others from locking it in between."""
         self._users.share()
 
-    def live(self, name: str) -> None:
+    def live(self, name: str, *, together: bool = False) -> None:
         """Lock a file. The gate keeps others from finding the file before it is locked."""
         self._lives.mkdir(mode=0o700, exist_ok=True)
         life = self._own[name] = LockFile(self._lives / name)
-        life.try_lock()
+        if together:
+            life.share()
+        else:
+            life.try_lock()
 
     def die(self, name: str) -> None:
-        """Remove the file."""
+        """Remove the file, unless another link has locked it, too."""
         life = self._own.pop(name, None)
         if life is not None:
-            life.path.unlink(missing_ok=True)
+            if life.try_lock():
+                life.path.unlink(missing_ok=True)
             life.close()
 
     def is_dead(self, name: str) -> bool:
@@ -325,7 +332,7 @@ class PostgresLink:
 
     def __init__(self, store: str) -> None:
         self.maker = Maker()
-        self._own: set[str] = set()
+        self._own: dict[str, bool] = {}  # whether others may have the lock, too
         self._first = False
         self.boot = ""
         self.connection = connect_postgres(store)
@@ -379,17 +386,18 @@ class PostgresLink:
         if self._first:
             self._do(func.pg_advisory_unlock(_lock_of("users")))
 
-    def live(self, name: str) -> None:
+    def live(self, name: str, *, together: bool = False) -> None:
         """Take a lock that outlives the transaction and ends with the session."""
-        self.connection.execute(select(func.pg_advisory_lock(_lock_of(name))))
-        self._own.add(name)
+        lock = func.pg_advisory_lock_shared if together else func.pg_advisory_lock
+        self.connection.execute(select(lock(_lock_of(name))))
+        self._own[name] = together
 
     def die(self, name: str) -> None:
         """Release the lock."""
         if name in self._own:
-            self._own.discard(name)
+            unlock = func.pg_advisory_unlock_shared if self._own.pop(name) else func.pg_advisory_unlock
             with suppress(SQLAlchemyError):
-                self._do(func.pg_advisory_unlock(_lock_of(name)))
+                self._do(unlock(_lock_of(name)))
 
     def is_dead(self, name: str) -> bool:
         """Whether no session holds the lock. This session could take its own locks once more."""

@@ -70,19 +70,27 @@ class EmbeddedClient:
     def registered(self) -> int:
         """The id of the client's row; registers the client if that was not needed before.
 
-        Raises `ConnectionLost`, and `UsageError` as `MessageService.attach`. If the link was lost, the client registers
-        anew, and its temporary destinations have ended.
+        Raises `ConnectionLost`, and `UsageError` as `MessageService.attach`. If all links were lost, those of the
+        sessions included, the client registers anew, and its temporary destinations have ended.
         """
         with self._turn:
-            if self._link is not None and self._access.uses(self._link):
+            if self._is_registered():
                 return self._id
             self._link = link = self._access.connect(self.where)
             with self._access.transaction(self.where, link) as connection:
                 destinations.lock_registry(connection)
                 starting.reap(connection, link)
-                self._id = clients.register(connection, self.client_id, link)
-                link.live(clients.name_of(self._id))
+                if not clients.is_there(connection, self._id):  # else a session has kept it
+                    self._id = clients.register(connection, self.client_id, link)
+                link.live(clients.name_of(self._id), together=True)
             return self._id
+
+    def _is_registered(self) -> bool:
+        """Whether the link holds the registration. An administrator may have ended its session."""
+        if self._link is not None and self._access.uses(self._link):
+            with suppress(ConnectionLost), self._access.reading(self.where, self._link) as connection:
+                return clients.is_there(connection, self._id)
+        return False
 
     def session(self) -> "EmbeddedSession":
         """Make the part of a session, without connecting."""

@@ -95,8 +95,8 @@ class EmbeddedSource:
         self._is_active = False
         link = self._access.connect(self._where)
         try:
+            wanted = self._wanted._replace(client=self._access.client())
             with self._access.transaction(self._where, link) as connection:
-                wanted = self._wanted._replace(client=self._access.client())
                 self._holder = subscribing.subscribe(connection, self._receiver.destination, wanted, link)
                 link.live(str(self._holder.consumer))
         except BaseException:

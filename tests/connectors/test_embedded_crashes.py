@@ -2,6 +2,7 @@
 
 import pytest
 
+from correlator.errors import ConnectionLost, UsageError
 from tests.connectors.embedded import Broker, bodies, counts, message
 from tests.servers import PostgresServer, running
 
@@ -57,4 +58,50 @@ def test_after_an_orderly_restart_only_what_was_held_is_marked(server, broker):
     restart(server, broker.store)
     again = broker.plain()
     assert counts(again.receive(9, 0.0)) == [(True, 2), (False, 1)]
+    broker.close()
+
+
+# --- sessions that an administrator ends ---
+
+
+def end_sessions(server, *links):
+    for link in links:
+        pid = link.connection.connection.driver_connection.info.backend_pid
+        assert server.execute(f"SELECT pg_terminate_backend({pid}, 5000)") == [(True,)]
+
+
+def test_a_client_keeps_its_id_while_one_of_its_sessions_lives(server, broker):
+    client = broker.client("desk")
+    session = client.session()
+    source = broker.source(session)
+    reply = client.create_temporary("queue")
+    end_sessions(server, client._link)
+    with pytest.raises(UsageError, match="^E7515"):
+        broker.client("desk")
+    broker.send("a")
+    assert bodies(source.receive(1, 0.0)) == ["a"]
+    client.create_temporary("queue")  # registers again
+    assert broker.send("b", destination=reply) == [None]
+    session.close()
+    with pytest.raises(UsageError, match="^E7515"):
+        broker.client("desk")
+    client.close()
+    broker.client("desk").close()
+    broker.close()
+
+
+def test_a_client_whose_id_another_one_has_got_is_told(server, broker):
+    client = broker.client("desk")
+    session = client.session()
+    source = broker.source(session)
+    end_sessions(server, client._link, session._access._link)
+    other = broker.client("desk")
+    with pytest.raises(ConnectionLost, match="^E7003"):
+        source.receive(1, 0.0)
+    with pytest.raises(UsageError, match="^E7515"):
+        source.connect()
+    other.close()
+    source.connect()
+    with pytest.raises(UsageError, match="^E7515"):
+        broker.client("desk")
     broker.close()

@@ -56,6 +56,14 @@ def join(connection: Connection, client: int, where: str, lives: Lives) -> None:
         raise ConnectionLost("E7003", where, "the server has ended the session in which its client id was registered")
 
 
+def has_ended(connection: Connection, name: str, lives: Lives) -> bool:
+    """Whether this is a temporary destination whose client has ended, perhaps without anybody having noticed yet."""
+    if not destinations.is_temporary(name):
+        return False
+    there = destinations.find(connection, name)
+    return there is None or there.client is None or lives.is_dead(name_of(there.client))
+
+
 def make_temporary(connection: Connection, client: int, kind: str) -> str:
     """Make a temporary destination of a client; returns its name. Called under the lock of the registry."""
     name = f"{kind}:{destinations.TEMPORARY}{uuid.uuid4().hex}"

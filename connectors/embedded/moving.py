@@ -179,7 +179,7 @@ class Mover:
         # In the order of the names, so that two transactions never wait for each other's destinations.
         for target in sorted(targets):
             # It "waits", so that a message that is not persistent is not dropped.
-            terms = Terms(self._nearly_full, waits=True, moves=True, only=target.subscription)
+            terms = Terms(self._link, self._nearly_full, waits=True, moves=True, only=target.subscription)
             verdict = sending.store(connection, target.destination, targets[target], terms)
             if verdict is None:
                 continue

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from connectors.embedded import destinations, expiring, limits, storing
+from connectors.embedded import clients, destinations, expiring, limits, storing
+from connectors.embedded.consumers import Lives
 from connectors.embedded.destinations import Destination, Subscription
 from connectors.embedded.limits import Crowded, Gatekeeper, Refusal, Verdict
 from connectors.embedded.sql import Sql
@@ -47,6 +48,7 @@ class Terms(NamedTuple):
     """How a sender sends.
 
     Attributes:
+        lives: knows which temporary destinations have ended with their process.
         nearly_full: destinations that it must have alone (see `limits`); `store` keeps this up to date.
         lazy: whether the commit of the transaction need not wait for the disk.
         waits: whether it waits for room, whatever the limit behavior of a destination is.
@@ -55,6 +57,7 @@ class Terms(NamedTuple):
         only: the name of the subscriptions that get them; "" for all.
     """
 
+    lives: Lives
     nearly_full: set[str]
     lazy: bool = False
     waits: bool = False
@@ -95,11 +98,9 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
     """
     alone = name in terms.nearly_full
     drawn = storing.draw(connection, name, len(entries), lazy=terms.lazy, alone=alone)
-    there = destinations.find(connection, name)
-    if there is None:
-        if destinations.is_temporary(name):
-            raise NoSuchDestination(name)
-        there = destinations.ensure(connection, name)
+    if clients.has_ended(connection, name, terms.lives):
+        raise NoSuchDestination(name)
+    there = destinations.ensure(connection, name)
     if there.stops_producers:
         return Verdict(waiting=list(range(len(entries))))
     sources = _sources(connection, there.id, entries)

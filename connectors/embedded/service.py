@@ -183,11 +183,11 @@ class EmbeddedSession:
         settled = self._settled(work)
         lazy = not settled and not any(entry.persistent for _, entry in entries)
 
-        def do(connection: Connection) -> None:
+        def do(connection: Connection, link: DatabaseLink) -> None:
             # First, so that they make room for what is sent.
             for source, _, numbers in settled:
                 source.acknowledge_in(connection, numbers)
-            self._send(connection, entries, lazy=lazy)
+            self._send(connection, link, entries, lazy=lazy)
 
         try:
             self._rooms.transact(destinations_of_sends, lambda: self._commit(do, synced=not lazy))
@@ -197,14 +197,14 @@ class EmbeddedSession:
             source.let_go(tokens)
         self._access.ring(destinations_of_sends.union(*(source.rooms for source, _, _ in settled)))
 
-    def _commit(self, do: Callable[[Connection], None], *, synced: bool = True) -> None:
+    def _commit(self, do: Callable[[Connection, DatabaseLink], None], *, synced: bool = True) -> None:
         """Run a transaction. If the answer to its commit is lost, look up what became of it before raising."""
         link = self._access.connect(self._where)
         commit = _Commit()
 
         def run(connection: Connection) -> None:
             commit.id = int(_TRANSACTION_ID.one(connection))
-            do(connection)
+            do(connection, link)
             commit.begun = True
 
         try:
@@ -226,7 +226,14 @@ class EmbeddedSession:
         # In one order, so that two sessions do not wait for the content of each other's messages.
         return sorted(settled, key=lambda one: one[0].place)
 
-    def _send(self, connection: Connection, entries: Sequence[tuple[Outgoing, NewMessage]], *, lazy: bool) -> None:
+    def _send(
+        self,
+        connection: Connection,
+        link: DatabaseLink,
+        entries: Sequence[tuple[Outgoing, NewMessage]],
+        *,
+        lazy: bool,
+    ) -> None:
         wanted: dict[str, list[NewMessage]] = {}
         for out, entry in entries:
             wanted.setdefault(out.destination, []).append(entry)
@@ -234,7 +241,7 @@ class EmbeddedSession:
         # In the order of the names, so that two sessions never wait for each other's destinations.
         for destination in sorted(wanted):
             sent = [out for out, _ in entries if out.destination == destination]
-            terms = Terms(self._rooms.nearly_full, lazy, whole=True)
+            terms = Terms(link, self._rooms.nearly_full, lazy, whole=True)
             try:
                 verdict = sending.store(connection, destination, wanted[destination], terms)
             except NoSuchDestination as error:
@@ -269,9 +276,9 @@ class EmbeddedSession:
         entries = [(out, self._composer.compose(out)) for out in work.sends]
         settled = self._settled(work)
 
-        def do(connection: Connection) -> None:
+        def do(connection: Connection, link: DatabaseLink) -> None:
             for out, _ in entries:
-                if _has_ended(connection, out.destination):
+                if clients.has_ended(connection, out.destination, link):
                     raise self._composer.gone(out)
             sends = [PreparedSend(out.destination, entry.message_id, entry.content) for out, entry in entries]
             tx = transactions.prepare(connection, name, sends)
@@ -295,12 +302,12 @@ class EmbeddedSession:
         entries: list[tuple[Outgoing, NewMessage]] = []
         changed: set[str] = set()
 
-        def do(connection: Connection) -> None:
+        def do(connection: Connection, link: DatabaseLink) -> None:
             changed.update(transactions.acknowledged_from(connection, name))
             sends, since_s = transactions.resolve(connection, name, commit=commit)
-            ended[:] = [send for send in sends if _has_ended(connection, send.destination)]
+            ended[:] = [send for send in sends if clients.has_ended(connection, send.destination, link)]
             entries[:] = [self._again(send, since_s) for send in sends if send not in ended]
-            self._send(connection, entries, lazy=False)
+            self._send(connection, link, entries, lazy=False)
 
         try:
             self._rooms.transact(sends_to, lambda: self._commit(do))
@@ -348,11 +355,6 @@ class EmbeddedSession:
     def close(self) -> None:
         """Close the link."""
         self._access.close()
-
-
-def _has_ended(connection: Connection, name: str) -> bool:
-    """Whether this is a temporary destination that is gone."""
-    return destinations.is_temporary(name) and destinations.find(connection, name) is None
 
 
 _Settled = Sequence[tuple[EmbeddedSource, Sequence[Any], Sequence[int]]]

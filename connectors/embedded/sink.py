@@ -62,8 +62,6 @@ class EmbeddedSink:
                 results[at] = refused
             else:
                 wanted.setdefault(out.destination, []).append((at, entry))
-        if self._link is None:
-            raise ConnectionLost("E7003", self._where, "not connected")
         left: _Places = wanted
         deadline = self._rooms.deadline()
         while left:
@@ -83,7 +81,9 @@ class EmbeddedSink:
         refused: dict[int, SendRejected] = {}
         left: dict[str, list[tuple[int, NewMessage]]] = {}
         lazy = not any(entry.persistent for entries in wanted.values() for _, entry in entries)
-        terms = Terms(self._rooms.nearly_full, lazy, waits=self._is_of_engine)
+        if self._link is None:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        terms = Terms(self._link, self._rooms.nearly_full, lazy, waits=self._is_of_engine)
 
         def store(connection: Connection) -> None:
             sending.make_missing(connection, wanted)

@@ -97,7 +97,7 @@ def shop(tmp_path, monkeypatch):
     with link.transaction() as database:
         death = {"correlator_dmq_undelivered_reason": "EXPIRED", "correlator_dmq_destination": "queue:late"}
         dead = encode(Message(b"dead", death, None, None, Headers()))
-        sending.store(database, DEAD_MESSAGES, [NewMessage("", 0, "ID:dead", dead)], Terms(set()))
+        sending.store(database, DEAD_MESSAGES, [NewMessage("", 0, "ID:dead", dead)], Terms(link, set()))
     link.close()
     yield tmp_path
     source.close()

@@ -751,7 +751,7 @@ def bury(of, body, properties):
     link = open_link(of.store)
     with link.transaction() as connection:
         content = encode(message(body, properties))
-        sending.store(connection, DEAD_MESSAGES, [NewMessage("", 0, f"ID:{body}", content)], Terms(set()))
+        sending.store(connection, DEAD_MESSAGES, [NewMessage("", 0, f"ID:{body}", content)], Terms(link, set()))
     link.close()
 
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 import pytest
 from psycopg import OperationalError
@@ -426,6 +427,23 @@ def test_a_temporary_queue_of_a_killed_client_is_reaped(broker):
     broker.client("reaper")
     assert broker.count() == 0
     assert broker.connection.queues() == [DEAD]
+
+
+def test_a_temporary_queue_of_a_killed_client_takes_nothing_from_its_death_on(broker):
+    client, sender = broker.client(), broker.client().session()
+    sink = connected(broker.opened(sender.sink(SenderSettings(id="s", connection="c", destination=None))))
+    queue = client.create_temporary("queue")
+    (send,) = outgoing("reply", destination=queue)
+    assert sink.send([send]) == [None]
+    sender.prepare("before", Work([], [send]))
+    kill(client)
+    (refused,) = wait_until(lambda: [one for one in sink.send([send]) if one])  # PostgreSQL needs a moment
+    assert refused.code == "E8101"
+    for refuses in (sender.settle, partial(sender.prepare, "later")):
+        with pytest.raises(SendRejected, match="^E8101"):
+            refuses(Work([], [send]))
+    sender.resolve("before", commit=True)
+    assert broker.count(f"SELECT count(*) FROM broker_destination WHERE name = '{queue}'") == 1, "nobody has noticed"
 
 
 def test_message_ids_are_given_or_made_and_never_the_same(broker):

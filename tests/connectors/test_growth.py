@@ -6,12 +6,14 @@ The long form: `LIVES=10000 pytest tests/connectors/test_growth.py`.
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 from sqlalchemy import Connection, text
 
 from connectors.embedded import EmbeddedConnection, sending
+from connectors.embedded.consumers import Lives
 from connectors.embedded.link import open_link
 from connectors.embedded.sending import Terms
 from connectors.embedded.storing import NewMessage
@@ -23,6 +25,9 @@ from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.database import reading
 
 LIVES = int(os.environ.get("LIVES", "250"))
+
+TERMS = Terms(cast(Lives, None), set())
+"""No destination of these tests is temporary, and none has a limit."""
 
 
 @pytest.fixture
@@ -42,15 +47,15 @@ def stored(connection: Connection, source: str, *sequences: int) -> int:
     """Store messages of a source; returns how many were new."""
     count = text("SELECT count(*) FROM broker_content")
     before = connection.execute(count).scalar_one()
-    sending.store(connection, "queue:out", [NewMessage(source, one, "ID:x", b"x") for one in sequences], Terms(set()))
+    sending.store(connection, "queue:out", [NewMessage(source, one, "ID:x", b"x") for one in sequences], TERMS)
     return int(connection.execute(count).scalar_one()) - int(before)
 
 
 def test_lives_leave_a_bounded_number_of_rows(connection):
-    sending.store(connection, "topic:out", [NewMessage("steady", 7, "ID:x", b"x")], Terms(set()))
+    sending.store(connection, "topic:out", [NewMessage("steady", 7, "ID:x", b"x")], TERMS)
     for life in range(LIVES):
         source = sending.of_one_life(f"host:1:{life}:S01")
-        sending.store(connection, "topic:out", [NewMessage(source, 1, "ID:x", b"x")], Terms(set()))
+        sending.store(connection, "topic:out", [NewMessage(source, 1, "ID:x", b"x")], TERMS)
         assert rows(connection) <= sending.MOST_LIVES + 1
     numbers = connection.execute(text("SELECT source, last_sequence FROM broker_sender")).all()
     assert ("steady", 7) in [tuple(row) for row in numbers]

@@ -40,7 +40,7 @@ class EmbeddedFeed:
         link = open_link(self._store)
         with link.transaction() as connection:
             entries = [storing.NewMessage("", 0, "ID:fuzz", content) for content in contents]
-            sending.store(connection, self.destination, entries, sending.Terms(set()))
+            sending.store(connection, self.destination, entries, sending.Terms(link, set()))
         link.close()
         return len(contents)
 

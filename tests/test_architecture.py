@@ -23,6 +23,7 @@ GROUND = {
     "reliability",
     "selector",
     "settings",
+    "tracing",
 }
 """Values, and the port of connectors: modules that import nothing of `correlator`, or one another."""
 LAYERS = {
@@ -34,6 +35,7 @@ LAYERS = {
     "handlers": {"errors"},
     "selector": {"events", "errors"},
     "settings": {"reliability"},
+    "tracing": {"events"},
     "connector": {"events", "errors", "settings"},
     "core": {"connector", "events", "errors", "handlers", "reliability", "selector", "settings"},
     "ports": {"core"},

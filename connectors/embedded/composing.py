@@ -10,6 +10,7 @@ from connectors.embedded.destinations import is_reserved
 from connectors.embedded.limits import Refusal
 from connectors.embedded.sending import of_one_life
 from connectors.embedded.storing import NewMessage
+from correlator import tracing
 from correlator.errors import SendRejected, quoted
 from correlator.events import LONGEST_LIFE_MS, Headers, Outgoing
 from correlator.options import is_name, parse_destination
@@ -76,6 +77,7 @@ class Composer:
             delay_ms=delay_ms,
             since_s=time.monotonic() if since_s is None else since_s,
             persistent=0 if self._passing and headers.persistent is False else 1,
+            traced=tracing.traces(out.message),
         )
 
     def refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:

@@ -16,7 +16,9 @@ from connectors.embedded.content import encode, read_message
 from connectors.embedded.destinations import DEAD_MESSAGES, Destination
 from connectors.embedded.sql import Sql, now_ms
 from connectors.embedded.storing import Arrival, NewMessage
+from correlator import tracing
 from correlator.events import Message, PropertyValue
+from correlator.tracing import Event
 
 OLDEST, LOW_PRIORITY, UNDELIVERABLE, ERROR = "OLDEST", "LOW_PRIORITY", "UNDELIVERABLE", "ERROR"
 """Why a message is dead besides EXPIRED: it made room for newer ones, or for ones of higher priority; it was
@@ -120,6 +122,8 @@ def _buried(why: Circumstances, death: Death, message_id: str, content: bytes, a
         _log.info(
             "message %s of %s is dead: %s, %s", message_id, why.destination, why.ending.reason, why.ending.comment
         )
+    if tracing.traces(message):
+        tracing.log(Event.DEAD, message_id, why.destination, reason=why.ending.reason)
     if not _says(message, PRESERVE, default=bool(why.use_dmq)):
         return None
     truncated = _says(message, TRUNCATE, default=False)

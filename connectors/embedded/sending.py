@@ -1,7 +1,7 @@
 """Stores messages: every message comes into a destination through `store`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
@@ -11,6 +11,8 @@ from connectors.embedded.destinations import Destination, Subscription
 from connectors.embedded.limits import Crowded, Gatekeeper, Refusal, Verdict
 from connectors.embedded.sql import Sql
 from connectors.embedded.storing import Arrival, NewMessage
+from correlator import tracing
+from correlator.tracing import Event
 
 MOST_LIVES = 100
 """Most sources of BEST_EFFORT senders that a destination remembers: such a sender has a new source in each life."""
@@ -44,7 +46,8 @@ class NoSuchDestination(Exception):
         super().__init__(name)
 
 
-class Terms(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Terms:
     """How a sender sends.
 
     Attributes:
@@ -55,6 +58,7 @@ class Terms(NamedTuple):
         whole: whether all messages must be stored in this transaction.
         moves: whether the messages are moved, so that each must find a subscription that wants it.
         only: the name of the subscriptions that get them; "" for all.
+        placed: destinations of the traced messages that were put there, by message id; `store` adds to it.
     """
 
     lives: Lives
@@ -64,6 +68,12 @@ class Terms(NamedTuple):
     whole: bool = False
     moves: bool = False
     only: str = ""
+    placed: dict[str, str] = field(default_factory=dict)
+
+    def tell_stored(self) -> None:
+        """Log that the traced messages are stored, after the commit."""
+        for message_id, destination in self.placed.items():
+            tracing.log(Event.STORED, message_id, destination)
 
 
 def make_missing(connection: Connection, names: Collection[str]) -> None:
@@ -122,7 +132,9 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
             new = verdict.admitted
             fresh = [at for at in fresh if at not in verdict.refused and at not in verdict.waiting]
         if new:
-            storing.append(connection, there, readers, new, drawn.sent_at)
+            for message_id in storing.append(connection, there, readers, new, drawn.sent_at):
+                tracing.log(Event.PLACED, message_id, name)
+                terms.placed[message_id] = name
     _remember(connection, there.id, sources, [entries[at] for at in fresh])
     return verdict
 

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection
@@ -39,6 +39,7 @@ _LONGEST_LOOK_S = 0.05
 _LOOK_UP_S = 5.0
 _TRANSACTION_ID = Sql("SELECT 0", "SELECT CAST(CAST(pg_current_xact_id() AS text) AS bigint)")
 _OUTCOME = Sql("SELECT 1", "SELECT pg_xact_status(CAST(CAST(:id AS text) AS xid8))")
+T = TypeVar("T")
 
 
 class EmbeddedClient:
@@ -183,35 +184,37 @@ class EmbeddedSession:
         settled = self._settled(work)
         lazy = not settled and not any(entry.persistent for _, entry in entries)
 
-        def do(connection: Connection, link: DatabaseLink) -> None:
+        def do(connection: Connection, link: DatabaseLink) -> Terms:
             # First, so that they make room for what is sent.
             for source, _, numbers in settled:
                 source.acknowledge_in(connection, numbers)
-            self._send(connection, link, entries, lazy=lazy)
+            return self._send(connection, link, entries, lazy=lazy)
 
         try:
-            self._rooms.transact(destinations_of_sends, lambda: self._commit(do, synced=not lazy))
+            terms = self._rooms.transact(destinations_of_sends, lambda: self._commit(do, synced=not lazy))
         except NoRoom as full:
             raise self._no_room(full, entries) from full
-        for source, tokens, _ in settled:
+        terms.tell_stored()
+        for source, tokens, numbers in settled:
+            source.tell_removed(numbers)
             source.let_go(tokens)
         self._access.ring(destinations_of_sends.union(*(source.rooms for source, _, _ in settled)))
 
-    def _commit(self, do: Callable[[Connection, DatabaseLink], None], *, synced: bool = True) -> None:
+    def _commit(self, do: Callable[[Connection, DatabaseLink], T], *, synced: bool = True) -> T:
         """Run a transaction. If the answer to its commit is lost, look up what became of it before raising."""
         link = self._access.connect(self._where)
-        commit = _Commit()
+        done: list[tuple[int, T]] = []
 
         def run(connection: Connection) -> None:
-            commit.id = int(_TRANSACTION_ID.one(connection))
-            do(connection, link)
-            commit.begun = True
+            transaction_id = int(_TRANSACTION_ID.one(connection))
+            done.append((transaction_id, do(connection, link)))
 
         try:
             self._access.write(self._where, link, run, synced=synced)
         except ConnectionLost as error:
-            if not commit.begun or not self._has_committed(commit, error):
+            if not done or not self._has_committed(done[0][0], error):
                 raise
+        return done[0][1]
 
     def _no_room(self, full: NoRoom, entries: Sequence[tuple[Outgoing, NewMessage]]) -> SendRejected:
         first = next(out for out, _ in entries if out.destination == full.name)
@@ -233,7 +236,8 @@ class EmbeddedSession:
         entries: Sequence[tuple[Outgoing, NewMessage]],
         *,
         lazy: bool,
-    ) -> None:
+    ) -> Terms:
+        terms = Terms(link, self._rooms.nearly_full, lazy, whole=True)
         wanted: dict[str, list[NewMessage]] = {}
         for out, entry in entries:
             wanted.setdefault(out.destination, []).append(entry)
@@ -241,7 +245,6 @@ class EmbeddedSession:
         # In the order of the names, so that two sessions never wait for each other's destinations.
         for destination in sorted(wanted):
             sent = [out for out, _ in entries if out.destination == destination]
-            terms = Terms(link, self._rooms.nearly_full, lazy, whole=True)
             try:
                 verdict = sending.store(connection, destination, wanted[destination], terms)
             except NoSuchDestination as error:
@@ -251,8 +254,9 @@ class EmbeddedSession:
                     raise self._composer.limited(sent[at], refusal)
                 if verdict.waiting:
                     raise NoRoom(destination)
+        return terms
 
-    def _has_committed(self, commit: "_Commit", error: ConnectionLost) -> bool:
+    def _has_committed(self, transaction_id: int, error: ConnectionLost) -> bool:
         """Look up what became of a commit whose answer was lost. Raises `ConnectionLost` E7518 if that fails."""
         if self._access.is_sqlite:
             return False  # SQLite has no answer that could be lost
@@ -261,7 +265,7 @@ class EmbeddedSession:
             try:
                 link = self._access.connect(self._where)
                 with self._access.reading(self._where, link) as connection:
-                    outcome = _OUTCOME.one(connection, id=commit.id)
+                    outcome = _OUTCOME.one(connection, id=transaction_id)
             except (ConnectionLost, SQLAlchemyError):
                 outcome = None
             if outcome in ("committed", "aborted"):
@@ -302,17 +306,18 @@ class EmbeddedSession:
         entries: list[tuple[Outgoing, NewMessage]] = []
         changed: set[str] = set()
 
-        def do(connection: Connection, link: DatabaseLink) -> None:
+        def do(connection: Connection, link: DatabaseLink) -> Terms:
             changed.update(transactions.acknowledged_from(connection, name))
             sends, since_s = transactions.resolve(connection, name, commit=commit)
             ended[:] = [send for send in sends if clients.has_ended(connection, send.destination, link)]
             entries[:] = [self._again(send, since_s) for send in sends if send not in ended]
-            self._send(connection, link, entries, lazy=False)
+            return self._send(connection, link, entries, lazy=False)
 
         try:
-            self._rooms.transact(sends_to, lambda: self._commit(do))
+            terms = self._rooms.transact(sends_to, lambda: self._commit(do))
         except NoRoom as full:
             raise self._no_room(full, entries) from full
+        terms.tell_stored()
         if ended:
             _log.warning("%d messages of transaction %s go to destinations that have ended", len(ended), name)
         self._access.ring({*sends_to, *changed, *map(room_of, changed)})
@@ -359,14 +364,6 @@ class EmbeddedSession:
 
 _Settled = Sequence[tuple[EmbeddedSource, Sequence[Any], Sequence[int]]]
 """Sources with tokens and numbers of what they settle."""
-
-
-class _Commit:
-    """What must be known to look up a commit."""
-
-    def __init__(self) -> None:
-        self.id = 0
-        self.begun = False
 
 
 def make_source(access: Access, receiver: ReceiverSettings, *, suspects_alone: bool = False) -> EmbeddedSource:

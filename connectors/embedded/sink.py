@@ -102,6 +102,7 @@ class EmbeddedSink:
                         left[destination] = [wanted[destination][place] for place in verdict.waiting]
 
         self._access.write(self._where, self._link, store, synced=not lazy)
+        terms.tell_stored()
         return refused, left
 
     def _give_up(self, batch: Sequence[Outgoing], left: _Places, results: list[SendRejected | None]) -> None:

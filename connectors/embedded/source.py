@@ -28,11 +28,13 @@ from connectors.embedded.rooms import room_of
 from connectors.embedded.scan import Scan
 from connectors.embedded.sql import HELD
 from connectors.embedded.subscribing import Wanted
+from correlator import tracing
 from correlator.connector import NOTHING, Chunk, Held
 from correlator.errors import ConnectionLost
 from correlator.events import UNREADABLE, Message
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
+from correlator.tracing import Event
 
 _REAP_S = 5.0
 """Seconds between two looks of a waiting consumer for whatever dead processes have left."""
@@ -64,6 +66,8 @@ class EmbeddedSource:
         self._link: DatabaseLink | None = None
         self._holder = Holder(0, 0, 0, is_queue=True)
         self._held: Held[int] = Held()
+        self._traced: dict[int, str] = {}
+        """The message ids of held messages that are traced, by number."""
         self._selector = selector
         self._scan: Scan | None = None
         self._cancelled = False
@@ -143,6 +147,7 @@ class EmbeddedSource:
         numbers = self._held.release(tokens)
         link = self._open_link()
         self._access.write(self._where, link, lambda connection: self.acknowledge_in(connection, numbers))
+        self.tell_removed(numbers)
         self._access.ring(self.rooms)
 
     @property
@@ -177,7 +182,17 @@ class EmbeddedSource:
 
     def let_go(self, tokens: Sequence[int]) -> None:
         """Forget messages that a transaction has settled."""
-        self._held.release(tokens)
+        self._untraced(self._held.release(tokens))
+
+    def tell_removed(self, numbers: Sequence[int]) -> None:
+        """Log that the traced ones of these messages have left the queue or subscription, after the commit."""
+        if self._traced:
+            for message_id in self._untraced(numbers):
+                tracing.log(Event.REMOVED, message_id, self.destination)
+
+    def _untraced(self, numbers: Sequence[int]) -> list[str]:
+        """Trace these messages no longer; returns the ids of those that were traced."""
+        return [self._traced.pop(number) for number in numbers if number in self._traced]
 
     def reject(self, tokens: Sequence[int]) -> None:
         """Let these messages be ready again, in their place."""
@@ -189,6 +204,7 @@ class EmbeddedSource:
 
     def _give_back(self, tokens: Sequence[int], how: Callable[[Connection, Holder, Sequence[int]], None]) -> None:
         released = self._held.release(tokens)
+        self._untraced(released)
         with self._access.transaction(self._where, self._open_link()) as connection:
             how(connection, self._holder, released)
         self._access.ring((self.destination,))
@@ -225,6 +241,7 @@ class EmbeddedSource:
     def _forget_link(self) -> None:
         self._link = None
         self._held.clear()
+        self._traced.clear()
 
     def _claim(self, limit: int) -> Chunk | None:
         """A chunk of messages, or `None` if none is ready. Expired messages end here."""
@@ -241,10 +258,20 @@ class EmbeddedSource:
                 self._access.ring({DEAD_MESSAGES, *self.rooms})
             if fresh:
                 tokens = self._held.hold([one.stored.number for one in fresh])
+                if tracing.is_on():
+                    self._tell_routed(fresh, messages)
                 self._next_look = 0.0
                 return Chunk(messages, tokens, clock_ms=fresh[-1].at)
         self._plan_next_look(begin)
         return None
+
+    def _tell_routed(self, claimed: Sequence[Claimed], messages: Sequence[Message]) -> None:
+        """Log that this consumer has claimed the traced ones of these messages."""
+        for one, message in zip(claimed, messages, strict=True):
+            if tracing.is_marked(message):
+                self._traced[one.stored.number] = one.stored.message_id
+                consumer = self._holder.consumer
+                tracing.log(Event.ROUTED, one.stored.message_id, self.destination, consumer=consumer)
 
     def _plan_next_look(self, begin: float) -> None:
         """When to look again after a look that began then and found nothing, unless somebody rings."""

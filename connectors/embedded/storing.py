@@ -68,6 +68,7 @@ class NewMessage(NamedTuple):
         since_s: when these times have begun, by the monotonic clock; 0 for when it is stored.
         persistent: 0 if it ends with the broker, else 1.
         sent_at: when it was sent, if it is moved; 0 for now.
+        traced: whether this process logs its steps.
     """
 
     source: str
@@ -80,6 +81,7 @@ class NewMessage(NamedTuple):
     since_s: float = 0.0
     persistent: int = 1
     sent_at: int = 0
+    traced: bool = False
 
 
 class Arrival(NamedTuple):
@@ -137,12 +139,13 @@ def append(
     readers: Sequence[Subscription],
     fresh: Sequence[Arrival],
     sent_at: int,
-) -> None:
+) -> list[str]:
     """Store new messages with their numbers for each of these subscriptions that wants them.
 
-    A message that none of them wants is not stored.
+    A message that none of them wants is not stored. Returns the message ids of the stored ones that are traced.
     """
     contents, deliveries = [], []
+    traced: list[str] = []
     total = 0
     now_s = time.monotonic()
     alike = connection.dialect.name == "sqlite" and _are_alike(readers, fresh)
@@ -152,6 +155,8 @@ def append(
         wanting = [reader for reader in readers if wants(reader, number, entry, began, due)]
         if not wanting:
             continue
+        if entry.traced:
+            traced.append(entry.message_id)
         size = len(entry.content)
         total += size
         contents.append(
@@ -170,7 +175,7 @@ def append(
             delivery |= {"expires": began + entry.lives_ms if entry.lives_ms else 0, "size": size}
             deliveries += [{"subscription": reader.id, **delivery} for reader in wanting]
     if not contents:
-        return
+        return traced
     _add(connection, _ADD_CONTENT, contents, ("destination",))
     if alike:
         span = {"rank": fresh[0].entry.rank, "first": fresh[0].number, "last": fresh[-1].number}
@@ -179,6 +184,7 @@ def append(
     else:
         _add(connection, _ADD_DELIVERY, deliveries, ())
     tally.add(connection, there.id, len(contents), total)
+    return traced
 
 
 def _are_alike(readers: Sequence[Subscription], fresh: Sequence[Arrival]) -> bool:

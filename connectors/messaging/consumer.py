@@ -221,7 +221,11 @@ class Consumer:
     def _next(self, wait_s: float, hand: Callable[[Message, Intake, Any], T]) -> T | None:
         with self._link.lock:
             taken = self._take(wait_s)
-            return None if taken is None else hand(taken[0], self._intake, taken[1])
+            if taken is None:
+                return None
+            handed = hand(taken[0], self._intake, taken[1])
+            self._intake.traced.delivered(taken[0])
+            return handed
 
     def _take(self, wait_s: float) -> tuple[Message, Any] | None:
         """The next message that is wanted, with its token. The caller holds the lock."""
@@ -252,9 +256,11 @@ class Consumer:
         if not mode.is_automatic:
             with self._link.lock:
                 own = self._holdings.hand(message, self._intake, token)
+            self._intake.traced.delivered(message)
             refuse_result(self._listener(own), self._listener, f"listener of {self.where}")
             return
         self._gives = True
+        self._intake.traced.delivered(message)
         try:
             refuse_result(self._listener(message), self._listener, f"listener of {self.where}")
         except BaseException:

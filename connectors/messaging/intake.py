@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from connectors.messaging.deliveries import AcknowledgeMode, Unacknowledged
+from connectors.messaging.traces import TracedDeliveries
 from correlator.connector import Prefetching, Source
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import Message, expired
@@ -48,9 +49,16 @@ class Intake:
     """
 
     def __init__(
-        self, where: str, source: Source, unacknowledged: Unacknowledged, mode: AcknowledgeMode, flow: Flow
+        self,
+        where: str,
+        source: Source,
+        unacknowledged: Unacknowledged,
+        mode: AcknowledgeMode,
+        flow: Flow,
+        traced: TracedDeliveries,
     ) -> None:
         self.source = source
+        self.traced = traced
         self.ended = False
         self._where = where
         self._unacknowledged = unacknowledged
@@ -124,14 +132,20 @@ class Intake:
         """Acknowledge the messages of these tokens."""
         if not self._takes_for_granted:
             with self._connected() as source:
-                source.acknowledge(tokens)
+                self._acknowledge(source, tokens)
         self.settled(len(tokens))
+
+    def _acknowledge(self, source: Source, tokens: Sequence[Any]) -> None:
+        self.traced.acknowledged(tokens)
+        source.acknowledge(tokens)
+        self.traced.settled(tokens)
 
     def reject(self, tokens: Sequence[Any]) -> None:
         """Give back the messages of these tokens."""
         if not self._takes_for_granted:
             with self._connected() as source:
                 source.reject(tokens)
+            self.traced.returned(tokens)
         self.settled(len(tokens))
 
     def settled(self, count: int) -> None:
@@ -161,6 +175,7 @@ class Intake:
                 source.release(tokens)
             else:
                 source.reject(tokens)
+        self.traced.returned(tokens)
 
     def retire(self) -> None:
         """Take no more messages; close the source when the program has settled those that it got."""
@@ -187,6 +202,7 @@ class Intake:
     def let_go(self) -> None:
         """Close the source without giving anything back: its messages come again."""
         self.source.close()
+        self.traced.returned()
         self._is_connected = False
         self._handed = 0
         self._buffer.clear()
@@ -210,8 +226,9 @@ class Intake:
         with self._connected() as source:
             began_s = time.monotonic()
             chunk = source.receive(wanted, wait_s)
+            self.traced.dispatched(chunk.messages, chunk.tokens)
             if self._takes_for_granted and chunk.messages:
-                source.acknowledge(chunk.tokens)
+                self._acknowledge(source, chunk.tokens)
         if chunk.clock_ms is not None:
             # The later of two estimates: no expired message is handed over, and one that lives comes again.
             self._clock_s = chunk.clock_ms / 1000 - began_s

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from connectors.messaging import traces
 from connectors.messaging.completions import AsyncSend, Completion, Completions
 from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage, converted
@@ -14,6 +15,7 @@ from connectors.messaging.listening import Listening
 from connectors.messaging.origin import stamped
 from connectors.messaging.send_options import SendOptions
 from connectors.messaging.transaction import Transaction
+from correlator import tracing
 from correlator.connector import Sink
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Headers, Message, Outgoing
@@ -100,6 +102,7 @@ class Producer:
         time_to_live_ms: int | None = None,
         persistent: bool | None = None,
         delivery_delay_ms: int | None = None,
+        trace: bool = False,
     ) -> str:
         """Send a message, wait until the broker has confirmed it, and return its message id.
 
@@ -113,6 +116,7 @@ class Producer:
             time_to_live_ms: after so many milliseconds nobody gets the message any more; 0 for no limit.
             persistent: whether the broker keeps the message on disk.
             delivery_delay_ms: nobody gets the message before so many milliseconds have passed.
+            trace: whether each process that has to do with the message logs its steps (docs/tracing.md).
 
         Returns:
             The header `message_id` that consumers see, as far as the broker carries it.
@@ -134,7 +138,7 @@ class Producer:
         if self._in_doubt is not None and self._in_doubt[0] is message and self._in_doubt[1] == given:
             outgoing = self._in_doubt[2]
         else:
-            outgoing = self._outgoing(message, given)
+            outgoing = self._outgoing(message, given, trace=trace)
         if self._transaction is not None:
             self._transaction.add(outgoing)
             return outgoing.message_id
@@ -154,6 +158,7 @@ class Producer:
         time_to_live_ms: int | None = None,
         persistent: bool | None = None,
         delivery_delay_ms: int | None = None,
+        trace: bool = False,
     ) -> str:
         """Send as `send` does, without waiting for the broker; a completion gets the result. Returns the message id.
 
@@ -175,6 +180,7 @@ class Producer:
             time_to_live_ms: as for `send`.
             persistent: as for `send`.
             delivery_delay_ms: as for `send`.
+            trace: as for `send`.
 
         Raises:
             UsageError: as `send`, and E4117 for a completion that is `async def` or a generator.
@@ -183,7 +189,7 @@ class Producer:
         refuse_deferred(on_completion, f"completion of {self._where}")
         given = SendOptions(priority, time_to_live_ms, persistent, delivery_delay_ms)
         given.check(self._where)
-        outgoing = self._outgoing(message, given)
+        outgoing = self._outgoing(message, given, trace=trace)
         self._in_doubt = None
         if self._transaction is not None:
             self._transaction.add(outgoing)
@@ -220,8 +226,10 @@ class Producer:
         self._completions.flush()
         self._may_be_sending = False
 
-    def _outgoing(self, message: ForeignMessage, given: SendOptions) -> Outgoing:
+    def _outgoing(self, message: ForeignMessage, given: SendOptions, *, trace: bool) -> Outgoing:
         native = self._filled(converted(message), given)
+        if trace:
+            native = tracing.marked(native)
         self._sequence += 1
         # No source: a broker that deduplicates must not take a new message for a repeat of an unconfirmed one.
         destination = native.destination or self._destination
@@ -238,13 +246,17 @@ class Producer:
         return msgspec.structs.replace(native, headers=msgspec.structs.replace(headers, **filled._asdict()))
 
     def _send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        traced = traces.sent(batch)
         with self._using:
             try:
                 self.connect()
-                return self._sink.send(batch)
-            except ConnectionLost:
+                results = self._sink.send(batch)
+            except ConnectionLost as error:
                 self._is_connected = False
+                traces.failed(traced, error)
                 raise
+        traces.answered(traced, batch, results)
+        return results
 
 
 def _done(batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:

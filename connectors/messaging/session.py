@@ -7,6 +7,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from connectors.messaging import traces
 from connectors.messaging.browser import Browser
 from connectors.messaging.completions import Completions
 from connectors.messaging.consumer import Consumer
@@ -23,6 +24,7 @@ from connectors.messaging.requests import Requests
 from connectors.messaging.selections import Selections
 from connectors.messaging.send_options import check_whole
 from connectors.messaging.temporaries import Temporaries
+from connectors.messaging.traces import TracedDeliveries
 from connectors.messaging.transaction import Transaction
 from correlator import connector as port
 from correlator.connector import Browsable, Order, Subscriber, Unsubscribable, Work, order_of
@@ -555,7 +557,8 @@ class Session:
         sends = self._transaction.sends()
         try:
             if deliveries or sends:
-                how(Work([(intake.source, own) for intake, own in tokens.items()], sends))
+                with traces.settling(sends, [(intake.traced, own) for intake, own in tokens.items()]):
+                    how(Work([(intake.source, own) for intake, own in tokens.items()], sends))
         except UsageError:
             for delivery in deliveries:
                 self._holdings.unacknowledged.add(delivery)
@@ -621,7 +624,8 @@ class Session:
             text = None if wanted is None else wanted.text
             self._around.selections.enter(where, destination, kind.name, text)
             leave = partial(self._around.selections.leave, destination, kind.name)
-        intake = Intake(where, source, self._holdings.unacknowledged, self._mode, flow)
+        traced = TracedDeliveries(destination)
+        intake = Intake(where, source, self._holdings.unacknowledged, self._mode, flow, traced)
         self._holdings.intakes.append(intake)
         consumer = Consumer(
             where,

@@ -1,0 +1,83 @@
+"""Traces single messages: each process that does a step of the way of such a message logs it.
+
+A message is traced if it has the property `correlator_trace` with the value true, and if the process logs the logger
+`correlator.trace` at INFO. Otherwise a step costs the look at the level of the logger, and for a message whose trace is
+not logged nothing else. Each record has the arguments `event`, `message_id` and `destination` by name.
+"""
+
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from correlator.events import Message
+
+TRACE = "correlator_trace"
+"""Property of a message that is traced."""
+_log = logging.getLogger("correlator.trace")
+
+
+class Event(StrEnum):
+    """What happens to a message. The first ten are the steps of a delivery, in the order of a message of a queue."""
+
+    SENT = "sent"
+    """The session hands it to the connector."""
+    PLACED = "placed"
+    """The broker has put it in its destination, in a transaction that may still fail."""
+    STORED = "stored"
+    """The transaction is committed; on disk, if the message is persistent."""
+    CONFIRMED = "confirmed"
+    """The session knows that the broker has it."""
+    ROUTED = "routed"
+    """The broker has given it to one consumer."""
+    DISPATCHED = "dispatched"
+    """It is in the buffer of that consumer."""
+    DELIVERED = "delivered"
+    """The program gets it."""
+    ACKNOWLEDGED = "acknowledged"
+    """The session tells the broker that it is done."""
+    REMOVED = "removed"
+    """The broker has removed it from the queue or subscription."""
+    SETTLED = "settled"
+    """The session knows that the broker has the acknowledgement."""
+    FAILED = "failed"
+    """The session could not send it, or does not know whether the broker has it."""
+    RETURNED = "returned"
+    """The consumer does not have it any more, and the broker delivers it again."""
+    DEAD = "dead"
+    """The broker has ended it undelivered, in a transaction that may still fail."""
+
+
+def is_on() -> bool:
+    """Whether this process logs traces."""
+    return _log.isEnabledFor(logging.INFO)
+
+
+def traces(message: Message) -> bool:
+    """Whether this process logs the steps of this message."""
+    return _log.isEnabledFor(logging.INFO) and is_marked(message)
+
+
+def is_marked(message: Message) -> bool:
+    """Whether the message is to be traced where traces are logged."""
+    properties = message.properties
+    return isinstance(properties, Mapping) and properties.get(TRACE) is True
+
+
+def marked(message: Message) -> Message:
+    """A copy that is to be traced. A message whose properties are no mapping is returned as it is: no sink takes it."""
+    if not isinstance(message.properties, Mapping):
+        return message
+    return msgspec.structs.replace(message, properties={**message.properties, TRACE: True})
+
+
+def id_of(message: Message) -> str:
+    """The message id of a received message; "" if its broker carries none."""
+    return (message.headers.message_id if message.headers is not None else None) or ""
+
+
+def log(event: Event, message_id: str, destination: str, **details: object) -> None:
+    """Log what happens to a traced message; `details` follow as further arguments."""
+    arguments = {"event": event.value, "message_id": message_id, "destination": destination, **details}
+    _log.info(" ".join(f"{name}=%({name})s" for name in arguments), arguments)

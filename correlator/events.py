@@ -107,6 +107,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
         destination: `queue:NAME` or `topic:NAME`.
         message: the message. In the modes EXACTLY_ONCE and BEST_EFFORT its properties hold the unique id.
         message_id: the header `message_id` that the consumer is to see; "" lets the sink choose one.
+        insists: whether the broker refuses a message that is not persistent where it might silently drop it.
     """
 
     sequence: int
@@ -114,6 +115,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     destination: str
     message: Message
     message_id: str = ""
+    insists: bool = False
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -78,6 +78,7 @@ class Composer:
             since_s=time.monotonic() if since_s is None else since_s,
             persistent=0 if self._passing and headers.persistent is False else 1,
             traced=tracing.traces(out.message),
+            insists=out.insists,
         )
 
     def refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:

@@ -160,7 +160,7 @@ class Gatekeeper:
     def _turn_away(self, arrival: Arrival) -> None:
         if self._waits:
             self._verdict.waiting.append(arrival.at)
-        elif arrival.entry.persistent:
+        elif arrival.entry.persistent or arrival.entry.insists:
             there = self._there
             held = f"max_num_msgs is {there.max_num_msgs}, max_total_msg_bytes is {there.max_total_msg_bytes}"
             self._verdict.refused[arrival.at] = Refusal(full=True, what=f"{there.name} is full", allowed=held)

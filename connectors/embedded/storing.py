@@ -69,6 +69,7 @@ class NewMessage(NamedTuple):
         persistent: 0 if it ends with the broker, else 1.
         sent_at: when it was sent, if it is moved; 0 for now.
         traced: whether this process logs its steps.
+        insists: whether it is refused rather than dropped if it is not persistent and there is no room.
     """
 
     source: str
@@ -82,6 +83,7 @@ class NewMessage(NamedTuple):
     persistent: int = 1
     sent_at: int = 0
     traced: bool = False
+    insists: bool = False
 
 
 class Arrival(NamedTuple):

@@ -31,6 +31,7 @@ class ConnectionOptions(NamedTuple):
     flow_limit: int
     prefetch: bool
     tx_producer_max_num_msgs: int
+    ack_on_non_persistent: bool
 
 
 class Connection:
@@ -228,6 +229,7 @@ class Connection:
             settings.queue_browser_read_max,
             Flow(settings.flow_limit, settings.prefetch),
             settings.tx_producer_max_num_msgs,
+            settings.ack_on_non_persistent,
             self._housekeeping,
             self._selections,
             self._temporaries,

@@ -46,6 +46,8 @@ class ConnectionFactory:
         prefetch: whether consumers fetch more messages than `receive` asks for. Connectors that read ahead by
             themselves refuse `False`.
         tx_producer_max_num_msgs: largest number of messages that a transaction sends.
+        ack_on_non_persistent: whether `send` waits for the broker also if a message is not persistent, and raises
+            if the broker does not have it. By default `send` returns at once and a failure is logged.
     """
 
     connector: port.ConnectionFactory
@@ -56,6 +58,7 @@ class ConnectionFactory:
     flow_limit: int = FLOW_LIMIT
     prefetch: bool = True
     tx_producer_max_num_msgs: int = MOST_SENDS
+    ack_on_non_persistent: bool = False
 
     def create_connection(self, *, client_id: str | None = None) -> Connection:
         """Make a connection, which the caller has to close. Without a client id it opens nothing.
@@ -83,5 +86,6 @@ class ConnectionFactory:
                 flow_limit=self.flow_limit,
                 prefetch=self.prefetch,
                 tx_producer_max_num_msgs=self.tx_producer_max_num_msgs,
+                ack_on_non_persistent=self.ack_on_non_persistent,
             ),
         )

@@ -1,5 +1,6 @@
 """A producer: sends messages to one destination, one by one or asynchronously."""
 
+import logging
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ from correlator.events import Headers, Message, Outgoing
 from correlator.handlers import refuse_deferred
 
 _NO_HEADERS = Headers()
+_log = logging.getLogger("connectors.messaging")
 
 
 class Producer:
@@ -37,6 +39,7 @@ class Producer:
         listening: the listener thread of its session.
         using: held while a thread uses the sink.
         transaction: takes the messages until the session commits; `None` to send them at once.
+        ack_on_non_persistent: whether `send` waits for the broker also with a message that is not persistent.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Producer:
         listening: Listening,
         using: AbstractContextManager[Any],
         transaction: Transaction | None,
+        *,
+        ack_on_non_persistent: bool,
     ) -> None:
         self._defaults = SendOptions()
         self._where = f"producer of {destination}"
@@ -58,13 +63,12 @@ class Producer:
         self._listening = listening
         self._using = using
         self._transaction = transaction
+        self._ack_on_non_persistent = ack_on_non_persistent
         self._is_connected = False
         self._closed = False
         self._life = uuid.uuid4().hex
         self._sequence = 0
         self._in_doubt: tuple[ForeignMessage, SendOptions, Outgoing] | None = None
-        self._may_be_sending = False
-        """Whether the thread of the completions may be using the sink."""
 
     @property
     def closed(self) -> bool:
@@ -106,7 +110,10 @@ class Producer:
     ) -> str:
         """Send a message, wait until the broker has confirmed it, and return its message id.
 
-        The call first waits for the completions of messages that were given to `send_async` before. In mode TRANSACTED
+        A message that is not persistent leaves in the background, in its order, and a failure is only logged, unless
+        the factory has `ack_on_non_persistent`. The call waits if 1,000 messages of the session are outstanding.
+
+        Otherwise the call first waits for all messages that the session has outstanding. In mode TRANSACTED
         on a message service, the message leaves with `Session.commit`; emulated transactions send it at once.
 
         Args:
@@ -132,8 +139,6 @@ class Producer:
         self._check()
         given = SendOptions(priority, time_to_live_ms, persistent, delivery_delay_ms)
         given.check(self._where)
-        if self._may_be_sending:
-            self._flush()
         # A repeat keeps its number: the sink may still have it in flight.
         if self._in_doubt is not None and self._in_doubt[0] is message and self._in_doubt[1] == given:
             outgoing = self._in_doubt[2]
@@ -142,6 +147,11 @@ class Producer:
         if self._transaction is not None:
             self._transaction.add(outgoing)
             return outgoing.message_id
+        if not self._ack_on_non_persistent and _is_passing(outgoing):
+            self._in_doubt = None
+            self._completions.put(AsyncSend(self._send, outgoing, message, self._tell_lost))
+            return outgoing.message_id
+        self._completions.flush()
         self._in_doubt = (message, given, outgoing)
         (rejected,) = self._send([outgoing])
         self._in_doubt = None
@@ -195,7 +205,6 @@ class Producer:
             self._transaction.add(outgoing)
             self._completions.put(AsyncSend(_done, outgoing, message, on_completion))
         else:
-            self._may_be_sending = True
             self._completions.put(AsyncSend(self._send, outgoing, message, on_completion))
         return outgoing.message_id
 
@@ -212,8 +221,7 @@ class Producer:
         self._listening.owner.check_may_await_completions(self._where)
         with self._listening.paused():
             self._closed = True
-            if self._may_be_sending:
-                self._flush()
+            self._completions.flush()
             with self._using:
                 self._sink.close()
 
@@ -222,9 +230,9 @@ class Producer:
             raise closed(self._where)
         self._listening.owner.check(self._where)
 
-    def _flush(self) -> None:
-        self._completions.flush()
-        self._may_be_sending = False
+    def _tell_lost(self, _message: ForeignMessage, error: Exception | None) -> None:
+        if error is not None:
+            _log.warning("%s: a message that is not persistent was lost: %s", self._where, error)
 
     def _outgoing(self, message: ForeignMessage, given: SendOptions, *, trace: bool) -> Outgoing:
         native = self._filled(converted(message), given)
@@ -234,7 +242,8 @@ class Producer:
         # No source: a broker that deduplicates must not take a new message for a repeat of an unconfirmed one.
         destination = native.destination or self._destination
         marked = stamped(native, self._connection) if destination.startswith("topic:") else native
-        return Outgoing(self._sequence, "", destination, marked, f"ID:{self._life}-{self._sequence}")
+        message_id = f"ID:{self._life}-{self._sequence}"
+        return Outgoing(self._sequence, "", destination, marked, message_id, self._ack_on_non_persistent)
 
     def _filled(self, native: Message, given: SendOptions) -> Message:
         """The message with the values of the call, or else its own, or else those of the producer."""
@@ -257,6 +266,11 @@ class Producer:
                 raise
         traces.answered(traced, batch, results)
         return results
+
+
+def _is_passing(outgoing: Outgoing) -> bool:
+    headers = outgoing.message.headers
+    return headers is not None and headers.persistent is False
 
 
 def _done(batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:

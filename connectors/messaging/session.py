@@ -50,6 +50,7 @@ class Surroundings(NamedTuple):
             limit.
         flow: how many messages a consumer holds unless it says otherwise.
         most_sends: largest number of messages that a transaction sends.
+        ack_on_non_persistent: whether `send` waits for the broker also with a message that is not persistent.
         housekeeping: the thread that settles what idle sessions leave behind.
         selections: the selectors of consumers of subscriptions.
         temporaries: the temporary destinations of the connection.
@@ -60,6 +61,7 @@ class Surroundings(NamedTuple):
     queue_browser_read_max: int
     flow: Flow
     most_sends: int
+    ack_on_non_persistent: bool
     housekeeping: Housekeeping
     selections: Selections
     temporaries: Temporaries
@@ -238,6 +240,7 @@ class Session:
             self._listening,
             RLock() if self._link.service is None else self._link.lock,
             self._transaction,
+            ack_on_non_persistent=self._around.ack_on_non_persistent,
         )
         self._open(producer, producer.connect)
         return producer

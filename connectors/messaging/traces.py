@@ -98,7 +98,7 @@ class TracedDeliveries:
 def settling(
     sends: Sequence[Outgoing], acknowledged: Sequence[tuple[TracedDeliveries, Sequence[Any]]]
 ) -> Iterator[None]:
-    """Log what becomes of the messages of a transaction, which the block sends and acknowledges together or not at all."""
+    """Log what becomes of the messages of a transaction: the block does all of it or nothing."""
     traced = sent(sends)
     for deliveries, tokens in acknowledged:
         deliveries.acknowledged(tokens)

@@ -673,7 +673,8 @@ class Recorder:
 
 def as_sent(message):
     recorder = Recorder()
-    ConnectionFactory(recorder).create_connection().create_session().create_producer("queue:q").send(message)
+    with ConnectionFactory(recorder).create_connection() as connection:
+        connection.create_session().create_producer("queue:q").send(message)
     (outgoing,) = recorder.outgoing
     return outgoing
 

@@ -67,8 +67,7 @@ def completing_threads():
 
 
 @pytest.mark.parametrize("closes", ["producer", "session", "connection"])
-def test_a_hundred_sends_and_a_close_are_a_hundred_completions(world, closes):
-    """Rule S5.2."""
+def test_s5_2_a_hundred_sends_and_a_close_are_a_hundred_completions(world, closes):
     queue, completed = world.queue(), Completed()
     with world.factory().create_connection() as connection:
         session = connection.create_session()
@@ -85,7 +84,7 @@ def test_a_hundred_sends_and_a_close_are_a_hundred_completions(world, closes):
     assert completing_threads() == []
 
 
-def test_what_is_sent_afterwards_and_waited_for_comes_behind(world):
+def test_s5_2_what_is_sent_afterwards_and_waited_for_comes_behind(world):
     queue, completed = world.queue(), Completed()
     with world.factory().create_connection() as connection:
         session = connection.create_session()
@@ -100,7 +99,7 @@ def test_what_is_sent_afterwards_and_waited_for_comes_behind(world):
 # --- order, bound and threads ---
 
 
-def test_completions_come_in_the_order_of_all_producers_by_one_thread():
+def test_s5_2_completions_come_in_the_order_of_all_producers_by_one_thread():
     memory, completed = Memory(), Completed()
     session = memory.session()
     producers = [session.create_producer(f"queue:{name}") for name in "abc"]

@@ -85,8 +85,7 @@ def listening_threads():
 # --- over every broker ---
 
 
-def test_nothing_is_delivered_before_the_start_and_all_of_it_afterwards(world, connection):
-    """Rule S5.1."""
+def test_s5_1_nothing_is_delivered_before_the_start_and_all_of_it_afterwards(world, connection):
     destination = world.queue()
     sender, session = connection.create_session(), connection.create_session()
     consumer, inbox = session.create_consumer(destination), Inbox()
@@ -104,8 +103,7 @@ def test_nothing_is_delivered_before_the_start_and_all_of_it_afterwards(world, c
     assert bodies(inbox.take(2)) == ["21", "22"]
 
 
-def test_stop_returns_only_when_no_listener_runs(world, connection):
-    """Rule S5.1."""
+def test_s5_1_stop_returns_only_when_no_listener_runs(world, connection):
     destination, busy = world.queue(), Busy()
     sender, session = connection.create_session(), connection.create_session()
     session.create_consumer(destination).set_listener(busy)
@@ -223,7 +221,7 @@ def test_a_listener_that_hides_such_a_call_has_failed(memory, caplog):
 
 
 @pytest.mark.parametrize("closes", ["consumer", "session", "connection"])
-def test_closing_waits_for_the_listener(memory, closes):
+def test_s5_1_closing_waits_for_the_listener(memory, closes):
     session, busy = memory.session(), Busy()
     consumer = session.create_consumer("queue:q")
     consumer.set_listener(busy)
@@ -248,7 +246,7 @@ def test_a_consumer_is_closed_and_the_others_of_its_session_go_on(memory):
     assert memory.left("queue:ends") == (1, 0)
 
 
-def test_one_thread_calls_all_listeners_of_a_session_and_each_session_has_its_own(memory):
+def test_s5_1_one_thread_calls_all_listeners_of_a_session_and_each_session_has_its_own(memory):
     first, second, other = Inbox(), Inbox(), Inbox()
     session = memory.session()
     session.create_consumer("queue:first").set_listener(first)

@@ -48,8 +48,7 @@ class Transactional:
     left = Memory.left
 
 
-def test_a_commit_acknowledges_and_sends_went_at_once(world, connection):
-    """Rule S5.3."""
+def test_s5_3_a_commit_acknowledges_and_sends_went_at_once(world, connection):
     taken, given = world.queue(), world.queue()
     outside, session = connection.create_session(), connection.create_session(TRANSACTED)
     send(outside, taken, numbered(3))
@@ -63,8 +62,7 @@ def test_a_commit_acknowledges_and_sends_went_at_once(world, connection):
     assert [body for body, _ in rest(outside, taken)] == ["3"]
 
 
-def test_a_rollback_gives_back_and_does_not_unsend(world, connection):
-    """Rule S5.3."""
+def test_s5_3_a_rollback_gives_back_and_does_not_unsend(world, connection):
     taken, given = world.queue(), world.queue()
     outside, session = connection.create_session(), connection.create_session(TRANSACTED)
     send(outside, taken, numbered(3))

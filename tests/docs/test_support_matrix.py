@@ -14,8 +14,7 @@ def lines():
     return [[*(cell.strip() for cell in row), ""][:3] for row in rows[1:]]
 
 
-def test_each_line_has_a_state_and_a_test_that_is_there():
-    """Rule S5.7."""
+def test_s5_7_each_line_has_a_state_and_a_test_that_is_there():
     there = {
         name for path in TESTS.rglob("test_*.py") for name in re.findall(r"def (test_\w+)\(", path.read_text("utf-8"))
     }

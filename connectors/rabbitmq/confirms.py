@@ -34,6 +34,7 @@ class BatchInFlight:
         count: messages in the batch.
         prepare: encodes the message with this index in the batch, or returns why the message is refused. It is called
             when it is the message's turn, so that only outstanding messages are in memory twice.
+        unheard: called with the route of a message that no queue got, if it is not mandatory.
 
     Attributes:
         results: one for each message: `None` unless it is refused.
@@ -41,10 +42,16 @@ class BatchInFlight:
         cautious: only one message may be outstanding, so that it is the cause if the server closes the channel.
     """
 
-    def __init__(self, count: int, prepare: Callable[[int], RabbitPublication | SendRejected]) -> None:
+    def __init__(
+        self,
+        count: int,
+        prepare: Callable[[int], RabbitPublication | SendRejected],
+        unheard: Callable[[Route], None],
+    ) -> None:
         self.results: list[SendRejected | None] = [None] * count
         self.cautious = False
         self._prepare = prepare
+        self._unheard = unheard
         self._unsettled = set(range(count))
         self.begin_channel(0)
 
@@ -104,11 +111,14 @@ class BatchInFlight:
             self._reject(index, SendRejected("E8102", publication.where, what))
 
     def returned(self, message_id: str | None, text: str) -> None:
-        """The server found no queue for a message. The message is refused, although the server will confirm it."""
+        """The server found no queue for a message. If it is mandatory, it is refused."""
         for index in self._outstanding.values():
             publication = self._publications[index]
             if publication.message_id == message_id and self.results[index] is None:
-                self.results[index] = _unrouted(publication, text)
+                if publication.route.mandatory:
+                    self.results[index] = _unrouted(publication, text)
+                else:
+                    self._unheard(publication.route)
                 return
 
     def _reject(self, index: int, why: SendRejected) -> None:

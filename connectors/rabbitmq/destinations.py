@@ -26,11 +26,17 @@ _PREDECLARED = "amq."
 
 
 class Route(NamedTuple):
-    """Where a message is published; `mandatory`: the server refuses it if no queue gets it."""
+    """Where a message is published.
+
+    Attributes:
+        mandatory: whether the message is refused if no queue gets it.
+        watched: whether this is noticed otherwise.
+    """
 
     exchange: str
     routing_key: str
     mandatory: bool
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ class ConfirmChannel:
                 one.properties,
                 one.body,
                 frame_max,
-                mandatory=one.route.mandatory,
+                mandatory=one.route.mandatory or one.route.watched,
             )
             for one in flight.next()
         ]

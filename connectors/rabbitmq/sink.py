@@ -1,5 +1,6 @@
 """The sink of RabbitMQ: publishes batches with publisher confirms."""
 
+import logging
 import threading
 import time
 import uuid
@@ -21,12 +22,17 @@ from correlator.events import Outgoing
 from correlator.options import parse_destination
 from correlator.settings import SenderSettings
 
+_MOST_UNHEARD = 1000
+"""Most topics without subscribers of which one sink warns."""
+_log = logging.getLogger("connectors.rabbitmq")
 _REFUSED_BY_CLOSING = {404: "E8103", 403: "E8107"}
 """The code of a message for which the server closes the channel, by the server's reply code; E8106 for other codes."""
 
 
 class RabbitSink:
     """Publishes with publisher confirms, and with the flag `mandatory` where a message must reach a queue.
+
+    A reliable sender also learns of messages to topics that reach no queue. It logs a warning, once for each topic.
 
     While the server blocks publishers (a memory or disk alarm), `send` raises `ConnectionLost` after the time-out, so
     that the engine can report it and can stop. The batch stays in flight meanwhile, and is not published twice.
@@ -57,6 +63,7 @@ class RabbitSink:
         self._stirred = threading.Event()
         self._flight: BatchInFlight | None = None
         self._batch: Sequence[Outgoing] = ()
+        self._unheard: set[Route] = set()
 
     def connect(self) -> None:
         """Connect and declare; or, if a batch is still in flight, wait until the server accepts messages."""
@@ -102,7 +109,7 @@ class RabbitSink:
         link = self._connected()
         link.check()
         now_ms = time.time_ns() // 1_000_000
-        flight = BatchInFlight(len(batch), lambda index: self._publication(batch[index], now_ms))
+        flight = BatchInFlight(len(batch), lambda index: self._publication(batch[index], now_ms), self._tell_unheard)
         self._flight, self._batch = flight, batch
         self._publish(link, flight)
         return self._arrived(link, flight)
@@ -188,6 +195,14 @@ class RabbitSink:
     def _find_route(self, destination: str) -> Route | None:
         own = self._destination
         if own is not None and destination == self._own_name:
-            return Route(own.exchange, own.routing_key, self._mandatory)
+            return Route(own.exchange, own.routing_key, self._mandatory, self._durable)
         parsed = parse_destination(destination)
-        return None if parsed is None else route_to(parsed, self._broker)
+        route = None if parsed is None else route_to(parsed, self._broker)
+        return None if route is None else route._replace(watched=self._durable)
+
+    def _tell_unheard(self, route: Route) -> None:
+        """Warn of a topic without subscribers, once."""
+        if route not in self._unheard and len(self._unheard) < _MOST_UNHEARD:
+            self._unheard.add(route)
+            told = "%s: nobody gets messages: no queue is bound to exchange %r for %r. Option mandatory refuses them."
+            _log.warning(told, self._where, route.exchange, route.routing_key)

@@ -13,9 +13,9 @@ ROUTE = Route("", "q", mandatory=True)
 REFUSAL = SendRejected("E8110", "message 0:", "no")
 
 
-def flight(*sizes):
+def flight(*sizes, route=ROUTE, unheard=print):
     return BatchInFlight(
-        len(sizes), lambda at: RabbitPublication(ROUTE, b"", bytes(sizes[at]), f"id {at}", f"message {at}")
+        len(sizes), lambda at: RabbitPublication(route, b"", bytes(sizes[at]), f"id {at}", f"message {at}"), unheard
     )
 
 
@@ -25,6 +25,16 @@ def published(one):
 
 def codes(one):
     return [result and result.code for result in one.results]
+
+
+def test_r14_what_no_queue_gets_is_told_and_confirmed_if_it_is_not_mandatory():
+    unheard = []
+    one = flight(1, 1, route=Route("x", "t", mandatory=False, watched=True), unheard=unheard.append)
+    assert len(published(one)) == 2
+    one.returned("id 1", "312 NO_ROUTE")
+    one.confirmed(2, multiple=True)
+    assert codes(one) == [None, None]
+    assert [route.routing_key for route in unheard] == ["t"]
 
 
 def test_confirms_settle_one_or_all_up_to_a_number():
@@ -81,7 +91,7 @@ def test_a_return_for_nothing_that_is_outstanding_changes_nothing():
 
 def test_what_cannot_be_published_is_settled_when_it_is_its_turn():
     items = [REFUSAL, RabbitPublication(ROUTE, b"", b"", "id", "m"), REFUSAL]
-    one = BatchInFlight(3, items.__getitem__)
+    one = BatchInFlight(3, items.__getitem__, print)
     assert published(one) == ["id"]
     assert one.settled == 2
     one.confirmed(1, multiple=False)
@@ -90,8 +100,8 @@ def test_what_cannot_be_published_is_settled_when_it_is_its_turn():
 
 
 def test_a_flight_of_nothing_is_over():
-    assert BatchInFlight(0, [].__getitem__).over
-    one = BatchInFlight(1, [REFUSAL].__getitem__)
+    assert BatchInFlight(0, [].__getitem__, print).over
+    one = BatchInFlight(1, [REFUSAL].__getitem__, print)
     assert not published(one)
     assert one.over
 

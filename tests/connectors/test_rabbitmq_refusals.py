@@ -3,6 +3,7 @@
 import pytest
 
 from correlator.events import Headers, Message, Outgoing
+from correlator.reliability import Reliability
 from correlator.settings import SenderSettings
 from correlator.testing.contract import bodies, take, tokens
 from tests.connectors.rabbit import codes, drained, lost, opened, outgoing, receiver, sender
@@ -64,6 +65,18 @@ def test_175_a_topic_without_subscribers(rabbit: RabbitServer, options, code):
     settings = SenderSettings(id="s", connection="rabbit", destination="topic:unheard", options=options)
     with opened(rabbit.connection().sink(settings)) as sink:
         assert codes(sink.send([Outgoing(1, "life", "topic:unheard", Message(b"1"))])) == [code]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_r14_a_reliable_sender_warns_once_of_a_topic_without_subscribers(rabbit: RabbitServer, caplog, own):
+    destinations = {"destination": "topic:silent"} if own else {}
+    for reliability in (Reliability.BEST_EFFORT, Reliability.AT_LEAST_ONCE):
+        settings = SenderSettings(id="s", connection="rabbit", reliability=reliability, **destinations)
+        with opened(rabbit.connection().sink(settings)) as sink:
+            for number in range(1, 4):
+                assert codes(sink.send([Outgoing(number, "life", "topic:silent", Message(b"1"))])) == [None]
+    (told,) = caplog.messages
+    assert told.startswith("senders.s: nobody gets messages: no queue is bound to exchange 'amq.topic' for 'silent'")
 
 
 def test_176_a_full_queue_refuses(rabbit: RabbitServer):

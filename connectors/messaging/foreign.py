@@ -1,10 +1,11 @@
 """Converts objects of other libraries, which have body and properties, to messages."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
+from connectors import kinds
 from correlator.errors import UsageError
 from correlator.events import Headers, Message, PropertyValue
 
@@ -23,7 +24,11 @@ class ForeignMessage(Protocol):
 
     @property
     def body(self) -> Any:
-        """The body. Bytes stay as they are, text becomes UTF-8, `None` becomes empty, any other value becomes JSON."""
+        """The body. Bytes stay as they are, and `None` is an empty body.
+
+        A text, a mapping and a list make a message of the kind text, map or stream (`connectors.kinds`). Other values,
+        and mappings and lists that these kinds cannot hold, become JSON of the kind text.
+        """
         ...
 
     @property
@@ -47,9 +52,10 @@ def converted(message: ForeignMessage) -> Message:
             what = f"a {type(message).__name__} has no '{name}'"
             raise UsageError("E7504", "send", what, "An object with body and properties")
     key = _plain(_read(message, "key"))
+    content = _content(_read(message, "body"))
     return Message(
-        _body(_read(message, "body")),
-        _properties(_read(message, "properties")),
+        content.body,
+        {**_properties(_read(message, "properties")), **content.properties},
         key if isinstance(key, str) else None,
         None,
         _headers(_read(message, "headers")),
@@ -64,15 +70,28 @@ def _read(owner: object, name: str) -> Any:
         return None
 
 
-def _body(value: Any) -> bytes:
+def _content(value: Any) -> Message:
+    """The body and its kind. An empty body of the kind bytes if it cannot be converted."""
     if value is None:
-        return b""
+        return Message(b"")
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    try:
-        return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
-    except _UNCONVERTIBLE:
-        return b""
+        return Message(bytes(value))
+    for make in _kinds_for(value):
+        try:
+            return make(value)
+        except UsageError:
+            continue
+    return Message(b"")
+
+
+def _kinds_for(value: Any) -> tuple[Callable[[Any], Message], ...]:
+    if isinstance(value, str):
+        return (kinds.text_message,)
+    if isinstance(value, Mapping):
+        return kinds.map_message, kinds.data_message
+    if isinstance(value, list | tuple):
+        return kinds.stream_message, kinds.data_message
+    return (kinds.data_message,)
 
 
 def _properties(given: Any) -> dict[str, PropertyValue]:

@@ -6,10 +6,12 @@ import math
 import sys
 import time
 import weakref
+from collections import OrderedDict
 from queue import SimpleQueue
 
 import pytest
 
+from connectors import kinds
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
@@ -401,9 +403,13 @@ class OverEveryBroker:
 
     def test_r13_a_foreign_message_arrives(self, world, session):
         queue = world.queue()
-        send(session, queue, [Foreign("Grüße", {"n": 1, "text": "ü"})])
-        (message,) = receive(session.create_consumer(queue), 1)
-        assert (message.body.decode(), message.properties) == ("Grüße", {"n": 1, "text": "ü"})
+        bodies_ = ["Grüße", {"n": 1, "text": "ü"}, [1, "ü", None], b"\xff"]
+        send(session, queue, [Foreign(body, {"n": 1, "text": "ü"}) for body in bodies_])
+        text, entries, stream, raw = receive(session.create_consumer(queue), 4)
+        found = [kinds.text_of(text), kinds.map_of(entries), kinds.stream_of(stream), raw.body]
+        assert found == bodies_
+        assert all(one.properties["n"] == 1 and one.properties["text"] == "ü" for one in (text, entries, stream, raw))
+        assert kinds.kind_of(raw) == "bytes"
 
     def test_a_topic_keeps_messages_for_a_subscription(self, world, connection):
         topic = world.queue().replace("queue:", "topic:")
@@ -723,11 +729,7 @@ LOOP.append(LOOP)
         (b"x", b"x"),
         (bytearray(b"x"), b"x"),
         (memoryview(b"x"), b"x"),
-        ("Grüße", "Grüße".encode()),
         (None, b""),
-        ({"a": 1}, b'{"a":1}'),
-        ([1, "b"], b'[1,"b"]'),
-        (5, b"5"),
         (object(), b""),
         (LOOP, b""),
         ("\ud800", b""),
@@ -735,6 +737,26 @@ LOOP.append(LOOP)
 )
 def test_r13_bodies_are_converted_and_what_cannot_be_is_ignored(body, bytes_):
     assert as_sent(Foreign(body, {"n": 1})).message == Message(bytes_, {"n": 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "make"),
+    [
+        ("Grüße", kinds.text_message),
+        ("", kinds.text_message),
+        ({"a": 1, "b": None, "c": b"\xff"}, kinds.map_message),
+        (OrderedDict(a=1), kinds.map_message),
+        ({}, kinds.map_message),
+        ([1, "b", True], kinds.stream_message),
+        ((), kinds.stream_message),
+        ({"a": [1]}, kinds.data_message),
+        ({1: "a"}, kinds.data_message),
+        ([{"a": 1}], kinds.data_message),
+        (5, kinds.data_message),
+    ],
+)
+def test_r13_texts_maps_and_streams_are_of_their_kind_and_other_data_is_json(body, make):
+    assert as_sent(Foreign(body, {"n": 1})).message == make(body, {"n": 1})
 
 
 def test_r13_a_body_that_cannot_be_unpacked_is_ignored():

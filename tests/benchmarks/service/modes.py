@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from connectors.messaging import AcknowledgeMode
 from tests.benchmarks.service.peer import BrokerPeer
-from tests.benchmarks.service.report import Row, Spread, Table, spread
+from tests.benchmarks.service.report import Row, Spread, Table, ratios, spread
 from tests.benchmarks.service.session_client import SETTLED_BY_PROGRAM
 
 _BATCHES = (1, 100)
@@ -19,13 +19,19 @@ class _Case(NamedTuple):
     delivery: str
 
 
+_USUAL = _Case(AcknowledgeMode.AUTO, 1, "persistent")
+"""The case to which the others are compared."""
+_Found = dict[tuple[_Case, str], list[tuple[float, float]]]
+
+
 def measure(peers: Sequence[BrokerPeer], messages: int, rounds: int) -> Table:
     """Each session sends in its own mode, and receives in it what was sent. Modes that are not offered have no figures.
 
-    In modes in which the session settles by itself, a batch matters for sending only.
+    In modes in which the session settles by itself, a batch matters for sending only. The ratios are those to single
+    persistent messages in mode AUTO, of the same round.
     """
     cases = [_Case(*case) for case in product(AcknowledgeMode, _BATCHES, _DELIVERIES)]
-    found: dict[tuple[_Case, str], list[tuple[float, float]]] = {}
+    found: _Found = {}
     for number in range(rounds):
         for case in cases if number % 2 else reversed(cases):
             for peer in peers:
@@ -36,8 +42,11 @@ def measure(peers: Sequence[BrokerPeer], messages: int, rounds: int) -> Table:
         Row(_name(case), [cell for peer in peers for cell in _cells(case, found.get((case, peer.name)))])
         for case in cases
     ]
+    compared = [
+        Row(_name(case), [cell for peer in peers for cell in _compared(peer.name, case, found)]) for case in cases
+    ]
     title = f"by mode, batch and delivery mode, medians of {rounds} rounds of {messages} messages, ten times as many in batches"
-    return Table(title, columns, rows)
+    return Table(title, columns, rows, compared)
 
 
 def _rates(peer: BrokerPeer, case: _Case, messages: int) -> tuple[float, float]:
@@ -51,6 +60,16 @@ def _cells(case: _Case, rates: Sequence[tuple[float, float]] | None) -> Sequence
     if rates is None:
         return None, None
     sends, receives = (spread(values) for values in zip(*rates, strict=True))
+    return sends, receives
+
+
+def _compared(peer: str, case: _Case, found: _Found) -> Sequence[Spread | None]:
+    if (case, peer) not in found:
+        return None, None
+    sends, receives = (
+        ratios([rates[at] for rates in found[case, peer]], [rates[at] for rates in found[_USUAL, peer]])
+        for at in (0, 1)
+    )
     return sends, receives
 
 

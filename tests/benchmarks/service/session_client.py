@@ -27,12 +27,17 @@ SILENCE_S = 2.5
 _TIMEOUT_S = 60.0
 _CONFIRMED = Message(BODY, headers=Headers(persistent=True))
 _FLEETING = Message(BODY, headers=Headers(persistent=False))
-SETTLED_BY_PROGRAM = frozenset({AcknowledgeMode.CLIENT, AcknowledgeMode.CLIENT_INDIVIDUAL, AcknowledgeMode.TRANSACTED})
+_BY_ONE = frozenset({AcknowledgeMode.CLIENT, AcknowledgeMode.CLIENT_CUMULATIVE})
+"""Modes in which the acknowledgement of the last message covers all."""
+SETTLED_BY_PROGRAM = _BY_ONE | {AcknowledgeMode.CLIENT_INDIVIDUAL, AcknowledgeMode.TRANSACTED}
 """In all other modes a session settles by itself."""
 
 
 def produce_in(connection: Connection, count: int, batch: int, mode: str, delivery: str = "persistent") -> Answer:
-    """A batch of a session with transactions is a transaction, else messages that are sent without waiting for each."""
+    """A batch of a session with transactions is a transaction, else messages that are sent without waiting for each.
+
+    It ends when the broker has all messages, also those that were sent without waiting.
+    """
     message = _CONFIRMED if delivery == "persistent" else _FLEETING
     with connection.create_session(AcknowledgeMode(mode)) as session:
         producer = session.create_producer(DESTINATION)
@@ -47,6 +52,7 @@ def produce_in(connection: Connection, count: int, batch: int, mode: str, delive
                 producer.send(message)
             else:
                 _send_together(producer, message, size)
+        producer.close()
         return begin, now()
 
 
@@ -82,7 +88,7 @@ def settle(session: Session, mode: AcknowledgeMode, taken: list[Message]) -> Non
     """What the program does in this mode when it has handled a batch."""
     if mode is AcknowledgeMode.TRANSACTED:
         session.commit()
-    elif mode is AcknowledgeMode.CLIENT:
+    elif mode in _BY_ONE:
         session.acknowledge(taken[-1])
     elif mode in SETTLED_BY_PROGRAM:
         for message in taken:

@@ -42,6 +42,9 @@ def test_measurements_have_a_figure_for_all_that_was_asked_for(tmp_path, capsys)
     modes = {row["name"]: row["sqlite, receive/s"] for row in found["modes"][0]["rows"]}
     assert len(modes) == 4 * len(AcknowledgeMode)
     assert modes["AUTO, 1, persistent"]["median"] > 0
+    compared = {row["name"]: row["sqlite, send/s"]["median"] for row in found["modes"][0]["ratios"]}
+    assert compared.keys() == modes.keys()
+    assert compared["AUTO, 1, persistent"] == 1
     assert "batches: 80 persistent messages in batches of 100" in capsys.readouterr().out
 
 

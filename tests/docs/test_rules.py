@@ -132,6 +132,19 @@ def test_every_rule_is_named_by_a_test():
     assert [number for number in _DEFINED.findall(PAGE.read_text("utf-8")) if number not in named] == []
 
 
+def test_every_rule_of_sessions_is_named_by_the_name_of_a_test():
+    """A user who looks for the proof of a row finds the function by its name."""
+    named = {
+        rule
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for function in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+        for rule in in_names(function)
+    }
+    wanted = [number for number in _DEFINED.findall(PAGE.read_text("utf-8")) if number[0] in "QRS"]
+    assert len(wanted) > 60
+    assert [number for number in wanted if number not in named] == []
+
+
 def after_docstring(text: str) -> str:
     """A module without its own docstring."""
     body = ast.parse(text).body

@@ -228,7 +228,11 @@ OTHERS = {
     "header": Written(of_kind("header"), "Message", None),
     "made persistent": Written(PASSING, "BytesMessage", "31"),
 }
-BEST_EFFORTS = {"passing": Written(PASSING, "BytesMessage", "31")}
+DELAY_MS = 500
+BEST_EFFORTS = {
+    "passing": Written(PASSING, "BytesMessage", "31"),
+    "delayed": Written(Message(b"1", headers=Headers(delivery_delay_ms=DELAY_MS)), "BytesMessage", "31"),
+}
 WRITTEN = {**TEXTS, **OTHERS, **BEST_EFFORTS}
 
 # --- the exchange ---
@@ -573,6 +577,11 @@ def test_s3_3_s3_4_s3_5_headers_in_java(namespace, seen, places, place):
     assert in_java["expiration"] == in_java["timestamp"] + ONE_HOUR_MS
     assert in_java["timestamp"] == in_java["delivery_time"]
     assert time.time() * 1000 - 600_000 < in_java["timestamp"] <= time.time() * 1000
+
+
+def test_s3_3_a_delayed_message_has_its_delivery_time_in_java(seen, places):
+    in_java = seen.java[places.written]["delayed"]
+    assert in_java["delivery_time"] == in_java["timestamp"] + DELAY_MS
 
 
 def test_s3_3_other_headers_in_java(seen, places):

@@ -28,14 +28,18 @@ class Access:
         shared: whether several sources and sinks use it, so that `leave` keeps the link open.
         client: registers the client that it belongs to before a link opens, if that is necessary; returns the id of the
             client's row. By default it belongs to none. The client lives as long as this link does, or longer.
+        auto_create: whether its use of a destination that does not exist makes it.
 
     Attributes:
         is_sqlite: whether the database is a file.
         bells: wake consumers of this and other processes.
     """
 
-    def __init__(self, store: str, *, shared: bool = False, client: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, store: str, *, shared: bool = False, client: Callable[[], int] = lambda: 0, auto_create: bool = True
+    ) -> None:
         self.store = store
+        self.auto_create = auto_create
         self.client = client
         self.is_sqlite = is_sqlite(store)
         self.bells = bells(store)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import count
 
 from connectors.embedded.content import encode
-from connectors.embedded.destinations import is_reserved
+from connectors.embedded.destinations import HOW_TO_CREATE, is_reserved, is_temporary
 from connectors.embedded.limits import Refusal
 from connectors.embedded.sending import of_one_life
 from connectors.embedded.storing import NewMessage
@@ -95,8 +95,10 @@ class Composer:
         return self.refused(out, "E8108", what, "ack_timeout_ms of the connection limits the wait")
 
     def gone(self, out: Outgoing) -> SendRejected:
-        """The error of a message to a temporary destination that is gone."""
-        return self.refused(out, "E8101", f"the temporary destination {out.destination} has ended")
+        """The error of a message to a destination that does not exist."""
+        if is_temporary(out.destination):
+            return self.refused(out, "E8101", f"the temporary destination {out.destination} has ended")
+        return self.refused(out, "E8101", f"there is no destination {out.destination}", HOW_TO_CREATE)
 
     def _time(self, out: Outgoing, name: str, value: int | None) -> int:
         if value is not None and value < 0:

@@ -20,7 +20,7 @@ from connectors.embedded.source import EmbeddedSource
 from correlator.connector import Features, Order
 from correlator.errors import ConfigError, ConnectionLost, StoreError
 from correlator.events import Message
-from correlator.options import check_options, text_option, whole_option
+from correlator.options import check_options, flag_option, text_option, whole_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.storage.database import location, parse, reading
 from correlator.storage.sqlite import NO_DATABASE
@@ -40,6 +40,9 @@ class EmbeddedConnection:
 
     Option `ack_timeout_ms`: how long a session waits for room in a full destination with the limit behavior
     FLOW_CONTROL; 0, the default, for without limit.
+
+    Option `auto_create`: whether a message or consumer makes the destination that it names; the default is true.
+    Otherwise it must have been created.
     """
 
     features = Features(
@@ -53,10 +56,11 @@ class EmbeddedConnection:
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"
-        check_options(where, settings.options, ("store", "ack_timeout_ms"))
+        check_options(where, settings.options, ("store", "ack_timeout_ms", "auto_create"))
         self._name = name
         self._store = _store_url(where, text_option(where, settings.options, "store", DEFAULT_STORE))
         self._ack_timeout_ms = whole_option(where, settings.options, "ack_timeout_ms", 0, MOST_TIMEOUT_MS, least=0)
+        self._auto_create = flag_option(where, settings.options, "auto_create", default=True)
         if not self._store.startswith("sqlite:"):
             self.features = replace(self.features, notices_loss_within_s=NOTICES_LOST_SESSION_WITHIN_S)
 
@@ -66,16 +70,17 @@ class EmbeddedConnection:
         The selector applies to a queue. From a subscription the consumer takes every message, since the subscription is
         the receiver's own.
         """
-        return make_source(Access(self._store), receiver)
+        return make_source(Access(self._store, auto_create=self._auto_create), receiver)
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
         """A producer. It stores every message durably, also one that says that it is not persistent."""
-        return make_sink(Access(self._store), sender)
+        return make_sink(Access(self._store, auto_create=self._auto_create), sender)
 
     def attach(self, client_id: str | None) -> EmbeddedClient:
         """Register a connection of a program; see `correlator.connector.MessageService`."""
         where = f"connections.{self._name}"
-        return EmbeddedClient(where, self._store, client_id, self.features, self._ack_timeout_ms / 1000)
+        timeout_s = self._ack_timeout_ms / 1000
+        return EmbeddedClient(where, self._store, client_id, self.features, timeout_s, auto_create=self._auto_create)
 
     def administration(self) -> EmbeddedAdministration:
         """What an administrator can do; see `correlator.connector.Administered`."""

@@ -102,6 +102,8 @@ TEMPORARY = "mq.tmp."
 """How the names of temporary destinations begin, after the kind."""
 DEAD_MESSAGES = "queue:mq.sys.dmq"
 """The dead message queue, which is always there."""
+HOW_TO_CREATE = "Create it: correlator broker create"
+"""What to do about a destination that does not exist and is not made by its use."""
 
 
 class Destination(NamedTuple):

@@ -39,7 +39,7 @@ def of_one_life(source: str) -> str:
 
 
 class NoSuchDestination(Exception):
-    """A message goes to a temporary destination that is gone."""
+    """A message goes to a destination that does not exist, and that is not made for it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,6 +58,7 @@ class Terms:
         whole: whether all messages must be stored in this transaction.
         moves: whether the messages are moved, so that each must find a subscription that wants it.
         only: the name of the subscriptions that get them; "" for all.
+        makes: whether a destination that does not exist is made.
         placed: destinations of the traced messages that were put there, by message id; `store` adds to it.
     """
 
@@ -68,6 +69,7 @@ class Terms:
     whole: bool = False
     moves: bool = False
     only: str = ""
+    makes: bool = True
     placed: dict[str, str] = field(default_factory=dict)
 
     def tell_stored(self) -> None:
@@ -103,14 +105,16 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
         What became of them if not all are stored.
 
     Raises:
-        NoSuchDestination: a temporary destination is gone.
+        NoSuchDestination: the destination does not exist; it is a temporary one, or `terms` do not let it be made.
         Crowded: the transaction must be done again.
     """
     alone = name in terms.nearly_full
     drawn = storing.draw(connection, name, len(entries), lazy=terms.lazy, alone=alone)
     if clients.has_ended(connection, name, terms.lives):
         raise NoSuchDestination(name)
-    there = destinations.ensure(connection, name)
+    there = destinations.ensure(connection, name) if terms.makes else destinations.find(connection, name)
+    if there is None:
+        raise NoSuchDestination(name)
     if there.stops_producers:
         return Verdict(waiting=list(range(len(entries))))
     sources = _sources(connection, there.id, entries)

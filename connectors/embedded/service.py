@@ -51,16 +51,25 @@ class EmbeddedClient:
         client_id: its client id, if it has one.
         features: those of the connection.
         ack_timeout_s: how long its sessions wait for room in a full destination; 0 for without limit.
+        auto_create: whether the use of a destination that does not exist makes it.
     """
 
     def __init__(
-        self, where: str, store: str, client_id: str | None, features: Features, ack_timeout_s: float = 0.0
+        self,
+        where: str,
+        store: str,
+        client_id: str | None,
+        features: Features,
+        ack_timeout_s: float = 0.0,
+        *,
+        auto_create: bool = True,
     ) -> None:
         self.where = where
         self.store = store
         self.client_id = client_id
         self.features = features
         self.ack_timeout_s = ack_timeout_s
+        self.auto_create = auto_create
         self._access = Access(store, shared=True)
         self._turn = threading.RLock()
         self._link: DatabaseLink | None = None
@@ -137,7 +146,7 @@ class EmbeddedSession:
         self.features = client.features
         self._client = client
         self._where = client.where
-        self._access = Access(client.store, shared=True, client=client.registered)
+        self._access = Access(client.store, shared=True, client=client.registered, auto_create=client.auto_create)
         self._bell = f"session {uuid.uuid4().hex}"
         self._sources: WeakSet[EmbeddedSource] = WeakSet()
         self._composer = Composer(client.where, lasting=True, passing=True)
@@ -237,11 +246,12 @@ class EmbeddedSession:
         *,
         lazy: bool,
     ) -> Terms:
-        terms = Terms(link, self._rooms.nearly_full, lazy, whole=True)
+        terms = Terms(link, self._rooms.nearly_full, lazy, whole=True, makes=self._access.auto_create)
         wanted: dict[str, list[NewMessage]] = {}
         for out, entry in entries:
             wanted.setdefault(out.destination, []).append(entry)
-        sending.make_missing(connection, wanted)
+        if terms.makes:
+            sending.make_missing(connection, wanted)
         # In the order of the names, so that two sessions never wait for each other's destinations.
         for destination in sorted(wanted):
             sent = [out for out, _ in entries if out.destination == destination]

@@ -83,10 +83,12 @@ class EmbeddedSink:
         lazy = not any(entry.persistent for entries in wanted.values() for _, entry in entries)
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
-        terms = Terms(self._link, self._rooms.nearly_full, lazy, waits=self._is_of_engine)
+        makes = self._access.auto_create
+        terms = Terms(self._link, self._rooms.nearly_full, lazy, waits=self._is_of_engine, makes=makes)
 
         def store(connection: Connection) -> None:
-            sending.make_missing(connection, wanted)
+            if makes:
+                sending.make_missing(connection, wanted)
             # In the order of the names, so that two sinks never wait for each other's destinations.
             for destination in sorted(wanted):
                 places, entries = zip(*wanted[destination], strict=True)

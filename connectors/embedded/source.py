@@ -99,7 +99,7 @@ class EmbeddedSource:
         self._is_active = False
         link = self._access.connect(self._where)
         try:
-            wanted = self._wanted._replace(client=self._access.client())
+            wanted = self._wanted._replace(client=self._access.client(), makes=self._access.auto_create)
             with self._access.transaction(self._where, link) as connection:
                 self._holder = subscribing.subscribe(connection, self._receiver.destination, wanted, link)
                 link.live(str(self._holder.consumer))

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from connectors.embedded import consumers, destinations
 from connectors.embedded.claiming import Holder
 from connectors.embedded.consumers import Consumer, Lives
-from connectors.embedded.destinations import Destination, Subscription
+from connectors.embedded.destinations import HOW_TO_CREATE, Destination, Subscription
 from connectors.embedded.properties import UNLIMITED
 from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import ConnectionLost, UsageError, quoted
@@ -26,6 +26,7 @@ class Wanted(NamedTuple):
         keeps_selector: whether an existing subscription keeps its own selector.
         client: the id of the row of the client; 0 for none.
         suspects_alone: see `claiming.Holder`.
+        makes: whether a destination that does not exist is made.
     """
 
     name: str
@@ -36,13 +37,15 @@ class Wanted(NamedTuple):
     keeps_selector: bool = True
     client: int = 0
     suspects_alone: bool = False
+    makes: bool = True
 
 
 def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -> Holder:
     """Register a consumer; makes destination and subscription if they are new.
 
     Raises:
-        ConnectionLost: `NO_SUCH_DESTINATION`, a temporary destination is gone; E7514, as below, for an engine.
+        ConnectionLost: `NO_SUCH_DESTINATION`, a temporary destination is gone, or the destination does not exist and is
+            not to be made; E7514, as below, for an engine.
         UsageError: E7514, the queue has as many active and backup consumers as it may; E7516, E7517 as
             `ServiceSession.subscriber`; E7521, a temporary destination of another client; E7522, a reserved name that
             the broker does not have.
@@ -54,6 +57,8 @@ def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -
             raise ConnectionLost(NO_SUCH_DESTINATION, name, "this temporary destination has ended")
         if destinations.is_reserved(name):
             raise UsageError("E7522", name, "the broker has no such destination", "", "Use another name")
+        if not wanted.makes:
+            raise ConnectionLost(NO_SUCH_DESTINATION, name, "there is no such destination", "", HOW_TO_CREATE)
         there = destinations.make(connection, name)
     elif there.client is not None and there.client != wanted.client:
         raise UsageError(

@@ -11,8 +11,9 @@ from connectors.embedded import EmbeddedConnection
 from connectors.messaging import ConnectionFactory, SendOptions
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.storage.database import reading
-from correlator.testing.contract import PATIENCE_S
+from correlator.testing.contract import PATIENCE_S, outgoing
 from correlator.testing.service import ServiceBroker
 from tests.connectors.test_messaging import (
     AUTO,
@@ -817,3 +818,46 @@ def test_a_delayed_message_comes_when_its_time_has_come(service):
     (later,) = receive(consumer, 1)
     assert time.monotonic() - begin >= 0.1
     assert later.headers.delivery_time >= later.headers.timestamp + 100
+
+
+# --- destinations that are not made by their use ---
+
+
+def test_without_auto_create_only_what_was_created_is_used(tmp_path):
+    options = {"store": f"sqlite:///{tmp_path}/broker.db", "auto_create": False}
+    broker = EmbeddedConnection("c", ConnectionSettings(type="embedded", options=options))
+    broker.create("queue:made")
+    with ConnectionFactory(EmbeddedConnection, options).create_connection() as connection:
+        session, transacted = connection.create_session(), connection.create_session(TRANSACTED)
+        with pytest.raises(
+            ConnectionLost, match="^E7010 queue:new: there is no such destination. Create it: correlator"
+        ):
+            session.create_consumer("queue:new")
+        with pytest.raises(
+            SendRejected, match="^E8101 .*there is no destination queue:new. Create it: correlator broker"
+        ):
+            session.create_producer("queue:new").send(Message(b"x"))
+        for destination in ("queue:made", "queue:new"):
+            transacted.create_producer(destination).send(Message(b"x"))
+        with pytest.raises(SendRejected, match="^E8101"):
+            transacted.commit()
+        send(session, "queue:made", numbered(1))
+        assert bodies(receive(session.create_consumer("queue:made"), 1)) == ["1"]
+        assert session.create_consumer(session.create_temporary_queue()).receive(0) is None
+    assert broker.queues() == ["queue:made", "queue:mq.sys.dmq"]
+
+
+def test_without_auto_create_engines_wait_for_a_destination(tmp_path):
+    options = {"store": f"sqlite:///{tmp_path}/broker.db", "auto_create": False}
+    broker = EmbeddedConnection("c", ConnectionSettings(type="embedded", options=options))
+    source = broker.source(ReceiverSettings(id="r", connection="c", destination="queue:q"))
+    sink = broker.sink(SenderSettings(id="s", connection="c"))
+    with pytest.raises(ConnectionLost, match="^E7010"):
+        source.connect()
+    sink.connect()
+    (refused,) = sink.send(outgoing("queue:q", [b"x"]))
+    assert refused.code == "E8101"
+    broker.create("queue:q")
+    source.connect()
+    source.close()
+    sink.close()

@@ -36,7 +36,7 @@ class PostgresServer:
 
     def __init__(self, *, settings: Sequence[str] = (), original: "PostgresServer | None" = None) -> None:
         install_postgres()
-        self.password = original.password if original else secrets.token_hex(8)
+        self.password: str = original.password if original else secrets.token_hex(8)
         self.port = free_port()
         self._settings = settings
         self._directory = Path(tempfile.mkdtemp(prefix="correlator-postgres-"))

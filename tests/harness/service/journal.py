@@ -1,0 +1,197 @@
+"""The journal of a run: what processes asked of the broker, what it answered, and what they were given.
+
+An event is one `write` to a file that is opened for appending. So what a process has written survives its death by a
+kill, and the events of all processes have one order.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from correlator.errors import CorrelatorError
+
+Copy = tuple[str, str]
+"""A message in one place: `queue:NAME` or `topic:NAME/SUBSCRIPTION`, and the name of the message."""
+
+
+class Sending(msgspec.Struct, frozen=True, array_like=True):
+    """A message that a program sends; `name` is its body. The times are 0 if it has none."""
+
+    name: str
+    destination: str
+    persistent: bool = True
+    priority: int = 4
+    lives_ms: int = 0
+    delay_ms: int = 0
+    is_even: bool = True
+
+
+class Born(msgspec.Struct, frozen=True, array_like=True, tag="born"):
+    """A process begins to use the broker."""
+
+    at: int
+    life: int
+    role: str
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """A process has ended by itself, after it has closed everything."""
+
+    at: int
+    life: int
+
+
+class Restarted(msgspec.Struct, frozen=True, array_like=True, tag="restarted"):
+    """Every process is dead, so whoever opens the broker next starts it."""
+
+    at: int
+    life: int = 0
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
+    """A process begins a call.
+
+    Attributes:
+        op: its number within the process.
+        call: what it is.
+        sends: the messages that it sends.
+        settles: the messages that it acknowledges.
+        name: of a transaction; the place of a purge; the name of a consumer.
+        commits: whether a prepared transaction is to be carried out.
+    """
+
+    at: int
+    life: int
+    op: int
+    call: str
+    sends: list[Sending] = []
+    settles: list[Copy] = []
+    name: str = ""
+    commits: bool = True
+
+
+class Answered(msgspec.Struct, frozen=True, array_like=True, tag="answered"):
+    """A call has returned: `code` is that of its error, "" if it succeeded; `ids` are those of sent messages."""
+
+    at: int
+    life: int
+    op: int
+    code: str = ""
+    ids: list[str] = []
+
+
+class Got(msgspec.Struct, frozen=True, array_like=True, tag="got"):
+    """A session hands a message to the program; in mode AUTO it acknowledges the message right after this.
+
+    Attributes:
+        op: the call of `receive` under way.
+        mode: the mode of the session.
+        place: where the message was.
+        name: of the message.
+        message_id, redelivered, count: its headers.
+        reason, origin: why it is dead, and where it was before.
+        dead_count: how often it had been delivered when it died.
+    """
+
+    at: int
+    life: int
+    op: int
+    mode: str
+    place: str
+    name: str
+    message_id: str
+    redelivered: bool
+    count: int
+    reason: str = ""
+    origin: str = ""
+    dead_count: int = 0
+
+
+Event = Born | Ended | Restarted | Asked | Answered | Got
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_SIZE = 4
+
+
+def encoded(event: Event) -> bytes:
+    """An event as it is written."""
+    return _encoder.encode(event)
+
+
+def decoded(content: bytes) -> Event:
+    """The event of `encoded`."""
+    return _decoder.decode(content)
+
+
+class Journal:
+    """What one process writes. Its threads may share it.
+
+    Args:
+        write: keeps an encoded event for good before it returns.
+        life: the number of the process.
+    """
+
+    def __init__(self, write: Callable[[bytes], object], life: int) -> None:
+        self.life = life
+        self._write = write
+        self._ops = itertools.count(1)
+
+    def add(self, event: Event) -> None:
+        """Write an event."""
+        self._write(encoded(event))
+
+    def ask(
+        self,
+        call: str,
+        sends: Sequence[Sending] = (),
+        settles: Sequence[Copy] = (),
+        name: str = "",
+        *,
+        commits: bool = True,
+    ) -> int:
+        """Note that a call begins; returns its number."""
+        op = next(self._ops)
+        self.add(Asked(now(), self.life, op, call, list(sends), list(settles), name, commits))
+        return op
+
+    def answer(self, op: int, code: str = "", ids: Sequence[str] = ()) -> None:
+        """Note that a call has returned."""
+        self.add(Answered(now(), self.life, op, code, list(ids)))
+
+    def do(self, op: int, call: Callable[[], object]) -> str:
+        """Make a call that has been noted, and note its answer; returns the code of its error, "" if it succeeds."""
+        try:
+            result = call()
+        except CorrelatorError as error:
+            self.answer(op, error.code)
+            return error.code
+        self.answer(op, ids=[result] if isinstance(result, str) else [])
+        return ""
+
+
+def now() -> int:
+    """Nanoseconds of a clock that all processes share."""
+    return time.monotonic_ns()
+
+
+def appending(path: Path) -> Callable[[bytes], object]:
+    """Writes events to the file of a run."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return lambda content: os.write(descriptor, len(content).to_bytes(_SIZE, "big") + content)
+
+
+def read(path: Path) -> list[Event]:
+    """All events of a file, in the order of their times."""
+    return sorted(_events(path.read_bytes()), key=lambda event: event.at) if path.exists() else []
+
+
+def _events(content: bytes) -> Iterator[Event]:
+    at = 0
+    while at < len(content):
+        begin = at + _SIZE
+        at = begin + int.from_bytes(content[at:begin], "big")
+        yield decoded(content[begin:at])

@@ -1,0 +1,157 @@
+"""One process of a run: forked from one that has imported everything, it lives for milliseconds.
+
+It dies before or after a statement of SQL, before a call that changes a file, or when its time is over.
+"""
+
+import gc
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import msgspec
+from sqlalchemy import Connection, Engine, event
+
+from connectors.embedded import administrator, source, sweeping
+from connectors.embedded.sql import Sql
+from connectors.messaging import housekeeping, intake
+from correlator.storage.dialects import Statement
+from correlator.testing.syscalls import library
+from correlator.testing.syscalls.library import Action, CallFault
+from tests.harness.service.journal import Born, Ended, Journal, appending, now
+from tests.harness.service.roles import Worker
+
+JOURNAL = "journal"
+LOG = "log"
+BROKEN = 70
+"""Exit status of a process that an error ended which no program may meet."""
+SHORT_S = 0.05
+
+
+class Death(msgspec.Struct, frozen=True):
+    """When a process dies; at most one of these is above 0.
+
+    Attributes:
+        statement: before this statement, or after it, counted from 1; a commit counts, too.
+        after: whether it dies after the statement.
+        call: before this call that changes a file, counted from 1.
+        after_ms: after so many milliseconds.
+    """
+
+    statement: int = 0
+    after: bool = False
+    call: int = 0
+    after_ms: int = 0
+
+    @property
+    def kind(self) -> str:
+        """How it is counted."""
+        return "statement" if self.statement else "call" if self.call else "time"
+
+
+def shorten_waits() -> None:
+    """Let what only passes time take little of it."""
+    source.LOOK_S = SHORT_S
+    vars(source)["_REAP_S"] = 4 * SHORT_S
+    sweeping.INTERVAL_S = 2 * SHORT_S
+    intake.IDLE_S = 2 * SHORT_S
+    vars(housekeeping)["_TICK_S"] = SHORT_S
+    assert administrator
+
+
+def warm_up() -> None:
+    """Compile all statements, so that no process has to."""
+    for one in [found for found in gc.get_objects() if isinstance(found, Sql)]:
+        for dialect in ("sqlite", "postgresql"):
+            one._of(SimpleNamespace(dialect=SimpleNamespace(name=dialect)))  # type: ignore[arg-type]
+    gc.collect()
+    gc.freeze()
+
+
+def fork(directory: Path, work: Callable[[], None]) -> int:
+    """Run a function in a new process, which then ends; returns its process id."""
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        _be(directory, work)
+    return child
+
+
+def _be(directory: Path, work: Callable[[], None]) -> NoReturn:
+    status = BROKEN
+    try:
+        descriptor = os.open(directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        logging.disable(logging.WARNING)
+        work()
+        status = 0
+    except BaseException:  # noqa: BLE001  # whatever it is, the judge finds the status and the log
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def start(
+    directory: Path, store: str, life: int, role: Callable[[Worker], None], seed: str, steps: int, death: Death | None
+) -> int:
+    """Start a process with a role; returns its process id."""
+
+    def live() -> None:
+        journal = Journal(appending(directory / JOURNAL), life)
+        journal.add(Born(now(), life, role.__name__))
+        worker = Worker(store, life, journal, random.Random(seed), steps)
+        worker.watch()
+        arm(directory, death)
+        role(worker)
+        journal.add(Ended(now(), life))
+
+    return fork(directory, live)
+
+
+def arm(directory: Path, death: Death | None) -> None:
+    """Let this process die as planned."""
+    if death is None:
+        return
+    if death.after_ms:
+        signal.setitimer(signal.ITIMER_REAL, death.after_ms / 1000)
+    elif death.call:
+        library.arm(directory, fault=CallFault(action=Action.KILL, at=death.call))
+    else:
+        _count_statements(death)
+
+
+def _count_statements(death: Death) -> None:
+    run, fetch = Statement.run, Statement.fetch
+    counting = threading.Lock()
+    counted = 0
+
+    def at(*, after: bool) -> None:
+        nonlocal counted
+        with counting:
+            counted += not after
+            if counted == death.statement and after is death.after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted_run(self: Statement, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+        at(after=False)
+        result = run(self, connection, rows)
+        at(after=True)
+        return result
+
+    def counted_fetch(self: Statement, connection: Connection, values: Mapping[str, Any]) -> Sequence[Any]:
+        at(after=False)
+        result = fetch(self, connection, values)
+        at(after=True)
+        return result
+
+    Statement.run = counted_run  # type: ignore[method-assign]
+    Statement.fetch = counted_fetch  # type: ignore[method-assign]
+    event.listen(Engine, "commit", lambda _: at(after=False))

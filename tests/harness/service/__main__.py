@@ -13,8 +13,10 @@ from correlator.testing.files import write_json
 from correlator.testing.syscalls import library
 from tests.harness.jobs import shared
 from tests.harness.processes import environment
+from tests.harness.service import mutants
 from tests.harness.service.campaign import FileStores, ServerStores, ServiceFigures, Stores, campaign
 from tests.harness.service.life import shorten_waits, warm_up
+from tests.harness.service.power import PowerFigures, power
 from tests.servers import PostgresServer, running
 
 SERVER = "CORRELATOR_SERVICE_SERVER"
@@ -26,18 +28,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.harness.service", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--kills", type=int, help="run until so many processes were killed")
+    what.add_argument("--power", type=int, help="judge so many images of a disk that has lost its power")
+    what.add_argument("--mutants", nargs="*", metavar="NAME", help="hunt these deliberate bugs, or all")
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite", help="where the broker is")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--step", type=int, default=1, help="from one seed to the next")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds")
     parser.add_argument("--report", type=Path, help="write the figures to this file as JSON")
     arguments = parser.parse_args()
+    if arguments.jobs > 1 and arguments.kills is None:
+        parser.error("--jobs is for --kills")
     if arguments.jobs > 1:
         return _shared(arguments)
     if not library.preloaded():
         return _again_with_library(arguments.store)
+    if arguments.mutants is not None:
+        return mutants.command(arguments.report, arguments.mutants)
     shorten_waits()
     warm_up()
+    if arguments.power is not None:
+        return _report_power(power(arguments.power, seed=arguments.seed), arguments.report)
     stores: Stores = ServerStores(os.environ[SERVER]) if arguments.store == "postgres" else FileStores()
     return _report(campaign(arguments.kills, seed=arguments.seed, step=arguments.step, stores=stores), arguments.report)
 
@@ -60,6 +70,15 @@ def _report(figures: ServiceFigures, report: Path | None) -> int:
     if report is not None:
         write_json(report, figures)
     return 1 if figures.violations else 0
+
+
+def _report_power(figures: PowerFigures, report: Path | None) -> int:
+    for told in figures.told:
+        sys.stdout.write(f"{told}\n")
+    sys.stdout.write(figures.line() + "\n")
+    if report is not None:
+        write_json(report, figures)
+    return 1 if figures.bad else 0
 
 
 def _shared(arguments: argparse.Namespace) -> int:

@@ -49,16 +49,16 @@ class Stores(Protocol):
 
 
 class FileStores:
-    """SQLite files, copies of one."""
+    """SQLite files, copies of one, whose content is `content`."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
-            self._content = _made_in_child(Path(directory))
+            self.content = _made_in_child(Path(directory))
 
     def fresh(self, directory: Path) -> str:
         """See `Stores`."""
         path = directory / "broker.db"
-        files.write(path, [self._content])
+        files.write(path, [self.content])
         return f"sqlite:///{path}"
 
     def drop(self, store: str) -> None:
@@ -78,7 +78,7 @@ class ServerStores:
         self._template = self._name()
         self._do(f"CREATE DATABASE {self._template}")
         with tempfile.TemporaryDirectory() as directory:
-            _bury(fork(Path(directory), lambda: topology.make(self._url(self._template))))
+            bury(fork(Path(directory), lambda: topology.make(self._url(self._template))))
         self._wait_until_unused(self._template)
 
     def fresh(self, directory: Path) -> str:
@@ -114,7 +114,7 @@ class ServerStores:
 def _made_in_child(directory: Path) -> bytes:
     """The content of a broker that a process of its own has made: this one must stay without threads."""
     path = directory / "made"
-    _bury(fork(directory, lambda: files.write(path, [topology.template(directory)])))
+    bury(fork(directory, lambda: files.write(path, [topology.template(directory)])))
     return path.read_bytes()
 
 
@@ -192,14 +192,16 @@ class Run:
         store: the address of an empty broker.
         seed: decides everything.
         figures: where it counts.
+        cast: what processes do, and how often.
     """
 
-    def __init__(self, directory: Path, store: str, seed: int, figures: ServiceFigures) -> None:
+    def __init__(self, directory: Path, store: str, seed: int, figures: ServiceFigures, cast: roles.Cast) -> None:
         self._directory = directory
         self._store = store
         self._seed = seed
         self._rng = random.Random(f"service {seed}")
         self._figures = figures
+        self._cast = cast
         self._lives = 0
         self._kills = 0
         self._found: list[Violation] = []
@@ -235,7 +237,7 @@ class Run:
         while left or living:
             while left and len(living) < together:
                 left -= 1
-                role = self._rng.choices(list(roles.ROLES), list(roles.ROLES.values()))[0]
+                role = self._rng.choices(list(self._cast), list(self._cast.values()))[0]
                 death = None if spared or self._rng.random() < 0.15 else self._drawn_death()
                 living[self._start(role, death)] = role.__name__, death
             ended = self._one_of(set(living), deadline)
@@ -243,7 +245,7 @@ class Run:
                 self._found.append(Violation("STUCK", f"{[role for role, _ in living.values()]} did not end"))
                 for process in living:
                     os.kill(process, signal.SIGKILL)
-                    _bury(process)
+                    bury(process)
                 return
             for process, status in ended:
                 self._count(*living.pop(process), status)
@@ -311,14 +313,19 @@ class Run:
                 self._figures.kills += 1
                 self._figures.by_kind["restart"] += 1
             os.close(ends)
-            _bury(keeper)
+            bury(keeper)
 
     def _drain(self) -> None:
         self._lives += 1
-        self._end(partial(drain, self._directory, self._store, self._lives))
+        self._end(partial(drain, self._directory, self._store, self._lives, self._prepared()))
+
+    def _prepared(self) -> list[str]:
+        """The names of all transactions that somebody wanted to prepare."""
+        events = read(self._directory / JOURNAL)
+        return [one.name for one in events if isinstance(one, Asked) and one.call == "prepare"]
 
     def _end(self, work: Callable[[], None]) -> None:
-        status = _bury(fork(self._directory, work))
+        status = bury(fork(self._directory, work))
         if status:
             self._found.append(Violation("BROKEN", f"the end had status {status}: {self._last_line()}"))
 
@@ -356,21 +363,25 @@ def _status(process: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if found else None
 
 
-def _bury(process: int) -> int:
+def bury(process: int) -> int:
+    """Wait for the end of a process; returns its status, or the negative number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-def run_seed(seed: int, stores: Stores, figures: ServiceFigures) -> list[Violation]:
-    """One run; its directory stays if it fails."""
+def run_seed(
+    seed: int, stores: Stores, figures: ServiceFigures, cast: roles.Cast = roles.ROLES, *, keeps: bool = True
+) -> list[Violation]:
+    """One run; its directory stays if it fails, unless nothing is to be kept."""
     directory = Path(tempfile.mkdtemp(prefix="correlator-service-"))
     store = stores.fresh(directory)
-    found = Run(directory, store, seed, figures).run()
+    found = Run(directory, store, seed, figures, cast).run()
     figures.runs += 1
     if found:
         figures.violations += 1
         figures.by_violation.update({one.id for one in found})
         figures.found.append(FailedRun(seed, [str(one) for one in found[:6]], str(directory)))
-        return found
+        if keeps:
+            return found
     stores.drop(store)
     shutil.rmtree(directory)
     return found

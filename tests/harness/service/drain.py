@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from connectors.embedded.link import open_link
@@ -12,7 +12,7 @@ from connectors.messaging import AcknowledgeMode
 from connectors.messaging.consumer import Consumer
 from connectors.messaging.session import Session
 from tests.harness.service import roles, topology
-from tests.harness.service.journal import Asked, Born, Ended, Journal, appending, now, read
+from tests.harness.service.journal import Born, Ended, Journal, appending, now
 from tests.harness.service.life import JOURNAL
 from tests.harness.service.roles import Worker
 
@@ -24,13 +24,12 @@ _LEFT = (
 )
 
 
-def drain(directory: Path, store: str, life: int) -> None:
-    """End all prepared transactions, then take everything out; noted as what the process with this number gets."""
+def drain(directory: Path, store: str, life: int, names: Sequence[str]) -> None:
+    """End the prepared transactions with these names, then take everything out; noted as what the process with this number gets."""
     journal = Journal(appending(directory / JOURNAL), life)
     journal.add(Born(now(), life, "drain"))
     worker = Worker(store, life, journal, random.Random(), 0)
     worker.watch()
-    names = [one.name for one in read(directory / JOURNAL) if isinstance(one, Asked) and one.call == "prepare"]
     with worker.connect(topology.CLIENT_ID) as desk, worker.connect() as connection:
         own = desk.create_session(AcknowledgeMode.CLIENT)
         session = connection.create_session(AcknowledgeMode.CLIENT)

@@ -73,7 +73,6 @@ class Facts:
     roles: dict[int, str] = field(default_factory=dict)
     restarts: list[int] = field(default_factory=list)
     resolves: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
-    purges: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     drain: int = 0
     last_drain: list[Got] = field(default_factory=list)
 
@@ -144,8 +143,6 @@ def _ask(facts: Facts, asked: Asked) -> None:
         facts.returns[asked.life].append(asked.at)
     elif asked.call == "resolve":
         facts.resolves[asked.name].append(call)
-    elif asked.call == "purge":
-        facts.purges[asked.name].append(asked.at)
     for place, name in asked.settles:
         facts.settles[_unified(place), name].append(call)
 
@@ -267,12 +264,22 @@ def _sent(facts: Facts, sent: Sent) -> Iterator[Violation]:
     if not one.persistent and (any(at > sent.at for at in facts.restarts) or one.destination in topology.LIMITED):
         return
     for copy in facts.copies(one):
-        if not _is_somewhere(facts, copy, sent):
+        if not _is_somewhere(facts, copy, sent) and not _expired_at_hand(facts, copy, sent):
             yield Violation("LOST", f"{copy} was sent by life {sent.call.asked.life}, and is nowhere")
 
 
+def _expired_at_hand(facts: Facts, copy: Copy, sent: Sent) -> bool:
+    """Whether a session may have had the message at hand when it expired: then it is acknowledged, and not dead."""
+    return sent.sending.lives_ms > 0 and any(
+        _unified(call.asked.name) == copy[0] and facts.last[call.asked.life] > sent.at
+        for call in facts.named("open")
+        if call.asked.life != facts.drain
+    )
+
+
 def _is_somewhere(facts: Facts, copy: Copy, sent: Sent) -> bool:
-    if facts.dead.get(copy) or any(at > sent.at or sent.at < at for at in facts.purges.get(copy[0], ())):
+    purges = (one for one in facts.named("purge") if one.asked.name == copy[0])
+    if facts.dead.get(copy) or any(one.answer is None or one.answer.at > sent.at for one in purges):
         return True
     if any(got.life == facts.drain or got.mode in BY_ITSELF for got in facts.gots.get(copy, ())):
         return True

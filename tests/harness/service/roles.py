@@ -3,7 +3,7 @@
 import os
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -183,20 +183,21 @@ def _headers(one: Sending) -> dict[str, Any]:
 def send(worker: Worker) -> None:
     """Send one by one, and without waiting, to queues without and with limits and to a topic."""
     targets = [topology.PLAIN, topology.DEPOT, topology.WASTE, topology.TIMED, topology.NEWS, *topology.LIMITED]
-    _send_to(worker, targets)
+    send_to(worker, targets)
 
 
 def feed(worker: Worker) -> None:
     """Send what transactions take."""
-    _send_to(worker, [topology.IN, topology.PREPARED_IN], plain=True)
+    send_to(worker, [topology.IN, topology.PREPARED_IN], plain=True)
 
 
 def send_in_order(worker: Worker) -> None:
     """Send to the queue with an active and backup consumers."""
-    _send_to(worker, [topology.ORDERED], plain=True)
+    send_to(worker, [topology.ORDERED], plain=True)
 
 
-def _send_to(worker: Worker, targets: Sequence[str], *, plain: bool = False) -> None:
+def send_to(worker: Worker, targets: Sequence[str], *, plain: bool = False) -> None:
+    """Send one by one, and without waiting, to one or the other of these destinations."""
     with worker.connect() as connection:
         session = connection.create_session()
         producers: dict[str, Producer] = {}
@@ -458,7 +459,9 @@ def keep_open(worker: Worker, ready: int, until: int) -> None:
             os.read(until, 1)
 
 
-ROLES = {
+Role = Callable[[Worker], None]
+Cast = Mapping[Role, int]
+ROLES: Cast = {
     send: 5,
     feed: 3,
     send_in_order: 2,

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -50,6 +51,8 @@ from tests.harness.service.tables import Tables, tables
 DATABASE = "broker.db"
 IMAGES_OF_A_RUN = 1500
 RESTART_EVERY = 50
+RESTART_OF_LOST_CLAIMS = 10
+"""Of so many images that lack a claim, a program goes on from one."""
 STEPS = 6
 KILLED_BEFORE = (20, 120)
 """A killed process dies before a call that changes a file between these two."""
@@ -60,7 +63,7 @@ _DRAIN = 10_000
 _LOST_BY_POWER = {"COUNT"}
 """A claim need not be on the disk, so a delivery may not count."""
 _DELIVERIES = (
-    "SELECT n.name, s.name, d.number, c.message_id, c.content FROM broker_delivery d"
+    "SELECT n.name, s.name, d.state, d.deliveries, d.number, c.message_id, c.content FROM broker_delivery d"
     " JOIN broker_content c ON c.number = d.number JOIN broker_subscription s ON s.id = d.subscription"
     " JOIN broker_destination n ON n.id = s.destination WHERE d.state <> 3"
 )
@@ -82,6 +85,7 @@ class PowerFigures(msgspec.Struct):
         images: images that were judged.
         bad: images that contradict what programs were told.
         no_effect: images that hold everything that processes saw.
+        without_claim: images in which a message looks as if nobody had got it, and somebody had.
         restarts: images from which a program went on.
         runs: recorded runs.
         kinds: images by kind.
@@ -93,6 +97,7 @@ class PowerFigures(msgspec.Struct):
     images: int = 0
     bad: int = 0
     no_effect: int = 0
+    without_claim: int = 0
     restarts: int = 0
     runs: int = 0
     kinds: Counter[str] = msgspec.field(default_factory=Counter)
@@ -107,7 +112,7 @@ class PowerFigures(msgspec.Struct):
         violated = ", ".join(f"{name} {count:,}" for name, count in sorted(self.by_violation.items()))
         return (
             f"{self.images:,} images ({kinds}) of {self.runs} runs, {self.bad:,} bad{violated and f' ({violated})'}, "
-            f"{self.no_effect:,} without effect, {self.restarts:,} restarts, {self.seconds:.0f} s, "
+            f"{self.no_effect:,} without effect, {self.without_claim:,} without a claim, {self.restarts:,} restarts, {self.seconds:.0f} s, "
             f"{self.cpu_seconds:.0f} s of CPU, {self.images / max(self.cpu_seconds, 0.001):.0f} images per second of CPU"
         )
 
@@ -195,8 +200,10 @@ class _Campaign:
         figures.kinds[image.kind] += 1
         figures.no_effect += not image.effective
         files_there = {name: content for name, content in image.files.items() if "/" not in name}
-        found = _seen(put(self._read, files_there), events)
-        if not found and figures.images % RESTART_EVERY == 0:
+        found, lacks_a_claim = _seen(put(self._read, files_there), events)
+        figures.without_claim += lacks_a_claim
+        often = RESTART_OF_LOST_CLAIMS if lacks_a_claim else RESTART_EVERY
+        if not found and (figures.without_claim if lacks_a_claim else figures.images) % often == 0:
             figures.restarts += 1
             found = self._restart(files_there, events)
         if found:
@@ -251,16 +258,17 @@ def _moments(
             yield f"seed {seed} pass {number} after record {at}", disk.draw(rng.choice(kinds), rng), events
 
 
-def _seen(image: Path, events: Sequence[Event]) -> list[Violation]:
-    """What the tables of an image contradict."""
+def _seen(image: Path, events: Sequence[Event]) -> tuple[list[Violation], bool]:
+    """What the tables of an image contradict, and whether a claim is lost in it."""
     try:
         with tables(f"sqlite:///{image / DATABASE}") as rows:
             found = [Violation("ROWS", what) for what in rows.contradictions()]
             taken = list(_taken_out(rows, events))
+            lacks_a_claim = _lacks_a_claim(rows, events)
     except Exception as error:  # noqa: BLE001  # every exception is a finding
-        return [Violation("BROKEN", f"the image cannot be read: {type(error).__name__} {error}")]
+        return [Violation("BROKEN", f"the image cannot be read: {type(error).__name__} {error}")], False
     found += violations([*events, *taken])
-    return [one for one in found if one.id not in _LOST_BY_POWER]
+    return [one for one in found if one.id not in _LOST_BY_POWER], lacks_a_claim
 
 
 def _taken_out(rows: Tables, events: Sequence[Event]) -> Iterator[Event]:
@@ -275,16 +283,24 @@ def _taken_out(rows: Tables, events: Sequence[Event]) -> Iterator[Event]:
         yield Answered(at + 1, _DRAIN, op, "" if one.name in there else "E7520")
     sends = [row[1:] for row in rows.rows(_PREPARED_SENDS) if row[0] in open_ and roles.commits(row[0])]
     held = [row[1:] for row in rows.rows(_PREPARED) if row[0] in open_ and not roles.commits(row[0])]
-    others = [
-        (topology.place_of(name, subscription) if subscription else name, *rest)
-        for name, subscription, *rest in rows.rows(_DELIVERIES)
-    ]
+    others = [(_place(row), *row[4:]) for row in rows.rows(_DELIVERIES)]
     at += 2
     messages = [(place, number, of, read_message(content)) for place, number, of, content in (*others, *held, *sends)]
     for place, _, message_id, message in sorted(messages, key=lambda one: (-_priority(one[3]), one[1])):
         yield _got(at, place, message_id, message)
     yield Ended(at + 1, _DRAIN)
     yield Restarted(at + 2)
+
+
+def _place(row: Sequence[Any]) -> str:
+    """Where a row of `_DELIVERIES` is."""
+    return topology.place_of(row[0], row[1]) if row[1] else str(row[0])
+
+
+def _lacks_a_claim(rows: Tables, events: Sequence[Event]) -> bool:
+    """Whether a message looks as if nobody had got it, and somebody had."""
+    fresh = {(_place(row), roles.name_of(read_message(row[6]))) for row in rows.rows(_DELIVERIES) if row[2:4] == (0, 0)}
+    return any((one.place, one.name) in fresh for one in events if isinstance(one, Got))
 
 
 def _priority(message: Message) -> int:

@@ -8,11 +8,13 @@ import sys
 import pytest
 
 from connectors.messaging import AcknowledgeMode
+from tests.benchmarks.service import modes
 from tests.benchmarks.service.__main__ import main
 from tests.benchmarks.service.clients import Client
 from tests.benchmarks.service.ours import sqlite
 from tests.benchmarks.service.processor import processor_s
 from tests.benchmarks.service.report import Row, Spread, Table, ratios, spread
+from tests.harness.processes import ROOT
 
 SPIN = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
 
@@ -39,13 +41,33 @@ def test_measurements_have_a_figure_for_all_that_was_asked_for(tmp_path, capsys)
         assert min(row[f"{what}/s"]["median"] for what in ("send", "receive", "together")) > 0
     assert [row["name"] for row in found["depth"][0]["rows"]] == ["10 waiting", "30 waiting"]
     assert found["threads"][0]["rows"][3]["sqlite, send/s"]["median"] > 0
-    modes = {row["name"]: row["sqlite, receive/s"] for row in found["modes"][0]["rows"]}
-    assert len(modes) == 4 * len(AcknowledgeMode)
-    assert modes["AUTO, 1, persistent"]["median"] > 0
+    by_mode = {row["name"]: row["sqlite, receive/s"] for row in found["modes"][0]["rows"]}
+    assert len(by_mode) == 4 * len(AcknowledgeMode)
+    assert by_mode["AUTO, 1, persistent"]["median"] > 0
     compared = {row["name"]: row["sqlite, send/s"]["median"] for row in found["modes"][0]["ratios"]}
-    assert compared.keys() == modes.keys()
+    assert compared.keys() == by_mode.keys()
     assert compared["AUTO, 1, persistent"] == 1
     assert "batches: 80 persistent messages in batches of 100" in capsys.readouterr().out
+
+
+def test_q20_the_page_has_a_row_for_each_cell_that_is_measured():
+    page = (ROOT / "docs" / "embedded.md").read_text("utf-8")
+    shown = {
+        line.split(" | ")[0].removeprefix("| "): line.count(" | ")
+        for line in page.splitlines()
+        if "persistent |" in line
+    }
+    assert shown == dict.fromkeys(map(modes.name, modes.CASES), 4)
+    assert "| AUTO, 1, persistent | 1 | 1 | 1 | 1 |" in page
+
+
+def test_q20_the_table_of_the_page_is_made_of_the_ratios_of_a_run():
+    cell = {"median": 12.345, "low": 1.0, "high": 20.0}
+    assert modes.table([{"name": "a", "sqlite, send/s": cell, "sqlite, receive/s": None}]).splitlines() == [
+        "| mode, batch, delivery mode | sqlite, send | sqlite, receive |",
+        "|---|---|---|",
+        "| a | 12 | - |",
+    ]
 
 
 def test_consumers_that_drain_share_the_messages_and_leave_none(peer):

@@ -75,7 +75,11 @@ class EmbeddedClient:
         self._link: DatabaseLink | None = None
         self._id = 0
         if client_id is not None:
-            self.registered()
+            try:
+                self.registered()
+            except BaseException:
+                self._access.close()
+                raise
 
     def registered(self) -> int:
         """The id of the client's row; registers the client if that was not needed before.

@@ -108,8 +108,7 @@ def counts(*chunks):
 
 def kill(source):
     """End the link of a source as the death of its process would: the locks are free, the rows stay."""
-    source._access._link.close()
-    source._access._link = None
+    source._access.close()
 
 
 def wait_until(condition):

@@ -373,13 +373,15 @@ def test_the_limit_is_exact_whoever_sends(broker, behavior, most):
     barrier = threading.Barrier(4)
 
     def send(at):
-        session = broker.connection.attach(None).session()
+        client = broker.connection.attach(None)
+        session = client.session()
         sender = connected(session.sink(SenderSettings(id="s", connection="c", destination=QUEUE)))
         barrier.wait()
         for _ in range(most // 20):
             results = sender.send(outgoing(*"1234567"))
             sent[at] += results.count(None)
         session.close()
+        client.close()
 
     threads = [threading.Thread(target=send, args=(at,)) for at in range(4)]
     for thread in threads:
@@ -401,7 +403,8 @@ def test_consumers_and_senders_at_a_limit_never_lock_each_other_out(broker):
     failures, taken = [], []
 
     def work(name):
-        session = broker.connection.attach(None).session()
+        client = broker.connection.attach(None)
+        session = client.session()
         try:
             source = connected(session.source(receiver(TOPIC, name)))
             for number in range(20):
@@ -412,6 +415,7 @@ def test_consumers_and_senders_at_a_limit_never_lock_each_other_out(broker):
             failures.append(error)
         finally:
             session.close()
+            client.close()
 
     threads = [threading.Thread(target=work, args=(name,)) for name in names * 2]
     for thread in threads:

@@ -402,7 +402,7 @@ def test_a_temporary_queue_is_its_clients_own_and_ends_with_it(broker):
     keeper = broker.plain("queue:other")
     client = broker.client()
     queue = client.create_temporary("queue")
-    source = broker.source(client.session(), queue)
+    source = broker.source(broker.opened(client.session()), queue)
     assert broker.send("reply", destination=queue) == [None]
     assert bodies(source.receive(9, 0.0)) == ["reply"]
     with pytest.raises(UsageError, match="^E7521"):
@@ -430,7 +430,7 @@ def test_a_temporary_queue_of_a_killed_client_is_reaped(broker):
 
 
 def test_a_temporary_queue_of_a_killed_client_takes_nothing_from_its_death_on(broker):
-    client, sender = broker.client(), broker.client().session()
+    client, sender = broker.client(), broker.session()
     sink = connected(broker.opened(sender.sink(SenderSettings(id="s", connection="c", destination=None))))
     queue = client.create_temporary("queue")
     (send,) = outgoing("reply", destination=queue)

@@ -1,6 +1,7 @@
 """The way of sources and sinks to the broker: a link of their own, or one that all of a session share."""
 
 import threading
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -32,6 +33,8 @@ class Access:
 
     Attributes:
         is_sqlite: whether the database is a file.
+        waits: whether senders may wait for room.
+        bell: rings when they no longer may.
         bells: wake consumers of this and other processes.
     """
 
@@ -42,6 +45,8 @@ class Access:
         self.auto_create = auto_create
         self.client = client
         self.is_sqlite = is_sqlite(store)
+        self.waits = True
+        self.bell = f"access {uuid.uuid4().hex}"
         self.bells = bells(store)
         self._shared = shared
         self._turn = threading.RLock()
@@ -91,6 +96,11 @@ class Access:
             if self._sweeper is not None:
                 self._sweeper.leave()
             self._sweeper = None
+
+    def refuse_to_wait(self) -> None:
+        """Let no sender wait for room from now on. Any thread may call it."""
+        self.waits = False
+        self.bells.ring_here((self.bell,))
 
     def ring(self, destinations: Collection[str]) -> None:
         """Wake consumers of these destinations, after a commit that made messages available. Never raises."""

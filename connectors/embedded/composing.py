@@ -89,11 +89,6 @@ class Composer:
         """The error of a message that the limits of its destination do not allow."""
         return self.refused(out, "E8108" if refusal.full else "E8106", refusal.what, refusal.allowed)
 
-    def no_room(self, out: Outgoing, timeout_s: float) -> SendRejected:
-        """The error of a message that has waited for room in vain."""
-        what = f"{out.destination} had no room within {timeout_s * 1000:g} ms, or was paused, and nothing was stored"
-        return self.refused(out, "E8108", what, "ack_timeout_ms of the connection limits the wait")
-
     def gone(self, out: Outgoing) -> SendRejected:
         """The error of a message to a destination that does not exist."""
         if is_temporary(out.destination):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from connectors.embedded.access import Access
-from connectors.embedded.limits import Crowded, NoRoom
+from connectors.embedded.limits import Crowded, NoRoom, Refusal
 
 _LOOK_S = 1.0
 """A waiting sender tries again so often by itself: a wake-up may be lost."""
@@ -29,28 +29,39 @@ class Rooms:
     """
 
     def __init__(self, access: Access, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
+        self._timeout_s = timeout_s
         self.nearly_full: set[str] = set()
         self._access = access
 
     def deadline(self) -> float:
         """When a sender that begins now ceases to wait, by the monotonic clock."""
-        return time.monotonic() + self.timeout_s if self.timeout_s else float("inf")
+        return time.monotonic() + self._timeout_s if self._timeout_s else float("inf")
 
     def look(self, destinations: Collection[str]) -> int:
         """What to hand to `wait`; read before the transaction that may find no room."""
-        return self._access.bells.rung(*map(room_of, destinations))
+        return self._access.bells.rung(*self._heard(destinations))
 
     def wait(self, destinations: Collection[str], seen: int, deadline: float) -> bool:
-        """Wait until there may be room; false when the time is over."""
+        """Wait until there may be room; false when the time is over, or if nobody may wait any more."""
         left_s = deadline - time.monotonic()
-        if left_s <= 0:
+        if left_s <= 0 or not self._access.waits:
             return False
-        self._access.bells.wait_for_any(map(room_of, destinations), seen, min(left_s, _LOOK_S))
-        return True
+        self._access.bells.wait_for_any(self._heard(destinations), seen, min(left_s, _LOOK_S))
+        return self._access.waits
+
+    def refusal(self, destination: str) -> Refusal:
+        """Why a message is refused that has waited in vain."""
+        if not self._access.waits:
+            what = f"{destination} had no room, or was paused, when the session was closed, and nothing was stored"
+            return Refusal(full=True, what=what)
+        what = f"{destination} had no room within {self._timeout_s * 1000:g} ms, or was paused, and nothing was stored"
+        return Refusal(full=True, what=what, allowed="ack_timeout_ms of the connection limits the wait")
+
+    def _heard(self, destinations: Collection[str]) -> set[str]:
+        return {self._access.bell, *map(room_of, destinations)}
 
     def transact(self, destinations: Collection[str], do: Callable[[], T]) -> T:
-        """Do a transaction, and do it again when there is room. Raises `NoRoom` when the time is over."""
+        """Do a transaction, and do it again when there is room. Raises `NoRoom` as `wait` says."""
         deadline = self.deadline()
         while True:
             seen = self.look(destinations)

@@ -231,7 +231,7 @@ class EmbeddedSession:
 
     def _no_room(self, full: NoRoom, entries: Sequence[tuple[Outgoing, NewMessage]]) -> SendRejected:
         first = next(out for out, _ in entries if out.destination == full.name)
-        return self._composer.no_room(first, self._rooms.timeout_s)
+        return self._composer.limited(first, self._rooms.refusal(full.name))
 
     def _settled(self, work: Work) -> "_Settled":
         """The sources with their tokens and numbers. Raises `ConnectionLost` if the link of one is gone."""
@@ -361,6 +361,10 @@ class EmbeddedSession:
 
     def _heard(self) -> set[str]:
         return {self._bell, *(source.destination for source in self._sources)}
+
+    def refuse_to_wait(self) -> None:
+        """See `ServiceSession`."""
+        self._access.refuse_to_wait()
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """See `correlator.connector.Browsable`."""

@@ -116,7 +116,7 @@ class EmbeddedSink:
             )
         for places in left.values():
             for at, _ in places:
-                results[at] = self._composer.no_room(batch[at], self._rooms.timeout_s)
+                results[at] = self._composer.limited(batch[at], self._rooms.refusal(batch[at].destination))
 
     def close(self) -> None:
         """Close the connection to the database."""

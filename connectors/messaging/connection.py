@@ -41,9 +41,9 @@ class Connection:
     `Consumer.receive` works without `start`, and after `stop`.
 
     One thread uses a connection; each session may have another thread of its own. `stop` and `close` end waits in
-    `Consumer.receive`, and wait for listeners and completions. When `close` is called, no other thread may be within
-    another call of a session. In a forked
-    child `close` does nothing, and every other method raises `UsageError` E2050.
+    `Consumer.receive`, and wait for listeners and completions. `close` also ends waits for room in a full destination.
+    No other thread may be within another call of a session when `close` is called. In a forked child `close` does
+    nothing, and every other method raises `UsageError` E2050.
     """
 
     def __init__(
@@ -154,14 +154,18 @@ class Connection:
     def close(self) -> None:
         """Stop, and close all sessions, which give their unacknowledged messages back. May be repeated.
 
-        Waits for running listeners, and for the completions of asynchronous sends. Deletes the temporary destinations
-        of the connection.
+        Waits for running listeners, and for the completions of asynchronous sends. If another thread waits for room in
+        a full destination, its message is refused (`SendRejected` E8108). Deletes the temporary destinations of the
+        connection.
 
         Raises:
             UsageError: E7506, as `stop`. Nothing else.
         """
         if self._maker.is_another_process:
             return
+        self._check_may_stop()
+        for session in self._sessions:
+            session.refuse_to_wait()
         self._stop()
         self._closed = True
         for session in self._sessions:
@@ -189,9 +193,12 @@ class Connection:
             raise closed("connection")
         self._maker.check("connection")
 
-    def _stop(self) -> None:
+    def _check_may_stop(self) -> None:
         for listening in self._sessions.values():
             listening.owner.check_may_await_listeners("connection")
+
+    def _stop(self) -> None:
+        self._check_may_stop()
         self._started = False
         for listening in self._sessions.values():
             listening.ask_to_stop()

@@ -41,6 +41,11 @@ class Link:
         self.stops += 1
         self.wake()
 
+    def refuse_to_wait(self) -> None:
+        """Let no call wait for room in a full destination from now on. Any thread may call it."""
+        if self.service is not None:
+            self.service.refuse_to_wait()
+
     def wake(self) -> None:
         """Let a waiting thread look whether its consumer was closed. Any thread may call it."""
         if self.service is not None:

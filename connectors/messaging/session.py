@@ -467,7 +467,8 @@ class Session:
         """Close consumers and producers; unacknowledged messages come again. May be repeated.
 
         Any thread may call it. It waits until no listener runs and all asynchronous sends have their completions. If
-        another thread waits in `Consumer.receive`, that call returns `None`. A transaction is rolled back.
+        another thread waits in `Consumer.receive`, that call returns `None`. If one waits for room in a full
+        destination, its message is refused (`SendRejected` E8108). A transaction is rolled back.
 
         Raises:
             UsageError: E7506 within a listener or completion of this session (the call would wait for itself: let
@@ -476,6 +477,7 @@ class Session:
         self._listening.owner.check_may_await_listeners("session")
         if self._closed or self._listening.owner.maker.is_another_process:
             return
+        self.refuse_to_wait()
         self._listening.ask_to_stop()
         self._listening.wait()
         self._completions.close()
@@ -510,11 +512,16 @@ class Session:
         """Let a `receive` that waits return `None`. Any thread may call it."""
         self._link.stop()
 
+    def refuse_to_wait(self) -> None:
+        """Let no call wait for room in a full destination from now on. Any thread may call it."""
+        self._link.refuse_to_wait()
+
     def interrupt(self) -> None:
         """End the waits for messages, and acknowledge what mode DUPS_OK has put off. Called by `Connection.stop`."""
         self.end_waits()
-        with self._link.lock:
-            self._holdings.acknowledge_lazily()
+        if self._mode is AcknowledgeMode.DUPS_OK:  # in other modes, a send that waits for room may keep the lock
+            with self._link.lock:
+                self._holdings.acknowledge_lazily()
 
     def _check(self) -> None:
         if self._closed:

@@ -389,6 +389,9 @@ class ServicePart:
             self._woken = True
             self._broker.changed.notify_all()
 
+    def refuse_to_wait(self) -> None:
+        """Do nothing: no destination of this broker is ever full."""
+
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """The oldest messages of a queue that nobody holds; see `connector.Browsable`."""
         with self._broker.changed:

@@ -2,11 +2,14 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from connectors.embedded import EmbeddedConnection
+from connectors.embedded.waking import _bell_of
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
+from correlator.errors import SendRejected
 from correlator.events import Message
 from tests.connectors.embedded import DEAD, QUEUE, Broker, address, bodies_of, message, wait_until
 
@@ -76,3 +79,71 @@ def test_the_time_to_live_of_a_message_that_waits_for_room_has_begun(broker, con
     assert not sending.is_alive()
     assert consumer.receive(timeout_s=0) is None
     assert bodies_of(broker, DEAD) == ["late"]
+
+
+# --- closing while somebody waits for room ---
+
+
+@pytest.fixture
+def full(broker):
+    broker.connection.create(QUEUE, {"max_num_msgs": 1, "limit_behavior": "FLOW_CONTROL"})
+    broker.send("first")
+    return broker
+
+
+def send(session):
+    session.create_producer(QUEUE).send(Message(b"no room"))
+
+
+def commit(session):
+    send(session)
+    session.commit()
+
+
+def send_async(session):
+    errors = []
+    session.create_producer(QUEUE).send_async(Message(b"no room"), lambda _, error: errors.append(error))
+    wait_until(lambda: errors)
+    raise errors[0]
+
+
+WAITS = [(AcknowledgeMode.AUTO, send), (AcknowledgeMode.TRANSACTED, commit), (AcknowledgeMode.AUTO, send_async)]
+
+
+@pytest.mark.parametrize("closed", ["session", "connection"])
+@pytest.mark.parametrize(("mode", "wait"), WAITS, ids=["send", "commit", "send_async"])
+def test_closing_refuses_what_waits_for_room(full, connection, mode, wait, closed):
+    session = connection.create_session(mode)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(wait, session)
+        wait_until(lambda: is_waiting(session))
+        connection.stop()
+        assert not waiting.done()
+        (session if closed == "session" else connection).close()
+        with pytest.raises(SendRejected, match=f"^E8108 .*{QUEUE} had no room, or was paused, when the session was"):
+            waiting.result(20)
+    assert bodies_of(full, QUEUE) == ["first"]
+
+
+def test_closing_refuses_what_a_listener_sends_to_a_full_queue(full, connection):
+    session = connection.create_session(AcknowledgeMode.CLIENT)
+    producer, refused = session.create_producer(QUEUE), []
+
+    def answer(_):
+        try:
+            producer.send(Message(b"no room"))
+        except SendRejected as error:
+            refused.append(error.code)
+
+    session.create_consumer("queue:questions").set_listener(answer)
+    connection.start()
+    full.send("?", destination="queue:questions")
+    wait_until(lambda: is_waiting(session))
+    connection.close()
+    assert refused == ["E8108"]
+
+
+def is_waiting(session):
+    """Whether somebody waits for the bell that rings when the session closes."""
+    access = session._link.service._access
+    return bool(access.bells._bells[_bell_of(access.bell)].waiting)

@@ -54,40 +54,19 @@ _CLAIM_POSTGRES = Sql(
     " sum(suspect) OVER place AS suspects FROM (SELECT * FROM ready UNION ALL SELECT * FROM due) AS both_kinds"
     " WINDOW place AS (ORDER BY rank, number)),"
     " chosen AS (SELECT number FROM found WHERE nth <= :limit AND (:any = 1 OR suspects = :suspect)"
-    " AND (nth = 1 OR :suspect = 0 AND total <= :bytes)),"
-    " taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect,"
-    " suspect = d.suspect * (1 - :any)"
-    " FROM chosen CROSS JOIN"
-    " (SELECT set_config('synchronous_commit',"
-    " CASE WHEN :suspect = 0 THEN 'off' ELSE current_setting('synchronous_commit') END, true)) AS sync"
-    " WHERE d.subscription = :subscription AND d.number = chosen.number"
-    " RETURNING d.number, d.rank, d.due, d.deliveries, d.suspect, d.expires)"
-    " SELECT t.number, c.message_id, c.sent_at, t.due, c.content, t.deliveries, t.suspect, t.rank, t.expires, {now}"
-    " FROM taken t JOIN broker_content c ON c.number = t.number ORDER BY t.rank, t.number",
+    " AND (nth = 1 OR :suspect = 0 AND total <= :bytes)), {take_chosen}",
 )
 _TAKE_POSTGRES = Sql(
     "SELECT 1",
     "WITH chosen AS MATERIALIZED (SELECT number FROM broker_delivery"
     " WHERE subscription = :subscription AND number IN :numbers AND (:any = 1 OR suspect = :suspect)"
     " AND (state = 0 OR state = 2 AND due <= {now}) AND {unpaused} ORDER BY number FOR UPDATE SKIP LOCKED),"
-    " taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect,"
-    " suspect = d.suspect * (1 - :any)"
-    " FROM chosen CROSS JOIN"
-    " (SELECT set_config('synchronous_commit',"
-    " CASE WHEN :suspect = 0 THEN 'off' ELSE current_setting('synchronous_commit') END, true)) AS sync"
-    " WHERE d.subscription = :subscription AND d.number = chosen.number"
-    " RETURNING d.number, d.rank, d.due, d.deliveries, d.suspect, d.expires)"
-    " SELECT t.number, c.message_id, c.sent_at, t.due, c.content, t.deliveries, t.suspect, t.rank, t.expires, {now}"
-    " FROM taken t JOIN broker_content c ON c.number = t.number ORDER BY t.rank, t.number",
+    " {take_chosen}",
 )
-
-
 _NEXT_DUE = Sql(
     "SELECT due, {now} FROM broker_delivery WHERE subscription = :subscription AND state = 2"
     " AND due > {now} - :elapsed ORDER BY due LIMIT 1"
 )
-
-
 EXPIRED = "EXPIRED"
 """Why a message ends whose time to live is over."""
 

@@ -4,7 +4,8 @@ A text may hold `IN :numbers`, for a list of numbers, and `{now}`, the clock of 
 PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds, and `{skip}` those of them that nobody
 else has locked (`{skip_d}`: those of the table `d`); SQLite has one writer at a time. `{returned}`
 sets a delivery that a program has seen to what it is when it is given back: in its place, and perhaps delayed.
-`{unpaused}` is true unless an administrator has paused the consumers of `:destination`.
+`{unpaused}` is true unless an administrator has paused the consumers of `:destination`. `{take_chosen}` ends a claim
+of PostgreSQL whose query `chosen` has found the numbers: the consumer takes them; only a suspect waits for the disk.
 """
 
 import json
@@ -33,6 +34,17 @@ _RETURNED = (
     f" due = CASE WHEN {_DELAY} > 0 THEN {{now}} + {_DELAY} ELSE due END"
 )
 _UNPAUSED = "NOT EXISTS (SELECT 1 FROM broker_destination WHERE id = :destination AND paused IN ('CONSUMERS', 'ALL'))"
+_TAKE_CHOSEN = (
+    "taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect,"
+    " suspect = d.suspect * (1 - :any)"
+    " FROM chosen CROSS JOIN"
+    " (SELECT set_config('synchronous_commit',"
+    " CASE WHEN :suspect = 0 THEN 'off' ELSE current_setting('synchronous_commit') END, true)) AS sync"
+    " WHERE d.subscription = :subscription AND d.number = chosen.number"
+    " RETURNING d.number, d.rank, d.due, d.deliveries, d.suspect, d.expires)"
+    " SELECT t.number, c.message_id, c.sent_at, t.due, c.content, t.deliveries, t.suspect, t.rank, t.expires, {now}"
+    " FROM taken t JOIN broker_content c ON c.number = t.number ORDER BY t.rank, t.number"
+)
 _FORMS = {
     "sqlite": {
         "{returned}": _RETURNED,
@@ -45,6 +57,7 @@ _FORMS = {
     },
     "postgresql": {
         "{returned}": _RETURNED,
+        "{take_chosen}": _TAKE_CHOSEN,
         "IN :numbers": "= ANY(:numbers)",
         "{now}": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
         "{lock}": " FOR UPDATE",

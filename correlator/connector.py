@@ -550,6 +550,9 @@ class DestinationState(NamedTuple):
         messages, bytes: all that it holds.
         oldest_ms: how long ago the oldest message was sent; `None` without messages.
         consumers: living consumers.
+        producers: producers of sessions; those of a killed process count until somebody has noticed its end.
+        dropped: messages that were not persistent, and were dropped since the destination was full; counted from its
+            making.
         paused: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
         created: whether an administrator has created it; otherwise it was made by its first use.
         properties: each property with its effective value.
@@ -564,6 +567,8 @@ class DestinationState(NamedTuple):
     bytes: int
     oldest_ms: int | None
     consumers: int
+    producers: int
+    dropped: int
     paused: str | None
     created: bool
     properties: Mapping[str, Any]

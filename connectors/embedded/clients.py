@@ -16,6 +16,7 @@ _HOLDER = Sql("SELECT id, pid, host FROM broker_client WHERE client_id = :client
 _REGISTER = Sql("INSERT INTO broker_client (client_id, pid, host) VALUES (:client_id, :pid, :host) RETURNING id")
 _ALL = Sql("SELECT id FROM broker_client ORDER BY id")
 _THERE = Sql("SELECT 1 FROM broker_client WHERE id = :client")
+_REMOVE_PRODUCERS = Sql("DELETE FROM broker_producer WHERE client = :client")
 _REMOVE = Sql("DELETE FROM broker_client WHERE id = :client")
 _TEMPORARY = Sql("SELECT id, name FROM broker_destination WHERE client = :client ORDER BY id")
 
@@ -72,7 +73,10 @@ def make_temporary(connection: Connection, client: int, kind: str) -> str:
 
 
 def remove(connection: Connection, client: int) -> Sequence[str]:
-    """Remove a client with its temporary destinations, and whoever consumes from them. Called under that lock."""
+    """Remove a client with its producers and temporary destinations, and whoever consumes from these.
+
+    Called under the lock of the registry. Returns the names of the destinations.
+    """
     names = []
     for destination, name in _TEMPORARY.rows(connection, client=client):
         destinations.lock_against_sends(connection, name)
@@ -82,6 +86,7 @@ def remove(connection: Connection, client: int) -> Sequence[str]:
             destinations.delete_subscription(connection, subscription.id)
         destinations.delete(connection, destination)
         names.append(name)
+    _REMOVE_PRODUCERS.run(connection, client=client)
     _REMOVE.run(connection, client=client)
     return names
 

@@ -18,7 +18,8 @@ _REGISTRY = Sql(
 )
 _DESTINATION = Sql(
     "SELECT n.id, n.name, n.client, n.max_num_msgs, n.max_total_msg_bytes, n.max_per_msg_bytes, n.limit_behavior,"
-    " n.use_dmq, n.max_num_deliveries, n.max_num_active_consumers, n.max_num_backup_consumers,"
+    " n.use_dmq, n.max_num_deliveries, n.max_num_producers, n.max_num_active_consumers,"
+    " n.max_num_backup_consumers,"
     " CASE WHEN n.max_num_msgs > 0 THEN"
     " (SELECT sum(t.messages) FROM broker_tally t WHERE t.destination = n.id) END,"
     " CASE WHEN n.max_total_msg_bytes > 0 THEN"
@@ -35,6 +36,7 @@ _SET = Sql(
     " limit_behavior = coalesce(:limit_behavior, limit_behavior), use_dmq = coalesce(:use_dmq, use_dmq),"
     " max_num_deliveries = coalesce(:max_num_deliveries, max_num_deliveries),"
     " redelivery_delay_ms = coalesce(:redelivery_delay_ms, redelivery_delay_ms),"
+    " max_num_producers = coalesce(:max_num_producers, max_num_producers),"
     " max_num_active_consumers = coalesce(:max_num_active_consumers, max_num_active_consumers),"
     " max_num_backup_consumers = coalesce(:max_num_backup_consumers, max_num_backup_consumers)"
     " WHERE id = :destination"
@@ -82,6 +84,7 @@ _DELETE_UNREFERENCED = Sql(
 _DELETE_DELIVERIES = Sql("DELETE FROM broker_delivery WHERE subscription = :subscription")
 _DELETE_SUBSCRIPTION = Sql("DELETE FROM broker_subscription WHERE id = :subscription")
 _DELETE_SENDERS = Sql("DELETE FROM broker_sender WHERE destination = :destination")
+_DELETE_PRODUCERS = Sql("DELETE FROM broker_producer WHERE destination = :destination")
 _DELETE_TALLY = Sql("DELETE FROM broker_tally WHERE destination = :destination")
 _DELETE_DESTINATION = Sql("DELETE FROM broker_destination WHERE id = :destination")
 _PREPARED = Sql("SELECT 1 FROM broker_delivery WHERE subscription = :subscription AND state = 3 LIMIT 1")
@@ -93,6 +96,7 @@ _SETTABLE = (
     "use_dmq",
     "max_num_deliveries",
     "redelivery_delay_ms",
+    "max_num_producers",
     "max_num_active_consumers",
     "max_num_backup_consumers",
 )
@@ -124,6 +128,7 @@ class Destination(NamedTuple):
     limit_behavior: str
     use_dmq: int
     max_num_deliveries: int
+    max_num_producers: int
     max_num_active_consumers: int
     max_num_backup_consumers: int
     messages: int | None
@@ -278,5 +283,5 @@ def lock_against_sends(connection: Connection, name: str) -> None:
 
 def delete(connection: Connection, destination: int) -> None:
     """Delete a destination without subscriptions, and what it remembers. Called under the lock of the registry."""
-    for statement in (_DELETE_SENDERS, _DELETE_TALLY, _DELETE_DESTINATION):
+    for statement in (_DELETE_SENDERS, _DELETE_PRODUCERS, _DELETE_TALLY, _DELETE_DESTINATION):
         statement.run(connection, destination=destination)

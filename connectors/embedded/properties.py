@@ -14,6 +14,8 @@ REJECT_NEWEST, FLOW_CONTROL, REMOVE_OLDEST, REMOVE_LOW_PRIORITY = (
     "REMOVE_OLDEST",
     "REMOVE_LOW_PRIORITY",
 )
+MOST_PRODUCERS = 100
+"""The default of `max_num_producers`."""
 AUTO_CREATED: Mapping[str, Any] = {"max_num_msgs": 100_000}
 """What a destination has that is made because somebody uses it."""
 _MOST = 2**53
@@ -64,6 +66,7 @@ _PROPERTIES: Mapping[str, _Number | _Choice] = {
     "use_dmq": _Choice({True: 1, False: 0}),
     "max_num_deliveries": _Number(1),
     "redelivery_delay_ms": _Number(0, unlimited=False),
+    "max_num_producers": _Number(1),
     "max_num_active_consumers": _Number(1),
     "max_num_backup_consumers": _Number(0),
 }

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from connectors.embedded.properties import NAMES, ONLY_QUEUES, REJECT_NEWEST, UNLIMITED
+from connectors.embedded.properties import MOST_PRODUCERS, NAMES, ONLY_QUEUES, REJECT_NEWEST, UNLIMITED
 
 RESTORE = "default"
 """The value by which an administrator restores a default."""
@@ -12,6 +12,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,16}")
 _FLAGS = {"true": True, "false": False}
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(NAMES, UNLIMITED),
+    "max_num_producers": MOST_PRODUCERS,
     "limit_behavior": REJECT_NEWEST,
     "use_dmq": True,
     "redelivery_delay_ms": 0,

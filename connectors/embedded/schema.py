@@ -11,6 +11,7 @@ Tables (all names begin with `broker_`):
 - `tally`: changes of the number of messages and bytes of a destination; their sum is what it holds.
 - `destination`, `subscription` (a queue has exactly one, named ""), `consumer`, `client`: who uses what. `client` of a
   destination is the owner of a temporary one.
+- `producer`: the producers of sessions.
 - `sender`: the last sequence of each source, to recognise repeats.
 - `tx`, `tx_send`: prepared transactions, what they will send, and for a day how they ended.
 - `store`: one row, with the last number on SQLite (PostgreSQL has a sequence), and how often the broker has started.

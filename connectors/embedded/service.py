@@ -409,4 +409,5 @@ def make_sink(access: Access, sender: SenderSettings, *, ack_timeout_s: float | 
         check_destination(where, sender.destination)
     lasting = sender.reliability != "BEST_EFFORT"
     composer = Composer(where, lasting=lasting, passing=ack_timeout_s is not None)
-    return EmbeddedSink(where, access, composer, ack_timeout_s)
+    destination = None if ack_timeout_s is None else sender.destination  # engines have no clients
+    return EmbeddedSink(where, access, composer, ack_timeout_s, destination)

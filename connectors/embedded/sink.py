@@ -1,10 +1,11 @@
 """The sink of the embedded broker: a batch is one transaction, and confirmed messages are on disk."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from sqlalchemy import Connection
 
-from connectors.embedded import sending
+from connectors.embedded import producers, sending
 from connectors.embedded.access import Access
 from connectors.embedded.composing import Composer
 from connectors.embedded.link import DatabaseLink
@@ -36,20 +37,32 @@ class EmbeddedSink:
         access: the way to the broker.
         composer: composes its messages.
         timeout_s: how long the sink of a session waits for room, 0 for without limit; `None` for that of an engine.
+        destination: where it registers as a producer; `None` for nowhere.
     """
 
-    def __init__(self, where: str, access: Access, composer: Composer, timeout_s: float | None) -> None:
+    def __init__(
+        self, where: str, access: Access, composer: Composer, timeout_s: float | None, destination: str | None = None
+    ) -> None:
         self._where = where
         self._access = access
         self._composer = composer
         self._is_of_engine = timeout_s is None
         self._rooms = Rooms(access, PATIENCE_S if timeout_s is None else timeout_s)
+        self._destination = destination
+        self._producer = 0
         self._link: DatabaseLink | None = None
 
     def connect(self) -> None:
-        """Connect to the database."""
+        """Connect to the database, and register as a producer. Raises `UsageError` E7526."""
         self.close()
-        self._link = self._access.connect(self._where)
+        link = self._access.connect(self._where)
+        if self._destination is not None:
+            client = self._access.client()
+            with self._access.transaction(self._where, link, synced=False) as connection:
+                producers.remove(connection, self._producer)  # of a connection that was lost
+                makes = self._access.auto_create
+                self._producer = producers.register(connection, self._destination, client, link, makes=makes)
+        self._link = link
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Store the batch, except for refused messages."""
@@ -120,6 +133,9 @@ class EmbeddedSink:
 
     def close(self) -> None:
         """Close the connection to the database."""
-        if self._link is not None:
-            self._link = None
+        link, self._link = self._link, None
+        if link is not None:
+            if self._producer and not link.maker.is_another_process and self._access.uses(link):
+                with suppress(ConnectionLost), self._access.transaction(self._where, link, synced=False) as connection:
+                    producers.remove(connection, self._producer)
             self._access.leave()

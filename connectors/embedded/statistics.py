@@ -45,6 +45,7 @@ _WAITING = Sql(
     " WHERE subscription = :subscription AND state = 2 AND due <= {now})"
     " FROM broker_delivery WHERE subscription = :subscription AND state = 0"
 )
+_PRODUCERS = Sql("SELECT destination, count(*) FROM broker_producer GROUP BY destination")
 _CONSUMERS = Sql("SELECT id, subscription, pid, host, cancelled FROM broker_consumer ORDER BY subscription, id")
 _HOLDING = Sql(
     "SELECT d.consumer, count(*), min(c.sent_at) FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
@@ -81,6 +82,7 @@ def destinations(connection: Connection, alive: Alive) -> Sequence[DestinationSt
     for one in _subscriptions(connection, tally):
         readers.setdefault(one.row.destination, []).append(one)
     living = Counter(one.destination for one in consumers(connection, alive) if one.role in LIVING)
+    producers = {row[0]: int(row[1]) for row in _PRODUCERS.rows(connection)}
     found = []
     for row in _DESTINATIONS.named(connection):
         own = readers.get(row.id, [])
@@ -94,6 +96,8 @@ def destinations(connection: Connection, alive: Alive) -> Sequence[DestinationSt
                 bytes=size,
                 oldest_ms=max((one.oldest_ms for one in own if one.oldest_ms is not None), default=None),
                 consumers=living[row.name],
+                producers=producers.get(row.id, 0),
+                dropped=row.dropped,
                 paused=row.paused,
                 created=not row.auto_created,
                 properties=property_texts.shown(row.name, stored),

@@ -1,9 +1,9 @@
 """Deletes destinations that were made because somebody used them, when nobody has used them for some time.
 
-A destination is in use while it has a consumer, a message, a durable subscription of a topic, or a prepared transaction
-that will send there, and while an administrator has paused it. It is kept, too, while it remembers the sequence of a
-sender that may repeat its messages after a crash: otherwise a repeat would be stored as a new message. That it was used
-in between shows in its tally.
+A destination is in use while it has a consumer, a producer, a message, a durable subscription of a topic, or a prepared
+transaction that will send there, and while an administrator has paused it. It is kept, too, while it remembers the
+sequence of a sender that may repeat its messages after a crash: otherwise a repeat would be stored as a new message.
+That it was used in between shows in its tally.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ _IS_UNUSED = (
     "n.auto_created = 1 AND n.client IS NULL AND n.paused IS NULL"
     " AND NOT EXISTS (SELECT 1 FROM broker_subscription s JOIN broker_consumer c ON c.subscription = s.id"
     " WHERE s.destination = n.id)"
+    " AND NOT EXISTS (SELECT 1 FROM broker_producer o WHERE o.destination = n.id)"
     " AND NOT EXISTS (SELECT 1 FROM broker_subscription s WHERE s.destination = n.id AND s.name <> '')"
     " AND NOT EXISTS (SELECT 1 FROM broker_subscription s JOIN broker_delivery d ON d.subscription = s.id"
     " WHERE s.destination = n.id)"

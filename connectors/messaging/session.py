@@ -226,7 +226,7 @@ class Session:
 
         Raises:
             ConfigError: E1215 for a wrong destination, and errors of the connector for wrong options.
-            UsageError: E7501 if the session is closed.
+            UsageError: E7526 if the destination has as many producers as it may, E7501 if the session is closed.
             ConnectionLost: the broker cannot be reached. No producer was made: call it again.
         """
         self._check()

@@ -340,6 +340,7 @@ CODES = {
     "E7523": "A property of a destination does not exist, or its value is not allowed.",
     "E7524": "A destination is to be made that is there already.",
     "E7525": "A property of a queue does not change while it has consumers.",
+    "E7526": "A destination has as many producers as it may.",
     "E7540": "A priority, a time, a limit or another value that sessions take is out of its range.",
     "E7541": "A consumer must not fetch ahead, but its connector reads ahead by itself.",
     "E7542": "A transaction was rolled back, since the connection was lost after messages were received.",

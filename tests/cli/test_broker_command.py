@@ -34,6 +34,8 @@ STATE = {
     "bytes": int,
     "oldest_ms": int | None,
     "consumers": int,
+    "producers": int,
+    "dropped": int,
     "paused": str | None,
     "created": bool,
     "properties": dict,

@@ -3,15 +3,17 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from connectors.embedded import EmbeddedConnection
 from connectors.embedded.waking import _bell_of
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
-from correlator.errors import SendRejected
+from correlator.errors import ConnectionLost, SendRejected, UsageError
 from correlator.events import Message
-from tests.connectors.embedded import DEAD, QUEUE, Broker, address, bodies_of, message, wait_until
+from correlator.settings import SenderSettings
+from tests.connectors.embedded import DEAD, QUEUE, Broker, address, bodies_of, kill, message, wait_until
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -147,3 +149,61 @@ def is_waiting(session):
     """Whether somebody waits for the bell that rings when the session closes."""
     access = session._link.service._access
     return bool(access.bells._bells[_bell_of(access.bell)].waiting)
+
+
+# --- how many producers a destination may have ---
+
+
+def test_a_destination_has_so_many_producers_and_no_more(broker, connection):
+    broker.connection.create(QUEUE, {"max_num_producers": 2})
+    session = connection.create_session()
+    first, _ = session.create_producer(QUEUE), session.create_producer(QUEUE)
+    assert producers_of(broker) == 2
+    with pytest.raises(UsageError, match="^E7526 queue:work: it has 2 producers already"):
+        session.create_producer(QUEUE)
+    first.close()
+    first.close()
+    session.create_producer(QUEUE).send(Message(b"third"))
+    session.close()
+    assert producers_of(broker) == 0
+    assert bodies_of(broker, QUEUE) == ["third"]
+
+
+def test_the_producers_of_a_killed_process_leave_their_places(broker, connection):
+    broker.connection.create(QUEUE, {"max_num_producers": 1})
+    killed = broker.client().session()
+    broker.opened(killed.sink(SenderSettings(id="s", connection="c", destination=QUEUE))).connect()
+    kill(killed)
+    kill(killed._client)
+
+    def gets_the_place():  # PostgreSQL ends a session a moment after its client
+        with suppress(UsageError):
+            return connection.create_session().create_producer(QUEUE)
+
+    wait_until(gets_the_place)
+    assert producers_of(broker) == 1
+
+
+def test_a_producer_that_connects_again_counts_once(broker, connection):
+    session = connection.create_session()
+    producer = session.create_producer(QUEUE)
+    kill(session._link.service)
+    with pytest.raises(ConnectionLost):
+        producer.send(Message(b"lost"))
+    producer.send(Message(b"again"))
+    assert producers_of(broker) == 1
+
+
+def test_neither_engines_nor_destinations_that_take_nothing_have_producers(broker, connection):
+    session = connection.create_session()
+    for destination in (DEAD, "queue:mq.tmp.gone"):
+        with pytest.raises(SendRejected):
+            session.create_producer(destination).send(Message(b"x"))
+    sink = broker.opened(broker.connection.sink(SenderSettings(id="s", connection="c", destination=QUEUE)))
+    sink.connect()
+    assert broker.count("SELECT count(*) FROM broker_producer") == 0
+
+
+def producers_of(broker):
+    (found,) = [one for one in broker.connection.administration().destinations() if one.destination == QUEUE]
+    return found.producers

@@ -196,6 +196,14 @@ def _make_users() -> None:
     )
     op.create_index("broker_consumer_of", "broker_consumer", ["subscription"])
     op.create_table(
+        "broker_producer",
+        sa.Column("id", NUMBER, primary_key=True),
+        _number("destination"),
+        _number("client"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("broker_producer_of", "broker_producer", ["destination"])
+    op.create_table(
         "broker_sender",
         sa.Column("destination", NUMBER, sa.ForeignKey("broker_destination.id"), primary_key=True),
         sa.Column("source", sa.Text, primary_key=True),

@@ -22,7 +22,7 @@ from correlator.testing.syscalls import library
 from tests.harness.service import roles, topology
 from tests.harness.service.drain import drain, tidy
 from tests.harness.service.journal import Asked, Got, Journal, Restarted, appending, now, read
-from tests.harness.service.judge import Violation, violations
+from tests.harness.service.judge import Breach, violations
 from tests.harness.service.life import JOURNAL, LOG, Death, fork, start
 from tests.harness.service.roles import Worker
 from tests.harness.service.tables import tables
@@ -204,10 +204,10 @@ class Run:
         self._cast = cast
         self._lives = 0
         self._kills = 0
-        self._found: list[Violation] = []
+        self._found: list[Breach] = []
         self._on_sqlite = store.startswith("sqlite")
 
-    def run(self) -> list[Violation]:
+    def run(self) -> list[Breach]:
         """From an empty broker to an empty one; returns what was violated."""
         write = Journal(appending(self._directory / JOURNAL), 0)
         spared = self._rng.random() < 0.05
@@ -242,7 +242,7 @@ class Run:
                 living[self._start(role, death)] = role.__name__, death
             ended = self._one_of(set(living), deadline)
             if not ended:
-                self._found.append(Violation("STUCK", f"{[role for role, _ in living.values()]} did not end"))
+                self._found.append(Breach("STUCK", f"{[role for role, _ in living.values()]} did not end"))
                 for process in living:
                     os.kill(process, signal.SIGKILL)
                     bury(process)
@@ -282,7 +282,7 @@ class Run:
             self._figures.by_kind[death.kind] += 1
             self._figures.by_role[role] += 1
         elif status:
-            self._found.append(Violation("BROKEN", f"{role} ended with status {status}: {self._last_line()}"))
+            self._found.append(Breach("BROKEN", f"{role} ended with status {status}: {self._last_line()}"))
 
     def _last_line(self) -> str:
         lines = (self._directory / LOG).read_text(errors="replace").strip().splitlines()
@@ -305,7 +305,7 @@ class Run:
             yield
             with tables(self._store) as after:
                 if after.starts() != starts:
-                    self._found.append(Violation("START", "the broker started while a process had it open"))
+                    self._found.append(Breach("START", "the broker started while a process had it open"))
         finally:
             if killed:
                 os.kill(keeper, signal.SIGKILL)
@@ -327,13 +327,13 @@ class Run:
     def _end(self, work: Callable[[], None]) -> None:
         status = bury(fork(self._directory, work))
         if status:
-            self._found.append(Violation("BROKEN", f"the end had status {status}: {self._last_line()}"))
+            self._found.append(Breach("BROKEN", f"the end had status {status}: {self._last_line()}"))
 
     def _look(self, *, empty: bool) -> None:
         with tables(self._store) as found:
-            self._found += [Violation("ROWS", what) for what in found.contradictions()]
+            self._found += [Breach("ROWS", what) for what in found.contradictions()]
             if empty:
-                self._found += [Violation("LEFT", what) for what in found.left()]
+                self._found += [Breach("LEFT", what) for what in found.left()]
 
     def _judge(self) -> None:
         events = read(self._directory / JOURNAL)
@@ -370,7 +370,7 @@ def bury(process: int) -> int:
 
 def run_seed(
     seed: int, stores: Stores, figures: ServiceFigures, cast: roles.Cast = roles.ROLES, *, keeps: bool = True
-) -> list[Violation]:
+) -> list[Breach]:
     """One run; its directory stays if it fails, unless nothing is to be kept."""
     directory = Path(tempfile.mkdtemp(prefix="correlator-service-"))
     store = stores.fresh(directory)

@@ -18,7 +18,7 @@ _ALLOWED = {"E8108", "E7514", "E7515", "E7520", "E7570"}
 """How calls may fail: no room, no place, a client id in use, a transaction that has ended, a target that is full."""
 
 
-class Violation(NamedTuple):
+class Breach(NamedTuple):
     """A promise of the broker, and what contradicts it."""
 
     id: str
@@ -89,7 +89,7 @@ class Facts:
         return [(_unified(place), one.name) for place in topology.places(one.destination, is_even=one.is_even)]
 
 
-def violations(events: Sequence[Event]) -> Iterator[Violation]:
+def violations(events: Sequence[Event]) -> Iterator[Breach]:
     """Every promise that a complete run breaks: one whose last process has emptied the broker."""
     facts = sorted_out(events)
     yield from _answers(facts)
@@ -170,20 +170,20 @@ def _unified(place: str) -> str:
 # --- each call ---
 
 
-def _answers(facts: Facts) -> Iterator[Violation]:
+def _answers(facts: Facts) -> Iterator[Breach]:
     for call in facts.calls.values():
         if call.asked.call == "stuck":
-            yield Violation("STUCK", f"{call.asked.name} has messages that no consumer gets")
+            yield Breach("STUCK", f"{call.asked.name} has messages that no consumer gets")
         if call.answer is not None and call.answer.code and call.answer.code not in _ALLOWED:
-            yield Violation("FAILED", f"{call.asked.call} of life {call.asked.life} failed: {call.answer.code}")
+            yield Breach("FAILED", f"{call.asked.call} of life {call.asked.life} failed: {call.answer.code}")
     if facts.drain not in facts.ended:
-        yield Violation("STUCK", "the broker could not be emptied")
+        yield Breach("STUCK", "the broker could not be emptied")
 
 
 # --- each message that was handed over ---
 
 
-def _handed(facts: Facts, copy: Copy, gots: list[Got]) -> Iterator[Violation]:
+def _handed(facts: Facts, copy: Copy, gots: list[Got]) -> Iterator[Breach]:
     sent = facts.sent.get(copy[1])
     for at, got in enumerate(gots):
         if sent is not None:
@@ -192,14 +192,14 @@ def _handed(facts: Facts, copy: Copy, gots: list[Got]) -> Iterator[Violation]:
             yield from _again(facts, copy, gots[at - 1], got)
             before = [one for one in gots[:at] if one.place == got.place]
             if before and not got.redelivered:
-                yield Violation("FLAG", f"{copy} came again to life {got.life} without the flag")
+                yield Breach("FLAG", f"{copy} came again to life {got.life} without the flag")
             if got.count < 1 + len(before):
-                yield Violation("COUNT", f"{copy} came for the {len(before) + 1}th time with count {got.count}")
+                yield Breach("COUNT", f"{copy} came for the {len(before) + 1}th time with count {got.count}")
     if copy[0] != topology.DEAD and sent is None:
-        yield Violation("GHOST", f"nobody has sent {copy}")
+        yield Breach("GHOST", f"nobody has sent {copy}")
 
 
-def _again(facts: Facts, copy: Copy, first: Got, then: Got) -> Iterator[Violation]:
+def _again(facts: Facts, copy: Copy, first: Got, then: Got) -> Iterator[Breach]:
     """Whether a message may have come again."""
     held = f"{copy}, which life {first.life} had got in mode {first.mode},"
     for call in facts.settles.get(copy, ()):
@@ -210,19 +210,19 @@ def _again(facts: Facts, copy: Copy, first: Got, then: Got) -> Iterator[Violatio
                 not one.asked.commits and one.asked.at < then.at and not one.failed
                 for one in facts.resolves[call.asked.name]
             ):
-                yield Violation("AGAIN", f"{held} came again though {call.asked.name} was prepared with it")
+                yield Breach("AGAIN", f"{held} came again though {call.asked.name} was prepared with it")
             if call.succeeded:
                 return
         elif call.succeeded:
-            yield Violation("AGAIN", f"{held} came again to life {then.life} after its acknowledgement")
+            yield Breach("AGAIN", f"{held} came again to life {then.life} after its acknowledgement")
     if first.mode == "AUTO":
         receive = facts.calls.get((first.life, first.op))
         if receive is not None and receive.succeeded:
-            yield Violation("AGAIN", f"{held} came again to life {then.life} after receive had returned")
+            yield Breach("AGAIN", f"{held} came again to life {then.life} after receive had returned")
     returned = any(first.at < at < then.at for at in facts.returns.get(first.life, ()))
     lives_on = facts.last[first.life] > then.at
     if lives_on and not returned and not _took_back(facts, copy, first, then):
-        yield Violation("SHARED", f"{held} came to life {then.life} while that held it")
+        yield Breach("SHARED", f"{held} came to life {then.life} while that held it")
 
 
 def _took_back(facts: Facts, copy: Copy, first: Got, then: Got) -> bool:
@@ -230,42 +230,42 @@ def _took_back(facts: Facts, copy: Copy, first: Got, then: Got) -> bool:
     return any(call.failed and first.at < call.asked.at < then.at for call in facts.settles.get(copy, ()))
 
 
-def _timely(facts: Facts, sent: Sent, got: Got) -> Iterator[Violation]:
+def _timely(facts: Facts, sent: Sent, got: Got) -> Iterator[Breach]:
     one, asked = sent.sending, sent.call.asked
     what = f"{one.name} of {one.destination}"
     if got.at < asked.at:
-        yield Violation("GHOST", f"{what} came before it was sent")
+        yield Breach("GHOST", f"{what} came before it was sent")
     if sent.stored is False:
-        yield Violation("GHOST", f"{what} came to life {got.life}, and its {asked.call} had failed or was rolled back")
+        yield Breach("GHOST", f"{what} came to life {got.life}, and its {asked.call} had failed or was rolled back")
     if one.delay_ms and got.at < asked.at + one.delay_ms * 1_000_000 - SLACK_NS:
-        yield Violation("EARLY", f"{what} came before its delay was over")
+        yield Breach("EARLY", f"{what} came before its delay was over")
     if asked.call == "prepare" and got.at < min((c.asked.at for c in facts.resolves[asked.name]), default=got.at + 1):
-        yield Violation("PREPARED", f"{what} came before {asked.name} was resolved")
+        yield Breach("PREPARED", f"{what} came before {asked.name} was resolved")
     answer = sent.call.answer
     if answer is None:
         return
     if one.lives_ms and got.at > answer.at + one.lives_ms * 1_000_000 + LATEST_NS:
-        yield Violation("LATE", f"{what} came {(got.at - answer.at) // 1_000_000} ms after it was sent")
+        yield Breach("LATE", f"{what} came {(got.at - answer.at) // 1_000_000} ms after it was sent")
     if not one.persistent and any(answer.at < at < got.at for at in facts.restarts):
-        yield Violation("PASSING", f"{what} is not persistent and has survived a start of the broker")
+        yield Breach("PASSING", f"{what} is not persistent and has survived a start of the broker")
 
 
 # --- each message that was sent ---
 
 
-def _sent(facts: Facts, sent: Sent) -> Iterator[Violation]:
+def _sent(facts: Facts, sent: Sent) -> Iterator[Breach]:
     one = sent.sending
     if sent.stored is False:
         for copy in facts.copies(one):
             if facts.dead.get(copy):
-                yield Violation("GHOST", f"{copy} is dead, and was never stored")
+                yield Breach("GHOST", f"{copy} is dead, and was never stored")
     if not sent.stored or one.destination not in (*topology.QUEUES, topology.NEWS):
         return
     if not one.persistent and (any(at > sent.at for at in facts.restarts) or one.destination in topology.LIMITED):
         return
     for copy in facts.copies(one):
         if not _is_somewhere(facts, copy, sent) and not _expired_at_hand(facts, copy, sent):
-            yield Violation("LOST", f"{copy} was sent by life {sent.call.asked.life}, and is nowhere")
+            yield Breach("LOST", f"{copy} was sent by life {sent.call.asked.life}, and is nowhere")
 
 
 def _expired_at_hand(facts: Facts, copy: Copy, sent: Sent) -> bool:
@@ -291,15 +291,15 @@ def _is_somewhere(facts: Facts, copy: Copy, sent: Sent) -> bool:
 # --- each dead message ---
 
 
-def _dead(facts: Facts, copy: Copy, deaths: list[Got]) -> Iterator[Violation]:
+def _dead(facts: Facts, copy: Copy, deaths: list[Got]) -> Iterator[Breach]:
     sent = facts.sent.get(copy[1])
     if len(deaths) > 1:
-        yield Violation("DEAD", f"{copy} died {len(deaths)} times")
+        yield Breach("DEAD", f"{copy} died {len(deaths)} times")
     got = deaths[0]
     if any(one.life == facts.drain for one in facts.gots.get(copy, ())):
-        yield Violation("DEAD", f"{copy} is dead, and was still there")
+        yield Breach("DEAD", f"{copy} is dead, and was still there")
     if any(call.succeeded and call.asked.commits for call in facts.settles.get(copy, ())):
-        yield Violation("DEAD", f"{copy} is dead, and was acknowledged")
+        yield Breach("DEAD", f"{copy} is dead, and was acknowledged")
     expected = {
         "EXPIRED": sent is not None and sent.sending.lives_ms > 0,
         "UNDELIVERABLE": copy[0] == topology.PLAIN and got.dead_count >= topology.MOST_DELIVERIES,
@@ -307,65 +307,65 @@ def _dead(facts: Facts, copy: Copy, deaths: list[Got]) -> Iterator[Violation]:
         "LOW_PRIORITY": topology.EVICTING.get(copy[0]) == "LOW_PRIORITY",
     }
     if not expected.get(got.reason, False):
-        yield Violation("DEAD", f"{copy} is dead for the reason {got.reason!r} after {got.dead_count} deliveries")
+        yield Breach("DEAD", f"{copy} is dead for the reason {got.reason!r} after {got.dead_count} deliveries")
 
 
 # --- each transaction ---
 
 
-def _commit(facts: Facts, call: Call) -> Iterator[Violation]:
+def _commit(facts: Facts, call: Call) -> Iterator[Breach]:
     if call.answer is None:
         yield from _whole(facts, call, call.asked.at)
 
 
-def _whole(facts: Facts, call: Call, since: int) -> Iterator[Violation]:
+def _whole(facts: Facts, call: Call, since: int) -> Iterator[Breach]:
     """Whether a transaction without an answer happened completely or not at all."""
     what = f"the {call.asked.call} of life {call.asked.life}"
     seen = {copy: facts.observed(copy) for one in call.asked.sends for copy in facts.copies(one)}
     if len(set(seen.values())) > 1:
-        yield Violation("ATOMIC", f"{what} stored a part of what it sends: {seen}")
+        yield Breach("ATOMIC", f"{what} stored a part of what it sends: {seen}")
     again = {copy: any(got.at > since for got in facts.gots.get(copy, ())) for copy in _settled(call)}
     if not all(seen.values()) or not seen:
         again = again if seen else {}
         if lost := [copy for copy, came in again.items() if not came and not facts.dead.get(copy)]:
-            yield Violation("ATOMIC", f"{what} sent nothing, and acknowledged {lost}")
+            yield Breach("ATOMIC", f"{what} sent nothing, and acknowledged {lost}")
     elif repeated := [copy for copy, came in again.items() if came]:
-        yield Violation("ATOMIC", f"{what} sent, and did not acknowledge {repeated}")
+        yield Breach("ATOMIC", f"{what} sent, and did not acknowledge {repeated}")
 
 
 def _settled(call: Call) -> list[Copy]:
     return [(_unified(place), name) for place, name in call.asked.settles]
 
 
-def _prepared(facts: Facts, call: Call) -> Iterator[Violation]:
+def _prepared(facts: Facts, call: Call) -> Iterator[Breach]:
     name = call.asked.name
     resolves = facts.resolves[name]
     succeeded = [one for one in resolves if one.succeeded]
     if call.succeeded and not succeeded:
-        yield Violation("PREPARED", f"{name} was prepared, and is not there any more")
+        yield Breach("PREPARED", f"{name} was prepared, and is not there any more")
     if call.failed:
         return
     if not succeeded:
         for one in call.asked.sends:
             if facts.observed(facts.copies(one)[0]):
-                yield Violation("PREPARED", f"{one.name} came, and nobody has resolved {name}")
+                yield Breach("PREPARED", f"{one.name} came, and nobody has resolved {name}")
     elif call.asked.commits:
         yield from _whole_prepared(facts, call)
     elif lost := [copy for copy in _settled(call) if not any(got.at > call.asked.at for got in facts.gots[copy])]:
-        yield Violation("PREPARED", f"{name} was rolled back, and {lost} did not come again")
+        yield Breach("PREPARED", f"{name} was rolled back, and {lost} did not come again")
 
 
-def _whole_prepared(facts: Facts, call: Call) -> Iterator[Violation]:
+def _whole_prepared(facts: Facts, call: Call) -> Iterator[Breach]:
     if missing := [one.name for one in call.asked.sends if not facts.observed(facts.copies(one)[0])]:
-        yield Violation("PREPARED", f"{call.asked.name} was committed, and {missing} did not come")
+        yield Breach("PREPARED", f"{call.asked.name} was committed, and {missing} did not come")
     if repeated := [copy for copy in _settled(call) if any(got.at > call.asked.at for got in facts.gots[copy])]:
-        yield Violation("PREPARED", f"{call.asked.name} was committed, and {repeated} came again")
+        yield Breach("PREPARED", f"{call.asked.name} was committed, and {repeated} came again")
 
 
 # --- each process ---
 
 
-def _lazy(facts: Facts) -> Iterator[Violation]:
+def _lazy(facts: Facts) -> Iterator[Breach]:
     """In mode DUPS_OK, ten messages of a process may come again."""
     repeated: dict[int, int] = defaultdict(int)
     for gots in facts.gots.values():
@@ -375,10 +375,10 @@ def _lazy(facts: Facts) -> Iterator[Violation]:
                 repeated[got.life] += 1
     for life, count in repeated.items():
         if count > MOST_LAZY:
-            yield Violation("LAZY", f"{count} messages of life {life} in mode DUPS_OK came again")
+            yield Breach("LAZY", f"{count} messages of life {life} in mode DUPS_OK came again")
 
 
-def _order(facts: Facts) -> Iterator[Violation]:
+def _order(facts: Facts) -> Iterator[Breach]:
     firsts = sorted((gots[0] for gots in facts.gots.values()), key=lambda got: got.at)
     yield from _ascending(facts, [got for got in firsts if got.place == topology.ORDERED], "the ordered queue")
     by_place: dict[str, list[Got]] = defaultdict(list)
@@ -390,7 +390,7 @@ def _order(facts: Facts) -> Iterator[Violation]:
         yield from _by_priority(facts, place, gots)
 
 
-def _ascending(facts: Facts, gots: list[Got], where: str) -> Iterator[Violation]:
+def _ascending(facts: Facts, gots: list[Got], where: str) -> Iterator[Breach]:
     """Whether the messages of each process came in the order in which it sent them, within a priority."""
     last: dict[tuple[int, int, str], int] = {}
     for got in gots:
@@ -400,22 +400,22 @@ def _ascending(facts: Facts, gots: list[Got], where: str) -> Iterator[Violation]
         life, number = map(int, got.name.split("."))
         key = life, sent.sending.priority, sent.call.asked.call
         if number < last.get(key, 0):
-            yield Violation("ORDER", f"{got.name} of {where} came after {life}.{last[key]}")
+            yield Breach("ORDER", f"{got.name} of {where} came after {life}.{last[key]}")
         last[key] = number
 
 
-def _by_priority(facts: Facts, place: str, gots: list[Got]) -> Iterator[Violation]:
+def _by_priority(facts: Facts, place: str, gots: list[Got]) -> Iterator[Breach]:
     least = 9
     for got in gots:
         sent = facts.sent.get(got.name)
         if sent is None or sent.sending.delay_ms:
             continue
         if sent.sending.priority > least:
-            yield Violation("ORDER", f"{got.name} of {place} came behind a message of a lower priority")
+            yield Breach("ORDER", f"{got.name} of {place} came behind a message of a lower priority")
         least = min(least, sent.sending.priority)
 
 
-def _ids(facts: Facts) -> Iterator[Violation]:
+def _ids(facts: Facts) -> Iterator[Breach]:
     """Whether each message has an id of its own, the one that `send` returned."""
     names: dict[str, str] = {}
     told = {
@@ -426,6 +426,6 @@ def _ids(facts: Facts) -> Iterator[Violation]:
     for gots in facts.gots.values():
         for got in gots:
             if names.setdefault(got.message_id, got.name) != got.name:
-                yield Violation("IDS", f"{got.name} and {names[got.message_id]} have one id")
+                yield Breach("IDS", f"{got.name} and {names[got.message_id]} have one id")
             if told.get(got.name, got.message_id) != got.message_id:
-                yield Violation("IDS", f"{got.name} came with another id than send returned")
+                yield Breach("IDS", f"{got.name} came with another id than send returned")

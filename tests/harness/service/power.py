@@ -43,7 +43,7 @@ from tests.harness.service.journal import (
     now,
     read,
 )
-from tests.harness.service.judge import Violation, violations
+from tests.harness.service.judge import Breach, violations
 from tests.harness.service.life import JOURNAL, fork
 from tests.harness.service.roles import Worker
 from tests.harness.service.tables import Tables, tables
@@ -212,7 +212,7 @@ class _Campaign:
             if len(figures.told) < MOST_TOLD:
                 figures.told.append(f"{where}, {image.kind}: " + "; ".join(map(str, found[:3])))
 
-    def _restart(self, image: dict[str, bytearray], events: Sequence[Event]) -> list[Violation]:
+    def _restart(self, image: dict[str, bytearray], events: Sequence[Event]) -> list[Breach]:
         """Let a program go on from an image, after another start of the host."""
         shutil.rmtree(self._opened)
         self._opened.mkdir(mode=0o700)
@@ -226,10 +226,10 @@ class _Campaign:
 
         if bury(fork(self._opened, go_on)):
             log = (self._opened / "log").read_text(errors="replace").strip().splitlines()
-            return [Violation("BROKEN", f"the next program ended with an error: {log[-1:]}")]
+            return [Breach("BROKEN", f"the next program ended with an error: {log[-1:]}")]
         with tables(store) as rows:
-            found = [Violation("ROWS", what) for what in rows.contradictions()]
-            found += [Violation("LEFT", what) for what in rows.left()]
+            found = [Breach("ROWS", what) for what in rows.contradictions()]
+            found += [Breach("LEFT", what) for what in rows.left()]
         found += violations([*events, Restarted(now_of(events)), *read(journal)])
         return [one for one in found if one.id not in _LOST_BY_POWER]
 
@@ -258,15 +258,15 @@ def _moments(
             yield f"seed {seed} pass {number} after record {at}", disk.draw(rng.choice(kinds), rng), events
 
 
-def _seen(image: Path, events: Sequence[Event]) -> tuple[list[Violation], bool]:
+def _seen(image: Path, events: Sequence[Event]) -> tuple[list[Breach], bool]:
     """What the tables of an image contradict, and whether a claim is lost in it."""
     try:
         with tables(f"sqlite:///{image / DATABASE}") as rows:
-            found = [Violation("ROWS", what) for what in rows.contradictions()]
+            found = [Breach("ROWS", what) for what in rows.contradictions()]
             taken = list(_taken_out(rows, events))
             lacks_a_claim = _lacks_a_claim(rows, events)
     except Exception as error:  # noqa: BLE001  # every exception is a finding
-        return [Violation("BROKEN", f"the image cannot be read: {type(error).__name__} {error}")], False
+        return [Breach("BROKEN", f"the image cannot be read: {type(error).__name__} {error}")], False
     found += violations([*events, *taken])
     return [one for one in found if one.id not in _LOST_BY_POWER], lacks_a_claim
 

@@ -164,6 +164,34 @@ HISTORIES = {
         ],
         {"DEAD"},
     ),
+    "a listener that went on": (
+        [
+            *sent(),
+            *sent(12, one=Sending("1.2", QUEUE)),
+            got(20, mode="LISTENER"),
+            got(21, mode="LISTENER", name="1.2"),
+            *out(got(950, 9, again=True, count=2)),
+        ],
+        {"AGAIN"},
+    ),
+    "a listener that failed": (
+        [*sent(), got(20, mode="LISTENER"), Asked(21, 2, 1, "return"), Answered(22, 2, 1), *out()],
+        {"LOST"},
+    ),
+    "a backup that does not wait": (
+        [
+            *sent(one=Sending("1.1", "queue:ordered")),
+            *(
+                event
+                for life in (2, 3)
+                for event in (Asked(20 + life, life, 1, "open", name="queue:ordered"), Answered(20 + life, life, 1))
+            ),
+            got(30, 3, place="queue:ordered"),
+            Ended(40, 2),
+            *out(got(950, 9, place="queue:ordered", again=True, count=2)),
+        ],
+        {"BACKUP"},
+    ),
     "stuck": ([*sent(), *DRAINED[:1]], {"LOST", "STUCK"}),
 }
 

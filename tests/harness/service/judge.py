@@ -72,6 +72,7 @@ class Facts:
     ended: set[int] = field(default_factory=set)
     roles: dict[int, str] = field(default_factory=dict)
     restarts: list[int] = field(default_factory=list)
+    listened: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     resolves: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
     drain: int = 0
     last_drain: list[Got] = field(default_factory=list)
@@ -104,6 +105,7 @@ def violations(events: Sequence[Event]) -> Iterator[Breach]:
     for call in facts.named("prepare"):
         yield from _prepared(facts, call)
     yield from _lazy(facts)
+    yield from _active(facts)
     yield from _order(facts)
     yield from _ids(facts)
 
@@ -132,6 +134,8 @@ def sorted_out(events: Sequence[Event]) -> Facts:
             facts.gots[_unified(event.place), event.name].append(event)
             if event.life == facts.drain:
                 facts.last_drain.append(event)
+            if event.mode == "LISTENER":
+                facts.listened[event.life].append(event.at)
     for call in facts.calls.values():
         _note_sends(facts, call)
     return facts
@@ -219,10 +223,18 @@ def _again(facts: Facts, copy: Copy, first: Got, then: Got) -> Iterator[Breach]:
         receive = facts.calls.get((first.life, first.op))
         if receive is not None and receive.succeeded:
             yield Breach("AGAIN", f"{held} came again to life {then.life} after receive had returned")
+    if first.mode == "LISTENER" and _listened_on(facts, first, then):
+        yield Breach("AGAIN", f"{held} came again to life {then.life} after its listener had got the next one")
     returned = any(first.at < at < then.at for at in facts.returns.get(first.life, ()))
     lives_on = facts.last[first.life] > then.at
     if lives_on and not returned and not _took_back(facts, copy, first, then):
         yield Breach("SHARED", f"{held} came to life {then.life} while that held it")
+
+
+def _listened_on(facts: Facts, first: Got, then: Got) -> bool:
+    """Whether a listener that had not failed with a message got another one, before the message came again."""
+    until = next((at for at in facts.listened[first.life] if first.at < at < then.at), None)
+    return until is not None and not any(first.at < at < until for at in facts.returns[first.life])
 
 
 def _took_back(facts: Facts, copy: Copy, first: Got, then: Got) -> bool:
@@ -281,11 +293,19 @@ def _is_somewhere(facts: Facts, copy: Copy, sent: Sent) -> bool:
     purges = (one for one in facts.named("purge") if one.asked.name == copy[0])
     if facts.dead.get(copy) or any(one.answer is None or one.answer.at > sent.at for one in purges):
         return True
-    if any(got.life == facts.drain or got.mode in BY_ITSELF for got in facts.gots.get(copy, ())):
+    if any(got.life == facts.drain or _settles_itself(facts, got) for got in facts.gots.get(copy, ())):
         return True
     return any(
         not call.failed and (call.asked.call != "prepare" or call.asked.commits) for call in facts.settles.get(copy, ())
     )
+
+
+def _settles_itself(facts: Facts, got: Got) -> bool:
+    """Whether the session may have acknowledged a message: one with which a listener did not fail."""
+    if got.mode != "LISTENER":
+        return got.mode in BY_ITSELF
+    until = next((at for at in facts.listened[got.life] if at > got.at), facts.last[got.life] + 1)
+    return not any(got.at < at < until for at in facts.returns[got.life])
 
 
 # --- each dead message ---
@@ -376,6 +396,24 @@ def _lazy(facts: Facts) -> Iterator[Breach]:
     for life, count in repeated.items():
         if count > MOST_LAZY:
             yield Breach("LAZY", f"{count} messages of life {life} in mode DUPS_OK came again")
+
+
+def _active(facts: Facts) -> Iterator[Breach]:
+    """Whether a backup got nothing while a consumer lived that had come before it."""
+    opened = {
+        call.asked.life: call for call in facts.named("open") if call.asked.name == topology.ORDERED and call.succeeded
+    }
+    closed = {call.asked.life: call.asked.at for call in facts.named("return") if call.asked.name == "close"}
+    for life, call in opened.items():
+        gots = [
+            got for gots in facts.gots.values() for got in gots if (got.place, got.life) == (topology.ORDERED, life)
+        ]
+        for other, before in opened.items():
+            if before.answer is None or before.answer.at > call.asked.at:
+                continue
+            until = min(facts.last[other], closed.get(other, facts.last[other]))
+            if any(got.at < until for got in gots):
+                yield Breach("BACKUP", f"life {life} got messages while life {other} was the active consumer")
 
 
 def _order(facts: Facts) -> Iterator[Breach]:

@@ -1,7 +1,9 @@
 """What the processes of a run do, by the calls that programs use."""
 
+import itertools
 import os
 import random
+import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,8 +25,7 @@ from tests.harness.service.journal import Copy, Got, Journal, Sending, now
 FLOW = 20
 WAITS_S = (0.0, 0.0, 0.01, 0.05)
 DMQ = "correlator_dmq_"
-PATIENCE_S = 5.0
-"""How long a process tries again what is refused while an earlier one is not yet struck off."""
+LISTENS_S = 0.3
 Mode = AcknowledgeMode
 READING = (Mode.AUTO, Mode.CLIENT, Mode.CLIENT_CUMULATIVE, Mode.CLIENT_INDIVIDUAL, Mode.DUPS_OK)
 
@@ -144,7 +145,7 @@ class Worker:
 
     def give_back(self, session: Session, *, closes: bool) -> None:
         """Recover or roll back, or close the session; noted."""
-        op = self.journal.ask("return")
+        op = self.journal.ask("return", name="close" if closes else "")
         if closes:
             session.close()
         elif session.acknowledge_mode is Mode.TRANSACTED:
@@ -250,6 +251,35 @@ def consume(worker: Worker) -> None:
     place = worker.rng.choice((*queues, *topology.LIMITED, topology.PREPARED_OUT))
     with worker.connect() as connection:
         _consume(worker, connection, place, lambda session: session.create_consumer(place), ())
+
+
+def listen(worker: Worker) -> None:
+    """Let a listener have the messages of a queue; it fails now and then, and gets its message again."""
+    place = worker.rng.choice((topology.PLAIN, topology.OUT, topology.DEPOT))
+    enough = threading.Event()
+    left = itertools.count(worker.steps, -1)
+
+    def on_message(message: Message) -> None:
+        worker.got(message, "LISTENER")
+        if worker.rng.random() < 0.1:
+            worker.journal.answer(worker.journal.ask("return"))
+            raise Tired
+        if next(left) <= 0:
+            enough.set()
+
+    with worker.connect() as connection:
+        session = connection.create_session()
+        consumer = worker.opened(lambda: session.create_consumer(place), place, ())
+        assert consumer is not None
+        worker.place = place
+        consumer.set_listener(on_message)
+        connection.start()
+        enough.wait(LISTENS_S)
+        connection.stop()
+
+
+class Tired(Exception):
+    """A listener fails."""
 
 
 def consume_in_order(worker: Worker) -> None:
@@ -467,6 +497,7 @@ ROLES: Cast = {
     send_in_order: 2,
     send_in_transactions: 2,
     consume: 6,
+    listen: 2,
     consume_in_order: 3,
     consume_shared: 2,
     consume_own: 2,

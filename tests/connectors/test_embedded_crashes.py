@@ -72,7 +72,7 @@ def end_sessions(server, *links):
 
 def test_a_client_keeps_its_id_while_one_of_its_sessions_lives(server, broker):
     client = broker.client("desk")
-    session = client.session()
+    session = broker.opened(client.session())
     source = broker.source(session)
     reply = client.create_temporary("queue")
     end_sessions(server, client._link)
@@ -92,7 +92,7 @@ def test_a_client_keeps_its_id_while_one_of_its_sessions_lives(server, broker):
 
 def test_a_client_whose_id_another_one_has_got_is_told(server, broker):
     client = broker.client("desk")
-    session = client.session()
+    session = broker.opened(client.session())
     source = broker.source(session)
     end_sessions(server, client._link, session._access._link)
     other = broker.client("desk")

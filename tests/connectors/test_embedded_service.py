@@ -398,6 +398,18 @@ def test_a_client_id_is_used_by_one_living_client(broker):
     broker.client("me")
 
 
+def test_a_client_that_is_refused_leaves_nothing_open(broker):
+    first = broker.client("me")
+    with pytest.raises(UsageError, match="^E7515"):
+        broker.client("me")
+    first.close()
+    wait_until(lambda: started(broker) < started(broker))  # the broker starts when nobody else has it open
+
+
+def started(broker):
+    return broker.count("SELECT starts FROM broker_store")
+
+
 def test_a_temporary_queue_is_its_clients_own_and_ends_with_it(broker):
     keeper = broker.plain("queue:other")
     client = broker.client()

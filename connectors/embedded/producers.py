@@ -19,8 +19,9 @@ _REMOVE = Sql("DELETE FROM broker_producer WHERE id = :producer")
 def register(connection: Connection, name: str, client: int, lives: Lives, *, makes: bool) -> int:
     """Register a producer; makes the destination if it is new and `makes` says so. Returns its id.
 
-    Returns 0 for a destination that takes no messages, or does not exist; each send says so. Raises `UsageError` E7526 if the destination
-    has as many producers as it may.
+    Returns 0 for a destination that takes no messages, or does not exist; each send says so.
+
+    Raises `UsageError` E7526 if the destination has as many producers as it may.
     """
     destinations.lock_registry(connection)
     there = destinations.find(connection, name)

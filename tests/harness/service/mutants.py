@@ -429,7 +429,7 @@ def _(patches: Patches) -> None:
 @_mutant(
     "buried_before_it_leaves",
     "a message is in the queue of dead messages before it has left its own",
-    _kills("DEAD", "AGAIN", cast=(roles.send, roles.consume)),
+    _test(_TESTS + "dead.py::test_a_death_and_the_end_of_the_message_are_one_transaction[sqlite]"),
 )
 def _(patches: Patches) -> None:
     def bury(original: Any) -> Any:
@@ -585,7 +585,7 @@ def _(patches: Patches) -> None:
 @_mutant(
     "lazily_acknowledged_before_handed_over",
     "mode DUPS_OK acknowledges what a program has not got yet",
-    _kills("LOST", "AGAIN", cast=(roles.send, roles.consume)),
+    _kills("LOST", cast=(roles.send_plainly, roles.consume_lazily)),
 )
 def _(patches: Patches) -> None:
     def init(original: Any) -> Any:

@@ -192,6 +192,11 @@ def feed(worker: Worker) -> None:
     send_to(worker, [topology.IN, topology.PREPARED_IN], plain=True)
 
 
+def send_plainly(worker: Worker) -> None:
+    """Send to one queue."""
+    send_to(worker, [topology.PLAIN], plain=True)
+
+
 def send_in_order(worker: Worker) -> None:
     """Send to the queue with an active and backup consumers."""
     send_to(worker, [topology.ORDERED], plain=True)
@@ -251,6 +256,13 @@ def consume(worker: Worker) -> None:
     place = worker.rng.choice((*queues, *topology.LIMITED, topology.PREPARED_OUT))
     with worker.connect() as connection:
         _consume(worker, connection, place, lambda session: session.create_consumer(place), ())
+
+
+def consume_lazily(worker: Worker) -> None:
+    """Receive from the queue that most processes send to, in mode DUPS_OK."""
+    with worker.connect() as connection:
+        place = topology.PLAIN
+        _consume(worker, connection, place, lambda s: s.create_consumer(place), (), modes=(Mode.DUPS_OK,))
 
 
 def listen(worker: Worker) -> None:
@@ -342,9 +354,10 @@ def _consume(
     codes: Sequence[str],
     *,
     once: bool = False,
+    modes: Sequence[Mode] = READING,
 ) -> None:
     rng = worker.rng
-    mode = rng.choice(READING)
+    mode = rng.choice(modes)
     session = connection.create_session(mode)
     consumer = worker.opened(lambda: open_(session), place, codes)
     held: list[tuple[Message, Copy]] = []
@@ -493,10 +506,12 @@ Role = Callable[[Worker], None]
 Cast = Mapping[Role, int]
 ROLES: Cast = {
     send: 5,
+    send_plainly: 1,
     feed: 3,
     send_in_order: 2,
     send_in_transactions: 2,
     consume: 6,
+    consume_lazily: 1,
     listen: 2,
     consume_in_order: 3,
     consume_shared: 2,

@@ -87,6 +87,7 @@ def test_the_command_ends_with_status_1_when_an_image_is_bad(tmp_path, capsys):
 
 QUEUE = "queue:plain"
 M = Sending("1.1", QUEUE)
+PASSING = Sending("1.1", QUEUE, persistent=False)
 DRAINED = [Born(900, 9, "drain"), Ended(999, 9)]
 
 
@@ -112,6 +113,8 @@ HISTORIES = {
     "nothing": ([*sent(), *out(got(950, 9))], set()),
     "acknowledged": ([*sent(), got(20), *settled(30, code=""), *out()], set()),
     "lost": ([*sent(), *out()], {"LOST"}),
+    "not persistent, and killed": ([*sent(one=PASSING), *out()], set()),
+    "not persistent, and closed": ([*sent(one=PASSING), Ended(20, 1), *out()], {"LOST"}),
     "again": ([*sent(), got(20), *settled(30, code=""), *out(got(950, 9, again=True, count=2))], {"AGAIN"}),
     "in mode AUTO": (
         [*sent(), Asked(20, 2, 20, "receive", name=QUEUE), got(20, mode="AUTO"), Answered(21, 2, 20), *out()],

@@ -163,6 +163,8 @@ def _note_sends(facts: Facts, call: Call) -> None:
             elif stored:
                 stored = any(one.succeeded for one in resolves) or None
             at = max([at, *(one.asked.at for one in resolves)])
+        if stored and not one.persistent and call.asked.call == "send" and call.asked.life not in facts.ended:
+            stored = None  # the session may still have had it when the process died
         facts.sent[one.name] = Sent(one, call, stored, at)
 
 
@@ -276,17 +278,8 @@ def _sent(facts: Facts, sent: Sent) -> Iterator[Breach]:
     if not one.persistent and (any(at > sent.at for at in facts.restarts) or one.destination in topology.LIMITED):
         return
     for copy in facts.copies(one):
-        if not _is_somewhere(facts, copy, sent) and not _expired_at_hand(facts, copy, sent):
+        if not _is_somewhere(facts, copy, sent):
             yield Breach("LOST", f"{copy} was sent by life {sent.call.asked.life}, and is nowhere")
-
-
-def _expired_at_hand(facts: Facts, copy: Copy, sent: Sent) -> bool:
-    """Whether a session may have had the message at hand when it expired: then it is acknowledged, and not dead."""
-    return sent.sending.lives_ms > 0 and any(
-        _unified(call.asked.name) == copy[0] and facts.last[call.asked.life] > sent.at
-        for call in facts.named("open")
-        if call.asked.life != facts.drain
-    )
 
 
 def _is_somewhere(facts: Facts, copy: Copy, sent: Sent) -> bool:

@@ -11,18 +11,17 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import msgspec
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Engine, event
 
 from connectors.embedded import administrator, source, sweeping
 from connectors.embedded.sql import Sql
 from connectors.messaging import housekeeping, intake
-from correlator.storage.dialects import Statement
 from correlator.testing.syscalls import library
 from correlator.testing.syscalls.library import Action, CallFault
 from tests.harness.service.journal import Born, Ended, Journal, appending, now
@@ -129,7 +128,7 @@ def arm(directory: Path, death: Death | None) -> None:
 
 
 def _count_statements(death: Death) -> None:
-    run, fetch = Statement.run, Statement.fetch
+    execute = Sql._execute
     counting = threading.Lock()
     counted = 0
 
@@ -140,18 +139,11 @@ def _count_statements(death: Death) -> None:
             if counted == death.statement and after is death.after:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def counted_run(self: Statement, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+    def counted_execute(self: Sql, *arguments: Any) -> Any:
         at(after=False)
-        result = run(self, connection, rows)
+        result = execute(self, *arguments)
         at(after=True)
         return result
 
-    def counted_fetch(self: Statement, connection: Connection, values: Mapping[str, Any]) -> Sequence[Any]:
-        at(after=False)
-        result = fetch(self, connection, values)
-        at(after=True)
-        return result
-
-    Statement.run = counted_run  # type: ignore[method-assign]
-    Statement.fetch = counted_fetch  # type: ignore[method-assign]
+    Sql._execute = counted_execute  # type: ignore[assignment,method-assign]
     event.listen(Engine, "commit", lambda _: at(after=False))

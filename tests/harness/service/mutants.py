@@ -588,9 +588,11 @@ def _(patches: Patches) -> None:
 )
 def _(patches: Patches) -> None:
     def init(original: Any) -> Any:
-        def mutated(self: Any, where: str, source_: Any, unacknowledged: Any, mode: AcknowledgeMode, flow: Any) -> None:
+        def mutated(
+            self: Any, where: str, source_: Any, unacknowledged: Any, mode: AcknowledgeMode, *more: Any
+        ) -> None:
             taken = AcknowledgeMode.NO_ACKNOWLEDGE if mode is AcknowledgeMode.DUPS_OK else mode
-            original(self, where, source_, unacknowledged, taken, flow)
+            original(self, where, source_, unacknowledged, taken, *more)
 
         return mutated
 
@@ -621,8 +623,8 @@ def _(patches: Patches) -> None:
 )
 def _(patches: Patches) -> None:
     def init(original: Any) -> Any:
-        def mutated(self: Any, *given: Any) -> None:
-            original(self, *given)
+        def mutated(self: Any, *given: Any, **named: Any) -> None:
+            original(self, *given, **named)
             self._life = "program"
 
         return mutated

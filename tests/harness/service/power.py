@@ -221,7 +221,7 @@ class _Campaign:
         names = [one for one in events if isinstance(one, Asked) and one.call == "prepare"]
 
         def go_on() -> None:
-            vars(link)["_boot_of_host"] = lambda: "another"
+            link.SqliteLink.note_boot = _note_another_boot  # type: ignore[method-assign]
             drain(self._opened, store, _DRAIN, [one.name for one in names])
 
         if bury(fork(self._opened, go_on)):
@@ -232,6 +232,10 @@ class _Campaign:
             found += [Breach("LEFT", what) for what in rows.left()]
         found += violations([*events, Restarted(now_of(events)), *read(journal)])
         return [one for one in found if one.id not in _LOST_BY_POWER]
+
+
+def _note_another_boot(self: link.SqliteLink) -> None:
+    self.boot = "another"
 
 
 def now_of(events: Sequence[Event]) -> int:

@@ -6,6 +6,7 @@ first of them then writes for all. PostgreSQL shares commits among its sessions 
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
@@ -17,11 +18,11 @@ MOST = 64
 T = TypeVar("T")
 
 
-class Writing(Protocol):
-    """Runs the writes of a group in one transaction, which waits for the disk if it is `synced`."""
+class Transaction(Protocol):
+    """Begins the transaction of a group, as `DatabaseLink.transaction`."""
 
-    def __call__(self, do: Callable[[Connection], None], *, synced: bool) -> None:
-        """Commit what `do` writes, or raise."""
+    def __call__(self, *, synced: bool) -> AbstractContextManager[Connection]:
+        """BEGIN to COMMIT."""
         ...
 
 
@@ -63,15 +64,15 @@ class Group:
         self._line: list[_Write] = []
         self._has_leader = False
 
-    def write(self, do: Callable[[Connection], T], writing: Writing, *, synced: bool) -> T:
+    def write(self, do: Callable[[Connection], T], transaction: Transaction, *, synced: bool) -> T:
         """Write, perhaps together with other threads; returns when the transaction has committed.
 
         Args:
             do: writes in a transaction. Another thread may call it, while this one waits.
-            writing: commits by the link of this thread, if it writes for the group.
+            transaction: of the link of this thread, if it writes for the group.
             synced: whether the commit must wait for the disk.
 
-        Raises what `do` raises, and nothing is written then; what `writing` raises if the transaction fails.
+        Raises what `do` raises, and nothing is written then; what `transaction` raises if it fails.
         """
         own = _Write(do, synced=synced)
         with self._lock:
@@ -85,18 +86,18 @@ class Group:
             self._withdraw(own)
             raise
         if not own.ended:
-            self._lead(own, writing)
+            self._lead(own, transaction)
         if own.error is not None:
             raise own.error
         result: T = own.result
         return result
 
-    def _lead(self, own: _Write, writing: Writing) -> None:
+    def _lead(self, own: _Write, transaction: Transaction) -> None:
         """Write for the first ones in the line, which begins with the leader."""
         with self._lock:
             group, self._line = self._line[:MOST], self._line[MOST:]
         try:
-            _commit(group, writing)
+            _commit(group, transaction)
         except Exception as error:  # noqa: BLE001  # each thread raises it
             _fail(group, error)
         except BaseException:
@@ -125,15 +126,13 @@ class Group:
                     self._appoint()
 
 
-def _commit(group: Sequence[_Write], writing: Writing) -> None:
-    def run(connection: Connection) -> None:
+def _commit(group: Sequence[_Write], transaction: Transaction) -> None:
+    with transaction(synced=any(write.synced for write in group)) as connection:
         if len(group) == 1:
             group[0].run_alone(connection)
         else:
             for write in group:
                 write.run_among_others(connection)
-
-    writing(run, synced=any(write.synced for write in group))
 
 
 def _fail(group: Sequence[_Write], error: BaseException) -> None:

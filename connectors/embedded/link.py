@@ -220,11 +220,7 @@ class SqliteLink:
 
     def write(self, do: Callable[[Connection], T], *, synced: bool = True) -> T:
         """Run `do` in a transaction of the group."""
-        return self._own_turn.group.write(do, self._write_group, synced=synced)
-
-    def _write_group(self, do: Callable[[Connection], None], *, synced: bool) -> None:
-        with self.transaction(synced=synced) as connection:
-            do(connection)
+        return self._own_turn.group.write(do, self.transaction, synced=synced)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

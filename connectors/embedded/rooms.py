@@ -66,9 +66,16 @@ class Rooms:
         while True:
             seen = self.look(destinations)
             try:
-                return do()
-            except Crowded:
-                continue
+                return unless_crowded(do)
             except NoRoom:
                 if not self.wait(destinations, seen, deadline):
                     raise
+
+
+def unless_crowded(do: Callable[[], T]) -> T:
+    """Do a transaction, and do it again as often as it says `Crowded`."""
+    while True:
+        try:
+            return do()
+        except Crowded:
+            continue

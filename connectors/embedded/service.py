@@ -323,8 +323,10 @@ class EmbeddedSession:
         def do(connection: Connection, link: DatabaseLink) -> Terms:
             changed.update(transactions.acknowledged_from(connection, name))
             sends, since_s = transactions.resolve(connection, name, commit=commit)
-            ended[:] = [send for send in sends if clients.has_ended(connection, send.destination, link)]
-            entries[:] = [self._again(send, since_s) for send in sends if send not in ended]
+            names = {send.destination for send in sends}
+            gone = {name for name in names if clients.has_ended(connection, name, link)}
+            ended[:] = [send for send in sends if send.destination in gone]
+            entries[:] = [self._again(send, since_s) for send in sends if send.destination not in gone]
             return self._send(connection, link, entries, lazy=False)
 
         try:

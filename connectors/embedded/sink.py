@@ -9,7 +9,7 @@ from connectors.embedded import producers, sending
 from connectors.embedded.access import Access
 from connectors.embedded.composing import Composer
 from connectors.embedded.link import DatabaseLink
-from connectors.embedded.rooms import Rooms
+from connectors.embedded.rooms import Rooms, unless_crowded
 from connectors.embedded.sending import NoSuchDestination, Terms
 from connectors.embedded.storing import NewMessage
 from correlator.connector import TAKES_NOTHING
@@ -80,7 +80,7 @@ class EmbeddedSink:
         while left:
             seen = self._rooms.look(left)
             tried = left
-            rejected, left = self._rooms.transact(left, lambda: self._store(batch, tried))  # noqa: B023
+            rejected, left = unless_crowded(lambda: self._store(batch, tried))  # noqa: B023
             for at, error in rejected.items():
                 results[at] = error
             self._access.ring(tried)

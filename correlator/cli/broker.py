@@ -225,9 +225,7 @@ def resume(words: OneDestination = None, store: Store = None, json: Json = False
 
 def browse_queue(
     words: OneDestination = None,
-    limit: Annotated[
-        int, typer.Option(metavar="NUMBER", min=1, max=100_000, help="Show at most this many messages.")
-    ] = 20,
+    limit: browse.MostShown = 20,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -302,9 +300,7 @@ def rollback(words: OneTransaction = None, store: Store = None, json: Json = Fal
 
 def list_dead(
     words: Broker = None,
-    limit: Annotated[
-        int, typer.Option(metavar="NUMBER", min=1, max=100_000, help="Show at most this many messages.")
-    ] = 20,
+    limit: browse.MostShown = 20,
     store: Store = None,
     json: Json = False,
 ) -> None:

@@ -19,6 +19,8 @@ from correlator.settings import ReceiverSettings, SenderSettings
 COLUMNS = ("message_id", "timestamp", "deliveries", "key", "properties", "body")
 MOST_NAMED = 20
 
+MostShown = Annotated[int, typer.Option(metavar="NUMBER", min=1, max=100_000, help="Show at most this many messages.")]
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
@@ -32,9 +34,7 @@ def browse(
         str,
         typer.Argument(metavar="DESTINATION", help="queue:NAME, or a logical destination of FILE.", show_default=False),
     ],
-    limit: Annotated[
-        int, typer.Option(metavar="NUMBER", min=1, max=100_000, help="Show at most this many messages.")
-    ] = 20,
+    limit: MostShown = 20,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON list with an object for each message; bodies in full.")
     ] = False,

@@ -1,6 +1,7 @@
 """Threads of a process that write to the same SQLite file share commits."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -21,7 +22,7 @@ def groups(monkeypatch):
     """The sizes of the groups that were committed."""
     sizes = []
     commit = grouping._commit
-    monkeypatch.setattr(grouping, "_commit", lambda group, writing: (sizes.append(len(group)), commit(group, writing)))
+    monkeypatch.setattr(grouping, "_commit", lambda group, begin: (sizes.append(len(group)), commit(group, begin)))
     return sizes
 
 
@@ -144,15 +145,14 @@ def test_a_statement_that_fails_undoes_the_write_of_its_thread_only(table, in_li
 def test_a_commit_that_fails_fails_for_all(table, in_line, monkeypatch):
     check = grouping._commit
 
-    def commit(group, writing):
-        def failing(do, *, synced):
-            def then_fail(connection):
-                do(connection)
+    def commit(group, transaction):
+        @contextmanager
+        def failing(*, synced):
+            with transaction(synced=synced) as connection:
+                yield connection
                 raise OSError("the disk is gone")
 
-            writing(then_fail, synced=synced)
-
-        check(group, failing if len(group) > 1 else writing)
+        check(group, failing if len(group) > 1 else transaction)
 
     monkeypatch.setattr(grouping, "_commit", commit)
     writers = in_line(*[lambda n=n: table.insert(n) for n in range(1, 5)])
@@ -213,15 +213,14 @@ def test_a_thread_that_is_interrupted_while_it_waits_writes_nothing_and_stops_no
 
 def test_one_that_must_be_on_disk_makes_the_commit_wait_for_the_disk(store, in_line, monkeypatch):
     synced = []
-    write = SqliteLink._write_group
+    transaction = SqliteLink.transaction
 
-    def noted(link, do, **how):
+    def noted(link, **how):
         synced.append(how["synced"])
-        write(link, do, **how)
+        return transaction(link, **how)
 
     broker = Broker(store)
     broker.send("first")
-    monkeypatch.setattr(SqliteLink, "_write_group", noted)
     sinks = [
         connected(broker.session().sink(SenderSettings(id="s", connection="c", destination=QUEUE))) for _ in range(3)
     ]
@@ -229,8 +228,10 @@ def test_one_that_must_be_on_disk_makes_the_commit_wait_for_the_disk(store, in_l
     def sending(at, *, persistent):
         return lambda: Writer(lambda: sinks[at].send(outgoing(message(f"{at}", persistent=persistent))))
 
+    monkeypatch.setattr(SqliteLink, "transaction", noted)
     writers = in_line(sending(0, persistent=False), sending(1, persistent=False), sending(2, persistent=True))
     assert [writer.ended() for writer in writers] == [None] * 3
+    monkeypatch.undo()
     assert synced == [False, True]
     for sink in sinks:
         sink.close()

@@ -18,18 +18,11 @@ from connectors.embedded.storing import NewMessage
 from correlator.connector import DEAD_MESSAGES, Administered, Place, Subscriber, Taken, Work
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.settings import SenderSettings
-from tests.connectors.embedded import QUEUE, TOPIC, Broker, address, bodies, connected, kill, message, outgoing
+from tests.connectors.embedded import QUEUE, TOPIC, Broker, bodies, connected, kill, message, outgoing
 from tests.connectors.test_embedded_service import DURABLE, OWN, SHARED_DURABLE
 
 OTHER = "queue:other"
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def broker(request, tmp_path):
-    made = Broker(address(request, tmp_path))
-    yield made
-    made.close()
 
 
 def administration(of):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from correlator.errors import ConnectionLost, UsageError
-from tests.connectors.embedded import QUEUE, Broker, address, bodies, counts, kill
+from tests.connectors.embedded import QUEUE, bodies, counts, kill
 
 DEADLINE_S = 30.0
 HOLDER = """
@@ -25,13 +25,6 @@ print("acknowledged", flush=True)
 source.close()
 """
 """A process that takes one message, and acknowledges it when it is told to."""
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def broker(request, tmp_path):
-    broker = Broker(address(request, tmp_path))
-    yield broker
-    broker.close()
 
 
 def limited(broker, active, backup):

@@ -14,8 +14,6 @@ from tests.connectors.embedded import (
     DEAD,
     QUEUE,
     TOPIC,
-    Broker,
-    address,
     bodies,
     bodies_of,
     counts,
@@ -34,13 +32,6 @@ NAMES = (
     "destination",
     "subscription",
 )
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def broker(request, tmp_path):
-    broker = Broker(address(request, tmp_path))
-    yield broker
-    broker.close()
 
 
 def said(dead):

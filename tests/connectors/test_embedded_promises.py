@@ -17,20 +17,12 @@ from correlator.processes import LockFile
 from tests.connectors.embedded import (
     QUEUE,
     Broker,
-    address,
     bodies,
     message,
     wait_until,
 )
 
 HOUR_S = 3600
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def broker(request, tmp_path):
-    broker = Broker(address(request, tmp_path))
-    yield broker
-    broker.close()
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from tests.connectors.embedded import (
     QUEUE,
     TOPIC,
     Broker,
-    address,
     bodies,
     bodies_of,
     connected,
@@ -33,13 +32,6 @@ DURABLE = Subscriber("s", durable=True, shared=False)
 SHARED_DURABLE = Subscriber("s", durable=True, shared=True)
 SHARED = Subscriber("s", durable=False, shared=True)
 OWN = Subscriber("", durable=False, shared=False)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def broker(request, tmp_path):
-    broker = Broker(address(request, tmp_path))
-    yield broker
-    broker.close()
 
 
 # --- the order of deliveries ---

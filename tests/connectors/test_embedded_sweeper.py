@@ -17,7 +17,6 @@ from tests.connectors.embedded import (
     QUEUE,
     TOPIC,
     Broker,
-    address,
     bodies,
     bodies_of,
     connected,
@@ -48,13 +47,6 @@ expiring.end = told
 sweeping.Round(link, lambda _: False).expire()
 """
 """A process that ends expired messages. It waits within each transaction until it is told to go on."""
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def broker(request, tmp_path):
-    broker = Broker(address(request, tmp_path))
-    yield broker
-    broker.close()
 
 
 def sweep(broker):

@@ -35,11 +35,11 @@ POINTS = {
         "rx.ack.after",
     ],
     "receive transaction": [
+        "rx.tx.confirmed",
         "rx.tx.begin",
         "rx.tx.fence",
         "rx.tx.insert",
         "rx.tx.dedup",
-        "rx.tx.confirmed",
         "rx.tx.commit.before",
         "rx.tx.commit.after",
     ],
@@ -84,6 +84,8 @@ POINTS = {
 """Fault points on the way of a message, by stage; one life ends at each.
 
 Those of a recovery are in their order; its transaction (`cfg.tx`) takes back what the last start has noted.
+`rx.tx.confirmed` comes first: after a life that stored a batch without its acknowledgement, all batches are in doubt
+until the broker has noticed the loss of the connection, which may be later than the last one.
 """
 ANY_MOMENT = [stage for stage in POINTS if stage not in ("recovery", "stop")]
 """Stages whose points a life comes to, whatever was before; the others need preparation."""
@@ -148,8 +150,11 @@ def assert_all_went_through(queues: Queues, store: str) -> None:
 
 @pytest.mark.parametrize("stage", ANY_MOMENT)
 def test_a1_6_exactly_once_survives_a_kill_at_every_point(children, tmp_path, store, stage):
-    """One life after the other ends at the next point of the stage; the last one goes on to the end."""
-    queues, flow = a_flow(tmp_path, store=store, drained=True)
+    """One life after the other ends at the next point of the stage; the last one goes on to the end.
+
+    Checkpoints are rare enough that few transactions hold one together with a batch: those have the points of both.
+    """
+    queues, flow = a_flow(tmp_path, store=store, drained=True, interval=0.05)
     queues.publish(numbered(COUNT))
     for point in POINTS[stage]:
         ended = children.run(**flow, kill=point)

@@ -5,6 +5,8 @@ each opens a connection of its own here, without the lock of the database.
 """
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, NullPool, create_engine, event
@@ -17,8 +19,6 @@ from correlator.storage.sqlite import open_durable, read_pragma
 
 APPLICATION_ID = 0x636F7262
 """Marks a SQLite file as a broker: "corb", in its header."""
-READING = "reading"
-"""Key in `Connection.info` of a SQLite connection: whether its next transaction only reads."""
 
 
 def connect_sqlite(path: Path) -> Connection:
@@ -36,8 +36,33 @@ def connect_sqlite(path: Path) -> Connection:
 
 
 def _begin(connection: Connection) -> None:
-    """A transaction that writes takes the lock at once: later it would fail if another one wrote after its reads."""
-    raw_sqlite(connection).execute("BEGIN" if connection.info.get(READING) else "BEGIN IMMEDIATE")
+    """A transaction of SQLAlchemy, as revisions have it, unless there is one of the driver."""
+    raw = raw_sqlite(connection)
+    if not raw.in_transaction:
+        raw.execute("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def transaction(raw: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """A transaction by the driver; one of SQLAlchemy takes 15 µs more.
+
+    Args:
+        raw: the driver's connection.
+        begin: the statement. One that writes must be BEGIN IMMEDIATE, which takes the lock at once: later it would fail
+            if another transaction wrote after its reads.
+    """
+    raw.execute(begin)
+    try:
+        yield
+        commit(raw)
+    except BaseException:
+        raw.rollback()
+        raise
+
+
+def commit(raw: sqlite3.Connection) -> None:
+    """Commit. A failure leaves the transaction open."""
+    raw.execute("COMMIT")
 
 
 def _dial(path: Path) -> sqlite3.Connection:

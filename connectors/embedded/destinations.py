@@ -24,7 +24,9 @@ _DESTINATION = Sql(
     " (SELECT sum(t.messages) FROM broker_tally t WHERE t.destination = n.id) END,"
     " CASE WHEN n.max_total_msg_bytes > 0 THEN"
     " (SELECT sum(t.bytes) FROM broker_tally t WHERE t.destination = n.id) END,"
-    " n.paused FROM broker_destination n WHERE n.name = :name"
+    " n.paused, s.id, s.client_id, s.name, s.durable, s.shared, s.selector, s.suspect_through"
+    " FROM broker_destination n LEFT JOIN broker_subscription s ON s.destination = n.id WHERE n.name = :name"
+    " ORDER BY s.id"
 )
 _MAKE_DESTINATION = Sql(
     "INSERT INTO broker_destination (name, client, auto_created) VALUES (:name, :client, :auto_created) RETURNING id"
@@ -76,6 +78,7 @@ _TALLY_UNREFERENCED = Sql(
     "INSERT INTO broker_tally (destination, messages, bytes)"
     " SELECT destination, -count(*), -sum(length(content)) FROM broker_content WHERE refs_left <= 0"
     " AND number IN (SELECT number FROM broker_delivery WHERE subscription = :subscription) GROUP BY destination"
+    "{counted}"
 )
 _DELETE_UNREFERENCED = Sql(
     "DELETE FROM broker_content WHERE refs_left <= 0"
@@ -110,6 +113,18 @@ HOW_TO_CREATE = "Create it: correlator broker create"
 """What to do about a destination that does not exist and is not made by its use."""
 
 
+class Subscription(NamedTuple):
+    """A subscription, as its row says."""
+
+    id: int
+    client_id: str
+    name: str
+    durable: int
+    shared: int
+    selector: str | None
+    suspect_through: int
+
+
 class Destination(NamedTuple):
     """A destination with the properties that senders and consumers need (see `properties`).
 
@@ -117,6 +132,7 @@ class Destination(NamedTuple):
         client: the owner of a temporary one.
         messages, bytes: what it holds, as this transaction sees it; `None` if that has no limit.
         paused: who waits: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
+        subscriptions: oldest first; a queue has one.
     """
 
     id: int
@@ -134,6 +150,7 @@ class Destination(NamedTuple):
     messages: int | None
     bytes: int | None
     paused: str | None
+    subscriptions: tuple[Subscription, ...]
 
     @property
     def is_queue(self) -> bool:
@@ -156,16 +173,7 @@ class Destination(NamedTuple):
         return self.paused in {"PRODUCERS", "ALL"}
 
 
-class Subscription(NamedTuple):
-    """A subscription, as its row says."""
-
-    id: int
-    client_id: str
-    name: str
-    durable: int
-    shared: int
-    selector: str | None
-    suspect_through: int
+_COLUMNS = len(Destination._fields) - 1
 
 
 def lock_registry(connection: Connection) -> None:
@@ -176,7 +184,10 @@ def lock_registry(connection: Connection) -> None:
 def find(connection: Connection, name: str) -> Destination | None:
     """The destination of this name."""
     rows = _DESTINATION.rows(connection, name=name)
-    return Destination(*rows[0]) if rows else None
+    if not rows:
+        return None
+    found = tuple([Subscription(*row[_COLUMNS:]) for row in rows if row[_COLUMNS] is not None])
+    return Destination(*rows[0][:_COLUMNS], found)
 
 
 def is_temporary(name: str) -> bool:

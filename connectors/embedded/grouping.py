@@ -16,6 +16,8 @@ from connectors.embedded.database import raw_sqlite
 MOST = 64
 """Most writes of one transaction."""
 T = TypeVar("T")
+_SET = threading.Event()
+_SET.set()
 
 
 class Transaction(Protocol):
@@ -33,10 +35,10 @@ class _Write:
         woken: set when the thread shall lead a group, or when its write has ended.
     """
 
-    def __init__(self, do: Callable[[Connection], Any], *, synced: bool) -> None:
+    def __init__(self, do: Callable[[Connection], Any], woken: threading.Event, *, synced: bool) -> None:
         self.do = do
         self.synced = synced
-        self.woken = threading.Event()
+        self.woken = woken
         self.ended = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -74,12 +76,10 @@ class Group:
 
         Raises what `do` raises, and nothing is written then; what `transaction` raises if it fails.
         """
-        own = _Write(do, synced=synced)
         with self._lock:
+            own = _Write(do, threading.Event() if self._has_leader else _SET, synced=synced)
+            self._has_leader = True
             self._line.append(own)
-            if not self._has_leader:
-                self._has_leader = True
-                own.woken.set()
         try:
             own.woken.wait()
         except BaseException:

@@ -23,8 +23,8 @@ from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from connectors.embedded import schema
-from connectors.embedded.database import APPLICATION_ID, READING, connect_postgres, connect_sqlite, raw_sqlite
+from connectors.embedded import database, schema
+from connectors.embedded.database import APPLICATION_ID, connect_postgres, connect_sqlite, raw_sqlite
 from connectors.embedded.gates import gate
 from connectors.embedded.sql import Sql
 from connectors.embedded.starting import start
@@ -211,7 +211,7 @@ class SqliteLink:
             if not synced:
                 self._raw.execute("PRAGMA synchronous = NORMAL")
             try:
-                with self.connection.begin():
+                with database.transaction(self._raw, "BEGIN IMMEDIATE"):
                     yield self.connection
             finally:
                 if not synced:
@@ -225,12 +225,8 @@ class SqliteLink:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """BEGIN to COMMIT, without the gate."""
-        self.connection.info[READING] = True
-        try:
-            with self.connection.begin():
-                yield self.connection
-        finally:
-            self.connection.info[READING] = False
+        with database.transaction(self._raw, "BEGIN"):
+            yield self.connection
         self._place.check()
 
     @contextmanager

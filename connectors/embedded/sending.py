@@ -121,7 +121,7 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
     fresh = _fresh(sources, entries)
     readers = [
         reader
-        for reader in destinations.subscriptions(connection, there.id)
+        for reader in there.subscriptions
         if not terms.only or reader.name == terms.only
     ]
     if terms.moves and (unwanted := _unwanted(readers, entries)):

@@ -14,7 +14,7 @@ _COUNT = Sql("UPDATE broker_store SET starts = starts + 1")
 _TALLY = Sql(
     "INSERT INTO broker_tally (destination, messages, bytes)"
     " SELECT destination, -count(*), -sum(length(content)) FROM broker_content WHERE persistent = 0"
-    " GROUP BY destination"
+    " GROUP BY destination{counted}"
 )
 _DELIVERIES = Sql(
     "DELETE FROM broker_delivery WHERE number IN (SELECT number FROM broker_content WHERE persistent = 0)"

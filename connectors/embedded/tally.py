@@ -1,7 +1,8 @@
-"""Counts the messages and bytes of each destination without a row that all transactions would wait for.
+"""Counts the messages and bytes of each destination.
 
-Each transaction adds a row of what it changes; their sum is what the destination holds. One of so many transactions
-also folds the rows of its destination into one.
+On SQLite, whose transactions follow one another, a destination has one row. On PostgreSQL each transaction adds a row of
+what it changes, so that none waits for another; their sum is what the destination holds, and one of so many
+transactions folds the rows of its destination into one.
 """
 
 from sqlalchemy import Connection
@@ -12,24 +13,30 @@ FOLDED = 500
 """One of so many transactions folds the rows of its destination."""
 _SPREAD = 0x9E3779B1
 _ADD = Sql(
-    "INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes) RETURNING id"
+    "INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes){counted}"
+    " RETURNING id"
 )
 _GONE = Sql(
-    "DELETE FROM broker_tally WHERE destination = :destination AND id <= :last RETURNING messages, bytes",
+    "SELECT 1",
     # Another transaction may fold at the same time: each row belongs to one of them.
     "DELETE FROM broker_tally WHERE id IN (SELECT id FROM broker_tally WHERE destination = :destination"
-    " AND id <= :last FOR UPDATE SKIP LOCKED) RETURNING messages, bytes",
+    " AND id <= :last FOR UPDATE SKIP LOCKED) RETURNING messages, bytes, changes",
+)
+_FOLD = Sql(
+    "INSERT INTO broker_tally (destination, messages, bytes, changes)"
+    " VALUES (:destination, :messages, :bytes, :changes)"
 )
 
 
 def add(connection: Connection, destination: int, messages: int, size: int) -> None:
     """Add to what a destination holds; negative numbers take away."""
     added = int(_ADD.one(connection, destination=destination, messages=messages, bytes=size))
-    fold_in_turn(connection, destination, added)
+    if connection.dialect.name == "postgresql":
+        fold_in_turn(connection, destination, added)
 
 
 def fold_in_turn(connection: Connection, destination: int, added: int) -> None:
-    """Fold the rows of a destination if it is the turn of the transaction that has added this row.
+    """Fold the rows of a destination on PostgreSQL if it is the turn of the transaction that has added this row.
 
     The ids are scattered first. If two destinations are used by turns, one gets only odd ids and the other only even
     ones, and both must be folded.
@@ -42,5 +49,5 @@ def _fold(connection: Connection, destination: int, last: int) -> None:
     """Make one row of the rows of a destination up to this id."""
     rows = _GONE.rows(connection, destination=destination, last=last)
     if rows:
-        messages, size = (int(sum(column)) for column in zip(*rows, strict=True))
-        _ADD.rows(connection, destination=destination, messages=messages, bytes=size)
+        messages, size, changes = (int(sum(column)) for column in zip(*rows, strict=True))
+        _FOLD.run(connection, destination=destination, messages=messages, bytes=size, changes=changes)

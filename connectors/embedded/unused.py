@@ -3,7 +3,7 @@
 A destination is in use while it has a consumer, a producer, a message, a durable subscription of a topic, or a prepared
 transaction that will send there, and while an administrator has paused it. It is kept, too, while it remembers the
 sequence of a sender that may repeat its messages after a crash: otherwise a repeat would be stored as a new message.
-That it was used in between shows in its tally.
+That it was used in between shows in the number of changes that its tally has counted.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ _IS_UNUSED = (
     " AND NOT EXISTS (SELECT 1 FROM broker_sender x WHERE x.destination = n.id AND x.source NOT LIKE 'one life: %')"
     " AND NOT EXISTS (SELECT 1 FROM broker_tx_send p WHERE p.destination = n.name)"
 )
-_TALLY = "coalesce((SELECT max(t.id) FROM broker_tally t WHERE t.destination = n.id), 0)"
-_FORMS = {"{is_unused}": _IS_UNUSED, "{tally}": _TALLY}
+_CHANGES = "coalesce((SELECT sum(t.changes) FROM broker_tally t WHERE t.destination = n.id), 0)"
+_FORMS = {"{is_unused}": _IS_UNUSED, "{changes}": _CHANGES}
 
 
 def _sql(text: str) -> Sql:
@@ -39,24 +39,24 @@ def _sql(text: str) -> Sql:
 
 _CHANGED = _sql(
     "SELECT 1 FROM broker_destination n WHERE n.auto_created = 1 AND n.client IS NULL AND ("
-    "(n.unused_since IS NULL OR n.unused_tally <> {tally}) AND {is_unused}"
+    "(n.unused_since IS NULL OR n.unused_changes <> {changes}) AND {is_unused}"
     " OR n.unused_since IS NOT NULL AND NOT ({is_unused})) LIMIT 1"
 )
 _USED = _sql(
     "UPDATE broker_destination AS n SET unused_since = NULL"
-    " WHERE n.unused_since IS NOT NULL AND (NOT ({is_unused}) OR n.unused_tally <> {tally})"
+    " WHERE n.unused_since IS NOT NULL AND (NOT ({is_unused}) OR n.unused_changes <> {changes})"
 )
 _UNUSED = _sql(
-    "UPDATE broker_destination AS n SET unused_since = {now}, unused_tally = {tally}"
+    "UPDATE broker_destination AS n SET unused_since = {now}, unused_changes = {changes}"
     " WHERE n.unused_since IS NULL AND {is_unused}"
 )
 _OVERDUE = _sql(
     "SELECT n.id, n.name FROM broker_destination n WHERE n.unused_since <= {now} - :kept AND {is_unused}"
-    " AND n.unused_tally = {tally} ORDER BY n.id"
+    " AND n.unused_changes = {changes} ORDER BY n.id"
 )
 _STILL = _sql(
     "SELECT 1 FROM broker_destination n WHERE n.id = :destination AND n.unused_since <= {now} - :kept"
-    " AND {is_unused} AND n.unused_tally = {tally}"
+    " AND {is_unused} AND n.unused_changes = {changes}"
 )
 
 

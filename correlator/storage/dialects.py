@@ -3,7 +3,8 @@
 Knows no table: the store of the engine and the embedded broker both use it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Dialect, Integer, Table
@@ -28,7 +29,8 @@ class Statement:
     def __init__(self, dialect: Dialect, clause: ClauseElement) -> None:
         compiled = clause.compile(dialect=dialect)
         self.sql = str(compiled)
-        self._order: Sequence[str] | None = getattr(compiled, "positiontup", None)
+        order: Sequence[str] | None = getattr(compiled, "positiontup", None)
+        self._in_order = None if order is None else _picker(order)
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
 
     def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -46,7 +48,14 @@ class Statement:
     def parameters(self, row: Mapping[str, Any]) -> Any:
         """The values of a row as the driver takes them."""
         values = {**self._fixed, **row} if self._fixed else row
-        return dict(values) if self._order is None else tuple(values[name] for name in self._order)
+        return dict(values) if self._in_order is None else self._in_order(values)
+
+
+def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Returns the values of these names as a tuple."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda values: tuple(values[name] for name in names)
 
 
 def upsert(dialect: Dialect, table: Table, *, only: Sequence[str] = (), unless: str = "") -> ClauseElement:

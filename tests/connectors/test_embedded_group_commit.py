@@ -193,9 +193,11 @@ def test_a_thread_that_is_interrupted_while_it_waits_writes_nothing_and_stops_no
 
     init = grouping._Write.__init__
 
-    def make(self, do, *, synced):
-        init(self, do, synced=synced)
+    def make(self, do, woken, *, synced):
+        init(self, do, woken, synced=synced)
         self.woken = Interrupted()
+        if woken.is_set():
+            self.woken.set()
         made.append(self.woken)
 
     monkeypatch.setattr(grouping._Write, "__init__", make)

@@ -5,9 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, event
 
-from connectors.embedded import EmbeddedConnection, clients, destinations, storing
+from connectors.embedded import EmbeddedConnection, clients, database, destinations, storing
 from connectors.embedded.content import encode
 from connectors.embedded.link import open_link
 from connectors.embedded.storing import Arrival, NewMessage
@@ -36,14 +35,17 @@ def server(postgres):
 def at_commits(do):
     """Call a function before each commit."""
 
-    def call(_):
-        do()
+    commit = database.commit
 
-    event.listen(Engine, "commit", call)
+    def call(raw):
+        do()
+        commit(raw)
+
+    database.commit = call
     try:
         yield
     finally:
-        event.remove(Engine, "commit", call)
+        database.commit = commit
 
 
 def factory(broker, client_id=None):

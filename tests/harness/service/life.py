@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import signal
+import sqlite3
 import sys
 import threading
 import traceback
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 import msgspec
 from sqlalchemy import Engine, event
 
-from connectors.embedded import administrator, source, sweeping
+from connectors.embedded import administrator, database, source, sweeping
 from connectors.embedded.sql import Sql
 from connectors.messaging import housekeeping, intake
 from correlator.testing.syscalls import library
@@ -145,5 +146,11 @@ def _count_statements(death: Death) -> None:
         at(after=True)
         return result
 
+    def counted_commit(raw: sqlite3.Connection) -> None:
+        at(after=False)
+        commit(raw)
+
+    commit = database.commit
     Sql._execute = counted_execute  # type: ignore[assignment,method-assign]
-    event.listen(Engine, "commit", lambda _: at(after=False))
+    database.commit = counted_commit
+    event.listen(Engine, "commit", lambda _: at(after=False))  # of PostgreSQL

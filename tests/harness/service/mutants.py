@@ -117,8 +117,9 @@ def _test(name: str) -> Check:
 
 def _in_two(connection: Connection) -> None:
     """End the transaction, and begin another one."""
-    connection.exec_driver_sql("COMMIT")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN")
+    raw = connection.connection.cursor()
+    raw.execute("COMMIT")
+    raw.execute("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN")
 
 
 def _sql(patches: Patches, owner: Any, name: str, change: Callable[[str], str]) -> None:

@@ -102,7 +102,7 @@ def _make_destinations() -> None:
         sa.Column("limit_behavior", sa.Text, nullable=False, server_default="REJECT_NEWEST"),
         sa.Column("paused", sa.Text),
         sa.Column("unused_since", NUMBER),
-        sa.Column("unused_tally", NUMBER),
+        sa.Column("unused_changes", NUMBER),
         sqlite_autoincrement=True,
     )
     op.create_table(
@@ -162,8 +162,9 @@ def _make_messages() -> None:
         _number("destination"),
         _number("messages"),
         _number("bytes"),
+        sa.Column("changes", NUMBER, nullable=False, server_default="1"),
     )
-    op.create_index("broker_tally_of", "broker_tally", ["destination"])
+    op.create_index("broker_tally_of", "broker_tally", ["destination"], unique=op.get_bind().dialect.name == "sqlite")
     keep_uncompressed(op.get_bind(), "broker_content", "content")
 
 

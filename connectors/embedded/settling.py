@@ -10,7 +10,7 @@ from connectors.embedded.sql import HELD, PREPARED, Sql
 
 _LEAVE = Sql(
     "DELETE FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
-    " AND state = :state AND consumer = :consumer"
+    " AND state = :state AND consumer = :consumer RETURNING size"
 )
 _LEAVE_QUEUE_POSTGRES = Sql(
     "SELECT 1",
@@ -23,9 +23,6 @@ _LEAVE_QUEUE_POSTGRES = Sql(
     " SELECT (SELECT count(*) FROM gone), (SELECT id FROM tally)",
 )
 _LOCK_CONTENT = Sql("SELECT 1", "SELECT 1 FROM broker_content WHERE number IN :numbers ORDER BY number FOR UPDATE")
-_SIZES = Sql(
-    "SELECT coalesce(sum(size), 0) FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
-)
 _DROP_QUEUE = Sql("DELETE FROM broker_content WHERE number IN :numbers")
 _LET_GO = Sql(
     "UPDATE broker_content SET refs_left = refs_left - 1 WHERE number IN :numbers AND refs_left > 1 RETURNING number"
@@ -72,13 +69,12 @@ def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state:
         ((gone, added),) = _LEAVE_QUEUE_POSTGRES.rows(connection, **values, destination=holder.destination)
         tally.fold_in_turn(connection, holder.destination, added)
         return bool(gone == len(numbers))
-    size = _SIZES.one(connection, subscription=holder.subscription, numbers=numbers) if holder.is_queue else 0
-    gone = _LEAVE.run(connection, **values)
-    if gone != len(numbers):
+    gone = [row[0] for row in _LEAVE.rows(connection, **values)]
+    if len(gone) != len(numbers):
         return False
     if holder.is_queue:
         _DROP_QUEUE.run(connection, numbers=numbers)
-        tally.add(connection, holder.destination, -gone, -int(size))
+        tally.add(connection, holder.destination, -len(gone), -sum(gone))
     else:
         # In one order, so that two consumers do not wait for each other.
         _LOCK_CONTENT.rows(connection, numbers=numbers)

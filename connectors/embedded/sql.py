@@ -9,13 +9,13 @@ of PostgreSQL whose query `chosen` has found the numbers: the consumer takes the
 `{counted}` ends an insert into the tally.
 """
 
-import json
 import time
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, methodcaller
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, Dialect, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
@@ -146,7 +146,7 @@ def _values(connection: Connection, values: dict[str, Any]) -> dict[str, Any]:
     if connection.dialect.name == "sqlite":
         values.setdefault("now", time.time_ns() // 1_000_000)
         if "numbers" in values:
-            values["numbers"] = json.dumps(values["numbers"])
+            values["numbers"] = msgspec.json.encode(values["numbers"]).decode()
     return values
 
 

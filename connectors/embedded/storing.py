@@ -29,30 +29,39 @@ _DRAW = Sql(
 _ADD_CONTENT = Sql(
     "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
     " VALUES (:number, :destination, :message_id, :sent_at, :persistent, :refs_left, :content)",
-    "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
-    " SELECT number, :destination, message_id, sent_at, persistent, refs_left, content FROM unnest("
-    "CAST(:number AS bigint[]), CAST(:message_id AS text[]), CAST(:sent_at AS bigint[]),"
-    " CAST(:persistent AS bigint[]), CAST(:refs_left AS bigint[]), CAST(:content AS bytea[]))"
-    " AS added (number, message_id, sent_at, persistent, refs_left, content)",
+    "SELECT 1",
 )
 _ADD_DELIVERY = Sql(
     "INSERT INTO broker_delivery"
     " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
     " VALUES (:subscription, :number, :rank, :state, 0, 0, 0, :due, :expires, :size)",
-    "INSERT INTO broker_delivery"
-    " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
-    " SELECT subscription, number, rank, state, 0, 0, 0, due, expires, size FROM unnest("
-    "CAST(:subscription AS bigint[]), CAST(:number AS bigint[]), CAST(:rank AS bigint[]), CAST(:state AS bigint[]),"
-    " CAST(:due AS bigint[]), CAST(:expires AS bigint[]), CAST(:size AS bigint[]))"
-    " AS added (subscription, number, rank, state, due, expires, size)",
+    "SELECT 1",
 )
 _DELIVER_ALL = Sql(
+    # Transactions of SQLite are alone: all messages between two numbers are those of the transaction.
     "INSERT INTO broker_delivery"
     " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
     " SELECT :subscription, number, :rank, 0, 0, 0, 0, 0, 0, length(content) FROM broker_content"
-    " WHERE number BETWEEN :first AND :last"
+    " WHERE number BETWEEN :first AND :last",
+    "SELECT 1",
 )
-"""For SQLite, whose transactions are alone: all messages between two numbers are those of the transaction."""
+_ADD_POSTGRES = Sql(
+    "SELECT 1",
+    "WITH added AS MATERIALIZED (SELECT * FROM unnest(CAST(:number AS bigint[]), CAST(:message_id AS text[]),"
+    " CAST(:sent_at AS bigint[]), CAST(:persistent AS bigint[]), CAST(:refs_left AS bigint[]),"
+    " CAST(:content AS bytea[]), CAST(:rank AS bigint[]), CAST(:due AS bigint[]), CAST(:expires AS bigint[]))"
+    " AS row (number, message_id, sent_at, persistent, refs_left, content, rank, due, expires)),"
+    " content AS ("
+    "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
+    " SELECT number, :destination, message_id, sent_at, persistent, refs_left, content FROM added),"
+    " delivery AS (INSERT INTO broker_delivery"
+    " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
+    " SELECT w.subscription, a.number, a.rank, CASE WHEN a.due > 0 THEN 2 ELSE 0 END, 0, 0, 0, a.due, a.expires,"
+    " length(a.content) FROM unnest(CAST(:subscription AS bigint[]), CAST(:wanted AS bigint[]))"
+    " AS w (subscription, number) JOIN added a ON a.number = w.number)"
+    " INSERT INTO broker_tally (destination, messages, bytes)"
+    " SELECT :destination, count(*), sum(length(content)) FROM added RETURNING id",
+)
 
 
 class NewMessage(NamedTuple):
@@ -135,6 +144,20 @@ def draw(connection: Connection, name: str, total: int, *, lazy: bool = False, a
     return Drawn(numbers, int(drawn[0][1]), int(drawn[0][2]))
 
 
+class _Row(NamedTuple):
+    """What is stored of a message; `due` and `expires` are 0 for never, `readers` the ids of subscriptions."""
+
+    number: int
+    message_id: str
+    sent_at: int
+    persistent: int
+    content: bytes
+    rank: int
+    due: int
+    expires: int
+    readers: tuple[int, ...]
+
+
 def append(
     connection: Connection,
     there: Destination,
@@ -146,64 +169,67 @@ def append(
 
     A message that none of them wants is not stored. Returns the message ids of the stored ones that are traced.
     """
-    contents, deliveries = [], []
-    traced: list[str] = []
-    total = 0
+    rows = _rows(readers, fresh, sent_at)
+    if rows and connection.dialect.name == "sqlite":
+        _add_sqlite(connection, there.id, rows)
+    elif rows:
+        _add_postgres(connection, there.id, rows)
+    stored = {row.number for row in rows}
+    return [entry.message_id for _, number, entry in fresh if entry.traced and number in stored]
+
+
+def _rows(readers: Sequence[Subscription], fresh: Sequence[Arrival], sent_at: int) -> list[_Row]:
+    """What is stored of the messages that are wanted."""
+    rows = []
+    everybody = tuple([reader.id for reader in readers])
+    choosy = any(reader.selector is not None for reader in readers)
     now_s = time.monotonic()
-    alike = connection.dialect.name == "sqlite" and _are_alike(readers, fresh)
     for _, number, entry in fresh:
         began = sent_at - int((now_s - entry.since_s) * 1000) if entry.since_s else sent_at
         due = began + entry.delay_ms if entry.delay_ms else 0
-        wanting = [reader for reader in readers if wants(reader, number, entry, began, due)]
-        if not wanting:
-            continue
-        if entry.traced:
-            traced.append(entry.message_id)
-        size = len(entry.content)
-        total += size
-        contents.append(
-            {
-                "number": number,
-                "destination": there.id,
-                "message_id": entry.message_id,
-                "sent_at": entry.sent_at or began,
-                "persistent": entry.persistent,
-                "refs_left": len(wanting),
-                "content": entry.content,
-            }
-        )
-        if not alike:
-            delivery = {"number": number, "rank": entry.rank, "state": DELAYED if due else READY, "due": due}
-            delivery |= {"expires": began + entry.lives_ms if entry.lives_ms else 0, "size": size}
-            deliveries += [{"subscription": reader.id, **delivery} for reader in wanting]
-    if not contents:
-        return traced
-    _add(connection, _ADD_CONTENT, contents, ("destination",))
-    if alike:
-        span = {"rank": fresh[0].entry.rank, "first": fresh[0].number, "last": fresh[-1].number}
-        for reader in readers:
-            _DELIVER_ALL.run(connection, subscription=reader.id, **span)
-    else:
-        _add(connection, _ADD_DELIVERY, deliveries, ())
-    tally.add(connection, there.id, len(contents), total)
-    return traced
+        wanting = everybody
+        if choosy:
+            wanting = tuple([reader.id for reader in readers if wants(reader, number, entry, began, due)])
+        if wanting:
+            expires = began + entry.lives_ms if entry.lives_ms else 0
+            at, kept = entry.sent_at or began, entry.persistent
+            rows.append(_Row(number, entry.message_id, at, kept, entry.content, entry.rank, due, expires, wanting))
+    return rows
 
 
-def _are_alike(readers: Sequence[Subscription], fresh: Sequence[Arrival]) -> bool:
-    """Whether each subscription gets all of the messages at once, in the same rank, and for as long as it wants."""
-    rank = fresh[0].entry.rank
-    return all(reader.selector is None for reader in readers) and not any(
-        entry.rank != rank or entry.delay_ms or entry.lives_ms for _, _, entry in fresh
+def _add_sqlite(connection: Connection, destination: int, rows: Sequence[_Row]) -> None:
+    """Insert the rows, with one statement for all deliveries of a subscription if they are alike."""
+    _ADD_CONTENT.run_all(
+        connection,
+        [{**row._asdict(), "destination": destination, "refs_left": len(row.readers)} for row in rows],
     )
-
-
-def _add(connection: Connection, insert: Sql, rows: Sequence[dict[str, Any]], same: Sequence[str]) -> None:
-    """Insert rows: one by one into SQLite; as columns, in one round trip, into PostgreSQL."""
-    if connection.dialect.name == "sqlite":
-        insert.run_all(connection, rows)
+    first, last = rows[0], rows[-1]
+    if {(row.rank, row.due, row.expires, row.readers) for row in rows} == {(first.rank, 0, 0, first.readers)}:
+        for reader in first.readers:
+            span = {"rank": first.rank, "first": first.number, "last": last.number}
+            _DELIVER_ALL.run(connection, subscription=reader, **span)
     else:
-        columns = {name: rows[0][name] if name in same else [row[name] for row in rows] for name in rows[0]}
-        insert.run(connection, **columns)
+        states = {row.number: {"state": DELAYED if row.due else READY, "size": len(row.content)} for row in rows}
+        deliveries = [
+            {**row._asdict(), **states[row.number], "subscription": reader} for row in rows for reader in row.readers
+        ]
+        _ADD_DELIVERY.run_all(connection, deliveries)
+    tally.add(connection, destination, len(rows), sum([len(row.content) for row in rows]))
+
+
+def _add_postgres(connection: Connection, destination: int, rows: Sequence[_Row]) -> None:
+    """Insert the rows, in one round trip."""
+    columns = dict(zip(_Row._fields, map(list, zip(*rows, strict=True)), strict=True))
+    readers = columns.pop("readers")
+    added = _ADD_POSTGRES.one(
+        connection,
+        **columns,
+        destination=destination,
+        refs_left=[len(some) for some in readers],
+        subscription=[reader for some in readers for reader in some],
+        wanted=[row.number for row in rows for _ in row.readers],
+    )
+    tally.fold_in_turn(connection, destination, added)
 
 
 @lru_cache(maxsize=256)

@@ -187,7 +187,7 @@ def find(connection: Connection, name: str) -> Destination | None:
     if not rows:
         return None
     found = tuple([Subscription(*row[_COLUMNS:]) for row in rows if row[_COLUMNS] is not None])
-    return Destination(*rows[0][:_COLUMNS], found)
+    return Destination._make((*rows[0][:_COLUMNS], found))
 
 
 def is_temporary(name: str) -> bool:

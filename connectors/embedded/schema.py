@@ -8,7 +8,8 @@ Tables (all names begin with `broker_`):
   2 delayed until `due`, 3 acknowledged by the prepared transaction `consumer`. `deliveries` counts how often a program
   was given the message; while it is held, that time does not count yet, except for a `suspect`, whose consumer died
   once. `expires` 0 means never. Times are milliseconds since the epoch.
-- `tally`: changes of the number of messages and bytes of a destination; their sum is what it holds.
+- `tally`: changes of the number of messages and bytes of a destination; their sum is what it holds. `changes` counts
+  them. SQLite has one row for each destination.
 - `destination`, `subscription` (a queue has exactly one, named ""), `consumer`, `client`: who uses what. `client` of a
   destination is the owner of a temporary one.
 - `producer`: the producers of sessions.

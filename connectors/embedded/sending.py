@@ -119,11 +119,7 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
         return Verdict(waiting=list(range(len(entries))))
     sources = _sources(connection, there.id, entries)
     fresh = _fresh(sources, entries)
-    readers = [
-        reader
-        for reader in there.subscriptions
-        if not terms.only or reader.name == terms.only
-    ]
+    readers = [reader for reader in there.subscriptions if not terms.only or reader.name == terms.only]
     if terms.moves and (unwanted := _unwanted(readers, entries)):
         return Verdict(refused=unwanted)
     verdict = None

@@ -10,9 +10,9 @@ of PostgreSQL whose query `chosen` has found the numbers: the consumer takes the
 """
 
 import time
-from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, methodcaller
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -106,7 +106,8 @@ class Sql:
 
     def named(self, connection: Connection, **values: Any) -> Sequence[Any]:
         """As `rows`, with the columns as attributes of each row. Slower: for commands."""
-        return self._execute(connection, [_values(connection, values)], _named)
+        rows: Sequence[Any] = self._execute(connection, [_values(connection, values)], _named)
+        return rows
 
     def one(self, connection: Connection, **values: Any) -> Any:
         """The first column of the first row, or `None` if there is no row."""
@@ -138,8 +139,8 @@ class Sql:
 
 
 def _named(cursor: Any) -> Sequence[Any]:
-    row = namedtuple("Row", [column[0] for column in cursor.description])
-    return [row(*values) for values in cursor.fetchall()]
+    names = [column[0] for column in cursor.description]
+    return [SimpleNamespace(**dict(zip(names, values, strict=True))) for values in cursor.fetchall()]
 
 
 def _values(connection: Connection, values: dict[str, Any]) -> dict[str, Any]:

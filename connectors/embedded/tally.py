@@ -1,8 +1,8 @@
 """Counts the messages and bytes of each destination.
 
-On SQLite, whose transactions follow one another, a destination has one row. On PostgreSQL each transaction adds a row of
-what it changes, so that none waits for another; their sum is what the destination holds, and one of so many
-transactions folds the rows of its destination into one.
+On SQLite, whose transactions follow one another, a destination has one row. On PostgreSQL each transaction adds a row
+of what it changes, so that none waits for another. Their sum is what the destination holds; one of so many transactions
+folds the rows of its destination into one.
 """
 
 from sqlalchemy import Connection

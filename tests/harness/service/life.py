@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import msgspec
@@ -70,7 +69,7 @@ def warm_up() -> None:
     """Compile all statements, so that no process has to."""
     for one in [found for found in gc.get_objects() if isinstance(found, Sql)]:
         for dialect in ("sqlite", "postgresql"):
-            one._of(SimpleNamespace(dialect=SimpleNamespace(name=dialect)))  # type: ignore[arg-type]
+            one._compile(dialect)
     gc.collect()
     gc.freeze()
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from connectors.embedded import clients
-from connectors.embedded.link import DatabaseLink, is_sqlite, open_link, translated
+from connectors.embedded.link import DATABASE_ERRORS, DatabaseLink, database_failed, is_sqlite, open_link, translated
 from connectors.embedded.storing import Undone
 from connectors.embedded.sweeping import Sweeper, sweeper
 from connectors.embedded.waking import bells
@@ -138,10 +138,12 @@ class Access:
             if link is not self._link:
                 raise ConnectionLost("E7003", where, "not connected")
             try:
-                with translated(where):
-                    yield link
+                yield link
             except (SendRejected, UsageError, Undone):
                 raise
+            except DATABASE_ERRORS as error:
+                self.close()
+                raise database_failed(where, error) from error
             except BaseException:
                 self.close()
                 raise

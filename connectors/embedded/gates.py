@@ -1,11 +1,17 @@
-"""The gate of a SQLite file among the threads of a process: they take turns in writing."""
+"""The gate of a SQLite file: threads and processes take turns in writing."""
 
 import os
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 from connectors.embedded.grouping import Group
-from correlator.processes import not_forking
+from correlator.processes import LockFile, not_forking
+
+TIMEOUT_S = 10.0
+"""How long a link waits for its turn."""
 
 
 class Gate:
@@ -26,6 +32,59 @@ class Gate:
     def release(self) -> None:
         """Let another thread have its turn."""
         self._lock.release()
+
+
+class Turn:
+    """The turn of one link to write: it locks the gate among threads, and a file among processes.
+
+    Entering it raises `TimeoutError`. Used by one thread at a time.
+
+    Args:
+        gate: of the threads of this process.
+        file: of all processes.
+    """
+
+    def __init__(self, gate: Gate, file: LockFile) -> None:
+        self._gate = gate
+        self._file = file
+        self._is_kept = False
+
+    def __enter__(self) -> None:
+        if self._is_kept:
+            return
+        deadline = time.monotonic() + TIMEOUT_S
+        if not self._gate.acquire(TIMEOUT_S):
+            raise _overdue()
+        locked = False
+        try:
+            locked = self._file.try_lock(deadline - time.monotonic())
+        finally:
+            if not locked:
+                self._gate.release()
+        if not locked:
+            raise _overdue()
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_kept:
+            return
+        try:
+            self._file.unlock()
+        finally:
+            self._gate.release()
+
+    @contextmanager
+    def over_transactions(self) -> Iterator[None]:
+        """Keep the turn over the transactions of the block."""
+        with self:
+            self._is_kept = True
+            try:
+                yield
+            finally:
+                self._is_kept = False
+
+
+def _overdue() -> TimeoutError:
+    return TimeoutError(f"no turn to write within {TIMEOUT_S:g} s")
 
 
 _gates: "WeakValueDictionary[tuple[int, str], Gate]" = WeakValueDictionary()

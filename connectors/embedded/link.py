@@ -13,7 +13,6 @@ the broker starts.
 """
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -23,9 +22,15 @@ from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from connectors.embedded import database, schema
-from connectors.embedded.database import APPLICATION_ID, connect_postgres, connect_sqlite, raw_sqlite
-from connectors.embedded.gates import gate
+from connectors.embedded import schema
+from connectors.embedded.database import (
+    APPLICATION_ID,
+    SqliteTransaction,
+    connect_postgres,
+    connect_sqlite,
+    raw_sqlite,
+)
+from connectors.embedded.gates import Turn, gate
 from connectors.embedded.sql import Sql
 from connectors.embedded.starting import start
 from correlator.durable import PRIVATE_DIRECTORY
@@ -34,7 +39,6 @@ from correlator.processes import LockFile, Maker, never_finalize
 from correlator.storage import files
 from correlator.storage.database import copy_while_running, location
 
-GATE_TIMEOUT_S = 10.0
 _BOOT = Sql("SELECT 1", "SELECT token FROM broker_boot")
 _NEW_BOOT = Sql("SELECT 1", "INSERT INTO broker_boot (token) VALUES (gen_random_uuid()) RETURNING token")
 T = TypeVar("T")
@@ -108,14 +112,23 @@ class DatabaseLink(Protocol):
         ...
 
 
+DATABASE_ERRORS = (SQLAlchemyError, StoreError, sqlite3.Error, OSError)
+"""Errors of the database and of the file system."""
+
+
 @contextmanager
 def translated(where: str) -> Iterator[None]:
     """Turn errors of the database and of the file system into `ConnectionLost` E7003."""
     try:
         yield
-    except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
-        cause = getattr(error, "orig", None) or error
-        raise ConnectionLost("E7003", where, f"the broker's database failed: {str(cause).strip()}") from error
+    except DATABASE_ERRORS as error:
+        raise database_failed(where, error) from error
+
+
+def database_failed(where: str, error: Exception) -> ConnectionLost:
+    """The error of a connection whose database has failed."""
+    cause = getattr(error, "orig", None) or error
+    return ConnectionLost("E7003", where, f"the broker's database failed: {str(cause).strip()}")
 
 
 def open_link(store: str) -> DatabaseLink:
@@ -184,14 +197,15 @@ class SqliteLink:
         self.boot = ""
         self._own: dict[str, LockFile] = {}
         self._lives = _lives(path)
-        self._own_turn = gate(store)
-        self._inside = False
         files.refuse_network(path)
         path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # not its parents: a disk may not be mounted
+        threads = gate(store)
+        self._group = threads.group
         self._gate = LockFile(Path(f"{path}.gate"))
+        self._turn = Turn(threads, self._gate)
         self._users = LockFile(Path(f"{path}.users"))
         try:
-            with self._alone():
+            with self._turn:
                 self.connection = connect_sqlite(path)
             never_finalize(self.connection)
             self._raw = raw_sqlite(self.connection)
@@ -207,11 +221,11 @@ class SqliteLink:
 
         A later commit that is synced takes the ones before it to the disk, too, since they share one log.
         """
-        with self._alone():
+        with self._turn:
             if not synced:
                 self._raw.execute("PRAGMA synchronous = NORMAL")
             try:
-                with database.transaction(self._raw, "BEGIN IMMEDIATE"):
+                with SqliteTransaction(self._raw, "BEGIN IMMEDIATE"):
                     yield self.connection
             finally:
                 if not synced:
@@ -220,43 +234,20 @@ class SqliteLink:
 
     def write(self, do: Callable[[Connection], T], *, synced: bool = True) -> T:
         """Run `do` in a transaction of the group."""
-        return self._own_turn.group.write(do, self.transaction, synced=synced)
+        return self._group.write(do, self.transaction, synced=synced)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """BEGIN to COMMIT, without the gate."""
-        with database.transaction(self._raw, "BEGIN"):
+        with SqliteTransaction(self._raw, "BEGIN"):
             yield self.connection
         self._place.check()
 
     @contextmanager
     def opening(self) -> Iterator[None]:
         """Hold the gate."""
-        with self._alone():
-            self._inside = True
-            try:
-                yield
-            finally:
-                self._inside = False
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the gate, against other threads and processes. Raises `TimeoutError`."""
-        if self._inside:
+        with self._turn.over_transactions():
             yield
-            return
-        deadline = time.monotonic() + GATE_TIMEOUT_S
-        if not self._own_turn.acquire(GATE_TIMEOUT_S):
-            raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
-        try:
-            if not self._gate.try_lock(deadline - time.monotonic()):
-                raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
-            try:
-                yield
-            finally:
-                self._gate.unlock()
-        finally:
-            self._own_turn.release()
 
     def back_up(self, suffix: str) -> None:
         """Let SQLite copy itself. The copy appears only when it is complete and durable."""
@@ -311,7 +302,7 @@ class SqliteLink:
         if self.maker.is_another_process:
             return
         # The last connection to close checkpoints the log, so it goes through the gate like every writer.
-        with suppress(SQLAlchemyError, OSError), self._alone():
+        with suppress(SQLAlchemyError, OSError), self._turn:
             self.connection.close()
         for name in list(self._own):
             self.die(name)

@@ -693,7 +693,7 @@ def _(patches: Patches) -> None:
     def transaction(_: Any) -> Any:
         @contextmanager
         def mutated(self: Any, *, synced: bool = True) -> Iterator[Connection]:
-            with self._alone():
+            with self._turn:
                 begun = self.connection.begin()
             with begun:
                 yield self.connection

@@ -34,9 +34,9 @@ def test_a6_1_a6_3_a8_11_it_is_said(rule, statement):
     ("rule", "statement"),
     [
         ("A4.13", "| max_batch_size | max_batch_interval_ms | messages a second | delay of a single message |"),
-        ("A4.13", "So the size makes the rate, up to about 1,000; the interval only makes the delay of a quiet queue"),
-        ("A9.12", "Nothing here guarantees a delay"),
-        ("A9.12", "Everything is made for throughput"),
+        ("A4.13", "So the size determines the rate, up to about 1,000; the interval only determines the delay of a quiet queue"),
+        ("A9.12", "The engine guarantees no maximum delay"),
+        ("A9.12", "It is designed for throughput"),
     ],
 )
 def test_a4_13_a9_12_it_is_said(rule, statement):

@@ -477,7 +477,7 @@ def _tell_taken(about: Mapping[str, object], done: str, taken: Taken, *, as_json
     text = f"{taken.done} {done}, {taken.left} left that consumers or transactions hold"
     if done == "moved":
         result["skipped"] = taken.skipped
-        text += f", {taken.skipped} not wanted"
+        text += f", {taken.skipped} skipped"
     _tell(result, text, as_json=as_json)
 
 

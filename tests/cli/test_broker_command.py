@@ -232,7 +232,7 @@ def test_move(shop, broker):
     found = json.loads(broker(*words, "--selector", "n <> 5", "--limit", "1", "--json"))
     assert found == {"source": "queue:orders", "target": "queue:kept", "moved": 1, "left": 3, "skipped": 0}
     assert broker(*words, "--selector", "n <> 5") == (
-        "1 moved, 3 left that consumers or transactions hold, 1 not wanted\n"
+        "1 moved, 3 left that consumers or transactions hold, 1 skipped\n"
     )
 
 

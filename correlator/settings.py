@@ -96,10 +96,11 @@ class ReceiverSettings:
         max_message_bytes: a message with a larger body becomes a dead letter (E5001).
         on_mapping_error: what happens to a message that cannot be mapped: it becomes a dead letter (`dead_letter`), it
             stops the engine (`stop`), or the engine logs and drops it (`drop`).
-        mapping: where in the message each field of `event` has its value (docs/mapping.md). Without it the body is the
-            event, as JSON.
+        mapping: from which part of the message each field of `event` gets its value (docs/mapping.md). Without it the
+            body is the event, as JSON.
         unhandled: what happens to a message that no monitor listens for: it becomes a dead letter (`dead_letter`), the
-            engine counts it and logs a warning (`warn`), or nothing (`ignore`). Either way it is acknowledged.
+            engine counts it and logs a warning (`warn`), or nothing happens (`ignore`). The receiver acknowledges it in
+            each case.
         flow_control: deliver messages only as far as the application allows by `update_flow_control_window`.
         no_local: drop messages that this engine's own senders sent.
         selector: take only messages for which this condition over headers and properties is true (docs/receiving.md).
@@ -155,14 +156,16 @@ class SenderSettings:
             checkpoint releases sends together, so 0 (do not wait) is the default.
         max_tries: how often the sender tries a message that the broker refuses before it becomes a dead letter. A
             broker that drops repeats gets one try: it takes a number that comes after higher ones for a repeat.
-        retry_interval: time before the second try. It doubles with each further try, less a random part of up to half.
+        retry_interval: time before the second try. The time doubles with each further try, less a random part of up to
+            half.
         max_retry_interval: the longest time between two tries.
-        max_outstanding: messages that may wait for a checkpoint or for the broker. At this limit receivers and contexts
-            pause. If half of this number waits for a checkpoint, the engine takes one at once.
+        max_outstanding: how many messages of this sender may wait for a checkpoint or for the broker. At this limit
+            receivers and contexts pause. If half of this number waits for a checkpoint, the engine takes one at once.
         persistent: let the broker keep on disk what a BEST_EFFORT sender sends, as it does for the other modes.
-        time_to_live: how long the broker may keep a message that names no time itself; without it, without limit.
-        mapping: which part of an event becomes each part of the message (docs/mapping.md). Without it the body is the
-            event, as JSON.
+        time_to_live: how long the broker may keep a message that has no time to live of its own; without this setting,
+            without limit.
+        mapping: from which part of the event each part of the message gets its value (docs/mapping.md). Without it the
+            body is the event, as JSON.
         log_performance_breakdown: log regularly what the sender's thread spends its time on (docs/status.md).
         options: options of the connector for this sender.
     """
@@ -193,9 +196,9 @@ class MonitorSettings:
     Attributes:
         type: import path `module:Class` of the monitor class. Code may give the class itself; the attribute then holds
             its import path.
-        context: name of the context, which is a thread and a queue of events, that the monitor lives in.
+        context: name of the context in which the monitor lives; a context is a thread with a queue of events.
         on_error: what happens when one of its handlers raises: the engine stops (`stop`), the event becomes a dead
-            letter (`dead_letter`), or it is left out (`skip`).
+            letter (`dead_letter`), or the engine skips the event (`skip`).
         options: initial values of the monitor's attributes, given to the class as keyword arguments.
     """
 
@@ -237,9 +240,10 @@ class EngineSettings:
         senders: the static senders.
         monitors: the monitors that the engine creates at its start.
         duplicate_detection: the windows of duplicate detection.
-        max_queued: events that may wait in the queue of one context before its receivers pause.
-        connection_retry_interval: time between the first two attempts to connect. It doubles with each further attempt,
-            less a random part of up to half, and begins anew after a connection that held longer than that.
+        max_queued: how many messages of one receiver may wait in the queue of one context before this receiver pauses.
+        connection_retry_interval: time between the first two attempts to connect. The time doubles with each further
+            attempt, less a random part of up to half. It begins anew after a connection that lasted longer than the
+            last such time.
         max_connection_retry_interval: the longest time between two attempts to connect.
         stop_timeout: how long an orderly stop may wait for brokers.
         fail_fast: stop with an error if a broker cannot be reached at the start, instead of trying again.
@@ -247,9 +251,9 @@ class EngineSettings:
         performance_breakdown_interval: time that each line of `log_performance_breakdown` covers.
         input_log: file that records all inputs of monitors, for `correlator replay`. Each start begins a new file, with
             a number appended to this name.
-        handler_warning_after: how long a handler may run before the engine logs a warning (W5501); 0 for no limit.
-        discard_state: state of keyed steps that are no longer configured, which the next start deletes. Each entry is
-            `PIPELINE/STEP FINGERPRINT`, as the error of the refused start names it (E4331).
+        handler_warning_after: how long a handler may run before the engine logs a warning (W5501); 0 for no warning.
+        discard_state: state that the next start deletes, because its keyed steps are no longer configured. Each entry
+            is `PIPELINE/STEP FINGERPRINT`, as the error of the refused start names it (E4331).
     """
 
     name: Identifier

@@ -89,7 +89,7 @@ class SelectStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlStep:
-    """A SELECT over the rows, which are the relation `input`: chooses rows and computes columns.
+    """A SELECT over the relation `input`, which has the rows: chooses rows and computes columns.
 
     Attributes:
         query: `SELECT … FROM input WHERE …`, without joins, groups, windows, order or limit: other steps do these.
@@ -124,7 +124,7 @@ class LookupStep:
     step whose result does not follow from the messages alone.
 
     Attributes:
-        on: columns of both, the rows and the file; no two records of the file may have the same values there.
+        on: columns that both the rows and the file have; no two records of the file may have the same values there.
         file: path of a file that Spark can read.
         format: of the file.
         schema: the columns of the file as DDL; required for json, optional for csv (which has a header line).
@@ -152,8 +152,9 @@ class LookupStep:
 class PythonStep:
     """A function on Arrow batches: takes a `pyarrow.RecordBatch`, returns one with a row for each row, in order.
 
-    How rows are cut into batches is not defined, so a row must not depend on other rows. If the function raises an
-    error, it is called again with halves of the batch; a single row with which it fails becomes a dead letter (E5106).
+    How Spark divides rows into batches is not defined, so a row must not depend on other rows. If the function raises
+    an error, the step calls it again with halves of the batch; a single row with which it fails becomes a dead letter
+    (E5106).
 
     Attributes:
         function: import path `module:function`.
@@ -251,7 +252,7 @@ class CorrelateStep(KeyedSettings):
         first: condition for one kind of row.
         second: condition for the other kind.
         within: the longest distance of the two rows in event time.
-        unmatched: whether rows without a partner are given, too, with NULL in the other column.
+        unmatched: whether the step also outputs rows without a partner, with NULL in the other column.
     """
 
     word: ClassVar[str] = "correlate"
@@ -271,9 +272,9 @@ class RouteStep:
     Attributes:
         to: id of a sender.
         where: the condition for sending a row; all rows go on to the next step.
-        body: the body; NULL is an empty one. By default the JSON of all columns; rows that no step has made, with the
-            columns body, key and properties, are sent as the messages that they are.
-        destination: another destination than the sender's; NULL for the sender's.
+        body: the body; NULL is an empty body. By default the body is the JSON of all columns. Rows that have the
+            columns body, key and properties, and that no decode and no keyed step has made, are sent as messages.
+        destination: a destination instead of the sender's; NULL for the sender's.
         key: the message key.
         headers: application properties, and the standard headers `correlation_id`, `reply_to`, `type`, `priority`,
             `persistent` and `time_to_live_ms`; NULL leaves one out.

@@ -48,22 +48,22 @@ Store = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Force = Annotated[bool, typer.Option("--force", help="Also if messages would be lost.")]
+Force = Annotated[bool, typer.Option("--force", help="Delete it even if messages would be lost.")]
 Subscription = Annotated[
     str, typer.Option("--subscription", metavar="NAME", help="A subscription of the topic.", show_default=False)
 ]
 ClientId = Annotated[
     str,
     typer.Option(
-        "--client-id", metavar="ID", help="The client id that the subscription belongs to.", show_default=False
+        "--client-id", metavar="ID", help="The client id to which the subscription belongs.", show_default=False
     ),
 ]
 SelectorText = Annotated[
     str | None,
-    typer.Option("--selector", metavar="SELECTOR", help="Only messages that match.", show_default=False),
+    typer.Option("--selector", metavar="SELECTOR", help="Only messages that match this condition.", show_default=False),
 ]
 Limit = Annotated[
-    int | None, typer.Option(metavar="NUMBER", min=1, help="At most so many messages.", show_default=False)
+    int | None, typer.Option(metavar="NUMBER", min=1, help="At most this many messages.", show_default=False)
 ]
 
 
@@ -82,11 +82,11 @@ def _words(metavar: str, text: str) -> Any:
 
 Broker = Annotated[list[str] | None, _words("[FILE CONNECTION]", "Configuration file, and name of a connection in it.")]
 OneDestination = Annotated[
-    list[str] | None, _words("[FILE CONNECTION] DESTINATION", "queue:NAME or topic:NAME, behind FILE and CONNECTION.")
+    list[str] | None, _words("[FILE CONNECTION] DESTINATION", "queue:NAME or topic:NAME, after FILE and CONNECTION.")
 ]
 PerhapsDestination = Annotated[
     list[str] | None,
-    _words("[FILE CONNECTION] [DESTINATION]", "queue:NAME or topic:NAME, or nothing for all of them."),
+    _words("[FILE CONNECTION] [DESTINATION]", "queue:NAME or topic:NAME; without it, all destinations."),
 ]
 Properties = Annotated[
     list[str] | None,
@@ -145,7 +145,7 @@ def create(
     words: Properties = None,
     subscription: Subscription = "",
     client_id: ClientId = "",
-    unshared: Annotated[bool, typer.Option("--unshared", help="For one consumer of the client id.")] = False,
+    unshared: Annotated[bool, typer.Option("--unshared", help="One consumer at a time; needs --client-id.")] = False,
     selector: SelectorText = None,
     store: Store = None,
     json: Json = False,
@@ -164,7 +164,7 @@ def create(
 
 
 def update(words: Properties = None, store: Store = None, json: Json = False) -> None:
-    """Change properties of a destination; the value 'default' restores a default."""
+    """Change properties of a destination; the value 'default' restores the default."""
     with _opened("update", words, store, "DESTINATION", "NAME=VALUE", more="NAME=VALUE") as broker:
         destination = broker.destination(0)
         broker.administration.update(destination, _pairs("update", broker.words[1:]))
@@ -179,7 +179,10 @@ def delete(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Delete a destination, or with --subscription a subscription of a topic. Nobody may use it."""
+    """Delete a destination, or with --subscription a subscription of a topic.
+
+    The command refuses this while a consumer or a prepared transaction uses it.
+    """
     with _opened("delete", words, store, "DESTINATION") as broker:
         place = Place(broker.destination(0), subscription, client_id)
         messages = broker.administration.delete(place, force=force)
@@ -195,7 +198,7 @@ def purge(
 ) -> None:
     """Remove the messages of a destination, or with --subscription those of a subscription.
 
-    Messages stay that consumers or prepared transactions hold.
+    Messages that consumers or prepared transactions hold stay.
     """
     with _opened("purge", words, store, "DESTINATION") as broker:
         _purge(broker.administration, Place(broker.destination(0), subscription, client_id), as_json=json)
@@ -204,12 +207,15 @@ def purge(
 def pause(
     words: Annotated[
         list[str] | None,
-        _words("[FILE CONNECTION] DESTINATION [PRODUCERS|CONSUMERS|ALL]", "The destination, and who waits: ALL."),
+        _words("[FILE CONNECTION] DESTINATION [PRODUCERS|CONSUMERS|ALL]", "The destination, and who pauses: ALL."),
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Let the producers or consumers of a destination wait, until 'resume', also over restarts."""
+    """Pause the producers or consumers of a destination until 'resume'.
+
+    The pause outlasts the end of all processes.
+    """
     with _opened("pause", words, store, "DESTINATION", most=2) as broker:
         wanted = broker.words[1] if len(broker.words) > 1 else Paused.ALL
         if wanted not in list(Paused):
@@ -218,7 +224,7 @@ def pause(
 
 
 def resume(words: OneDestination = None, store: Store = None, json: Json = False) -> None:
-    """Let the producers and consumers of a destination go on."""
+    """End the pause of a destination."""
     with _opened("resume", words, store, "DESTINATION") as broker:
         _pause(broker, None, as_json=json)
 
@@ -229,7 +235,7 @@ def browse_queue(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Show the oldest messages of a queue, and leave them in it; as 'correlator browse'."""
+    """Show the oldest messages of a queue, and leave them in it, like 'correlator browse'."""
     with _opened("browse", words, store, "DESTINATION") as broker:
         browse.show(_browsable(broker), broker.destination(0), limit, {}, as_json=json)
 
@@ -245,7 +251,7 @@ def move(
 ) -> None:
     """Move messages of a queue to another destination, oldest first. They keep id, time and priority.
 
-    Messages stay that consumers or prepared transactions hold.
+    Messages that consumers or prepared transactions hold stay.
     """
     with _opened("move", words, store, "SOURCE", "TARGET") as broker:
         source, target = broker.destination(0), broker.destination(1)
@@ -294,7 +300,7 @@ def commit(words: OneTransaction = None, store: Store = None, json: Json = False
 
 
 def rollback(words: OneTransaction = None, store: Store = None, json: Json = False) -> None:
-    """Undo a prepared transaction: the messages that it has acknowledged come again."""
+    """Undo a prepared transaction: the broker redelivers the messages that it has acknowledged."""
     _resolve("tx rollback", words, store, as_json=json, commits=False)
 
 
@@ -304,7 +310,7 @@ def list_dead(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """List the oldest dead messages, with where they came from and why they died. Changes nothing."""
+    """List the oldest dead messages, with their origin and the reason. Changes nothing."""
     with _opened("dmq list", words, store) as broker:
         rows = []
         for one in _browsable(broker).browse(DEAD_MESSAGES, limit, {}):
@@ -335,7 +341,7 @@ def retry(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Move dead messages back to where they came from, oldest first."""
+    """Move dead messages back to the destination they came from, oldest first."""
     with _opened("dmq retry", words, store) as broker:
         _tell_taken({}, "moved", broker.administration.retry(selector, limit), as_json=json)
 

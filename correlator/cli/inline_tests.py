@@ -56,7 +56,7 @@ def add_to(app: typer.Typer) -> None:
 def run_tests(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file.", show_default=False)],
 ) -> None:
-    """Run the tests that stand under 'tests:' in a pipeline file. No broker and no store is opened.
+    """Run the tests that stand under 'tests:' in a pipeline file, without opening a broker or a store.
 
     Each message of a test goes through every pipeline that takes from its receiver. Then the input ends, and windows
     close. The command prints 'ok' or 'failed' for each test, with the differences, and exits with 1 if one failed.

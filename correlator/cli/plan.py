@@ -138,9 +138,7 @@ def _instance(settings: PipelineFile, url: str, held: _Held) -> Difference:
     except RecoveryRefused as refusal:
         return Difference(kind="instance", name=settings.name, verdict=Verdict.REFUSED, refusals=[refusal])
     if held.instance is None:
-        return Difference(
-            kind="instance", name=settings.name, verdict=Verdict.NEW, note="the store is made by the start"
-        )
+        return Difference(kind="instance", name=settings.name, verdict=Verdict.NEW, note="the start makes the store")
     return Difference(kind="instance", name=settings.name, verdict=Verdict.UNCHANGED)
 
 

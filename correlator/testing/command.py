@@ -38,7 +38,7 @@ def crashtest(
         typer.Option(
             "--messages",
             metavar="DESTINATION=FILE",
-            help="Publish the lines of FILE there, one body in each; may be given more than once.",
+            help="Publish each line of FILE to DESTINATION as the body of a message. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -61,7 +61,7 @@ def crashtest(
 ) -> None:
     """Kill the engine of a configuration file again and again, and check its guarantees each time.
 
-    Exit status 1 when a guarantee is broken.
+    Exits with 1 if a guarantee is broken.
     """
     if file is None:
         raise UsageError("E2428", "crashtest", "FILE is missing", "", "Name a configuration file")

@@ -81,7 +81,7 @@ def _hint_windows(path: str, settings: PipelineFile, findings: Findings) -> None
 def _hint_selection(path: str, receiver: ReceiverSettings, settings: PipelineFile, findings: Findings) -> None:
     destination = settings.destinations.get(receiver.destination, receiver.destination)
     if destination.startswith("topic:"):
-        what = "is applied by the engine: what does not match is received, counted and acknowledged"
+        what = "the engine applies it: it receives, counts and acknowledges messages that do not match"
         findings.warn("I1221", f"{path}.selector", what)
 
 

@@ -50,7 +50,7 @@ def current(target: Target) -> None:
         revision = context.get_current_revision()
     write_line(revision or "none")
     if revision != migrate.HEAD:
-        say(f"This version needs schema {migrate.HEAD}; the next start of the engine, or 'db upgrade', brings it up")
+        say(f"This version needs schema {migrate.HEAD}; the next start, or 'db upgrade', upgrades the store")
 
 
 def check(target: Target) -> None:

@@ -135,7 +135,7 @@ def _chosen(numbers: list[int] | None, kind: DeadLetterKind | None, origin: str,
     """Return the dead letters that were named; raises `UsageError` E2022 unless the command line names some."""
     given = bool(numbers or kind or origin)
     if given == everything:
-        what = "--all and a choice are given" if everything else "names no dead letter"
+        what = "both --all and a selection are given" if everything else "names no dead letter"
         raise UsageError("E2022", "deadletter", what, "Give numbers, --kind or --origin, or else --all")
     return _selection(numbers or [], kind, origin)
 

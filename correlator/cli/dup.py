@@ -93,7 +93,7 @@ def _place(one: Sighting) -> str:
 
 
 def _leaves(one: Sighting, windows: DuplicateDetectionSettings) -> str:
-    after = f"until an id enters it that was received after {one.time + windows.expiry_time:.3f} s of engine time"
+    after = f"until that queue gets an id received after {one.time + windows.expiry_time:.3f} s of engine time"
     return {
         EntryPlace.WINDOW: f"{one.newer} newer ids of its source move it to the time queue, where it stays {after}",
         EntryPlace.TIME_QUEUE: f"stays {after}",

@@ -194,7 +194,7 @@ def _domains(settings: PipelineFile, held: _Held, parts: Iterable[PartDifference
             f"{windows.per_source_window_size} ids a source and {windows.expiry_time:g} s"
         )
         if domain in other:
-            note += f"; receiver {other[domain]} makes other ids now, and recognises none of its own"
+            note += f"; receiver {other[domain]} has another template, and does not recognise its stored ids"
         yield Difference(kind="domain", name=domain, verdict=Verdict.UNCHANGED, note=note)
 
 

@@ -76,7 +76,7 @@ def test_z8_nothing_is_discarded_without_yes(done, capsys):
     [
         (["replay", "engine.yaml"], "E2022", "names no dead letter"),
         (["discard", "engine.yaml", "--yes"], "E2022", "names no dead letter"),
-        (["replay", "engine.yaml", "1", "--all"], "E2022", "--all and a choice"),
+        (["replay", "engine.yaml", "1", "--all"], "E2022", "both --all and a selection"),
         (["replay", "engine.yaml", "1", "9"], "E2021", "dead letter 9"),
         (["discard", "engine.yaml", "9", "--yes"], "E2021", "dead letter 9"),
         (["show", "engine.yaml", "9"], "E2021", "dead letter 9"),

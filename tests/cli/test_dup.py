@@ -46,7 +46,7 @@ def test_the_windows_are_those_of_the_file(done, capsys):
     (found,) = explained(capsys, "engine.yaml", "0")
     assert found["per_source_window_size"] == 4
     assert [one["place"] for one in found["seen"]] == ["time_queue"]
-    assert "stays until an id enters it that was received after 120." in found["seen"][0]["leaves"]
+    assert "stays until that queue gets an id received after 120." in found["seen"][0]["leaves"]
 
 
 def test_an_id_that_nobody_has_seen(done):

@@ -70,7 +70,7 @@ def test_a1_11_another_template_of_ids_makes_the_stored_ones_worthless(done, pla
         "stored ids are of another template: repeats of messages received before are not recognised"
     )
     assert parts["domain files:queue:trades.jsonl"]["note"].endswith(
-        "; receiver trades makes other ids now, and recognises none of its own"
+        "; receiver trades has another template, and does not recognise its stored ids"
     )
 
 

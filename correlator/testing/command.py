@@ -44,7 +44,7 @@ def crashtest(
     ] = None,
     level: Annotated[str, typer.Option(metavar="LEVEL", help=f"One of {', '.join(LEVELS)}, or all.")] = "sim",
     budget: Annotated[str, typer.Option(metavar="DURATION", help="How long each level looks for a failure.")] = "60s",
-    seed: Annotated[int, typer.Option(metavar="N", help="The seed of all drawn faults.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", help="The seed of all random choices.")] = 1,
     store: Annotated[
         str | None,
         typer.Option(

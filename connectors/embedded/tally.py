@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from connectors.embedded.sql import Sql
 
-FOLDED = 500
+FOLDED = 64
 """One of so many transactions folds the rows of its destination."""
 _SPREAD = 0x9E3779B1
 _ADD = Sql(

@@ -102,7 +102,7 @@ def refusals_change_nothing(facts: Facts) -> Iterator[str]:
             yield f"life {record.life} was refused with the configuration that was accepted before: {record.data.text}"
 
 
-@invariant("K5", "a context of monitors is given the messages that came in while it was configured, and none of before")
+@invariant("K5", "a context of monitors gets the messages that came in while it was configured, and no earlier ones")
 def contexts_are_given_what_was_theirs(facts: Facts) -> Iterator[str]:
     """A persistent monitor has it once in its state; one without lasting state heard it at least once."""
     configured = _configured(facts)

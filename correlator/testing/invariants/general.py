@@ -173,7 +173,7 @@ def it_comes_to_rest(facts: Facts) -> Iterator[str]:
         )
 
 
-@invariant("G11", "engine time goes on from the last checkpoint or stored batch, and never back")
+@invariant("G11", "engine time goes on from the last checkpoint or stored batch, and never goes back")
 def engine_time_grows(facts: Facts) -> Iterator[str]:
     """As each life begins, and from checkpoint to checkpoint."""
     places = [at for at, _, _ in facts.checkpoints]
@@ -192,7 +192,7 @@ def engine_time_grows(facts: Facts) -> Iterator[str]:
 
 @invariant(
     "G12",
-    "while a timer of a persistent monitor is set, a crash sets engine time back by at most 10 s and one interval",
+    "while a persistent monitor has a timer, a crash sets engine time back by at most 10 s and one checkpoint interval",
 )
 def time_is_kept(facts: Facts) -> Iterator[str]:
     """Asked of lives in which nothing else went wrong: a store that takes nothing for long cannot keep the time."""

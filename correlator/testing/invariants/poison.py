@@ -23,7 +23,7 @@ def poison_is_condemned(facts: Facts) -> Iterator[str]:
 
 @invariant(
     "P2",
-    "a message is quarantined only after a start died that noted it among others, and a later one that noted it alone",
+    "a message is quarantined only after two starts died: one that noted it among others, then one that noted it alone",
 )
 def condemned_for_a_reason(facts: Facts) -> Iterator[str]:
     """Killed from outside at these two moments, an innocent message looks the same: nobody can tell.

@@ -83,7 +83,7 @@ def _nowhere(facts: Facts) -> Iterator[str]:
                 yield f"{one.pid} came by {name} and is nowhere"
 
 
-@invariant("A3", "the effects are those of the committed receive rows: none twice, none from nowhere")
+@invariant("A3", "the effects are those of the messages in the committed receive log: none twice, no others")
 def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
     """As multisets of ids, for every monitor that handles the receiver's messages."""
     if facts.rest is None or not facts.rest.reached:
@@ -322,7 +322,7 @@ def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
                         yield f"{pid} was delivered in {domain} and never acknowledged"
 
 
-@invariant("E6", "an id and its message are in one commit, and memory is what the store holds")
+@invariant("E6", "an id and its message are in one commit, and the ids in memory are those in the store")
 def ids_and_messages_together(facts: Facts) -> Iterator[str]:
     """Each accepted message with an id brings its id, also one that cannot be mapped; a repeat brings it again.
 
@@ -358,7 +358,9 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
         mine.clear()
 
 
-@invariant("E7", "ids in memory stay within the windows and what is unacknowledged, stored ids within four times that")
+@invariant(
+    "E7", "memory holds ids of the windows and of unacknowledged messages only, the store at most four times as many"
+)
 def ids_are_bounded(facts: Facts) -> Iterator[str]:
     """At the end of the run."""
     for domain, (remembered, bound, stored) in (facts.rest.ids if facts.rest else {}).items():
@@ -379,7 +381,7 @@ def once_in_a_batch(facts: Facts) -> Iterator[str]:
                 yield f"life {life}: {name} stored {twice} twice in one batch"
 
 
-@invariant("E9", "an id that its broker may give again is kept, however many others come")
+@invariant("E9", "an id whose message the broker may redeliver is kept, however many others come")
 def doubtful_is_kept(facts: Facts) -> Iterator[str]:
     """Looked for after every step: what a receiver has stored and its broker has no acknowledgement of."""
     for at, record in facts.history.of("forgotten"):
@@ -409,7 +411,7 @@ def _counts(one: Published, receiver: str) -> bool:
     return one.flaw != "mapping" and not one.left_out_by(receiver)
 
 
-@invariant("C2", "the call acknowledges exactly the suspended batch")
+@invariant("C2", "the call of the application acknowledges exactly the suspended batch")
 def exactly_that_batch(facts: Facts) -> Iterator[str]:
     """What is acknowledged is what was held; from an older connection nothing (invariant C5)."""
     silent = any(record.who == "ack.silent" for _, record in facts.history.of("fault"))

@@ -223,7 +223,7 @@ def flushed_means_confirmed(facts: Facts) -> Iterator[str]:
                 yield f"life {record.life}: flush {request} was notified, {body!r} is not at the broker"
 
 
-@invariant("F2", "one notice for each request of this life, none of an earlier one")
+@invariant("F2", "one notice for each request of this life, none for a request of an earlier life")
 def one_notice(facts: Facts) -> Iterator[str]:
     """Each notice has its request, once."""
     requested = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flush")}
@@ -283,7 +283,7 @@ def _passed_over(facts: Facts) -> Iterator[str]:
             del requests[: requests.index(request) + 1]
 
 
-@invariant("F6", "a flush with nothing outstanding is notified, also when nothing is sent any more")
+@invariant("F6", "a flush with nothing outstanding is notified, even if nothing is sent afterwards")
 def nothing_outstanding(facts: Facts) -> Iterator[str]:
     """Asked of the last life, where all earlier sends had settled when the flush was requested."""
     if facts.rest is None or not facts.rest.reached:

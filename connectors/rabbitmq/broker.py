@@ -20,7 +20,7 @@ _MANAGEMENT_PORT, _MANAGEMENT_TLS_PORT = 15672, 15671
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RabbitBroker(Server):
-    """A server that speaks AMQP 0-9-1. A silent server is given up after twice `heartbeat_s`, plus 5 s.
+    """A server that speaks AMQP 0-9-1. A server that is silent for twice `heartbeat_s` plus 10 s is given up.
 
     Attributes:
         topic_exchange: the exchange for `topic:NAME`, with the routing key NAME.

@@ -77,8 +77,8 @@ class Features:
         acknowledgements_written_within_s: the broker writes an acknowledgement to disk within so many seconds, together
             with later ones; a broker that dies earlier forgets it. Without meaning if `acknowledges_surely`.
         deduplicates_sends: the broker stores a pair of (source, sequence) only once. If it refuses a message, it has to
-            refuse it at every attempt: the engine makes only one attempt, since the broker would take a later attempt
-            with a sequence below the last stored one for a repeat, and confirm it without storing it.
+            refuse it at every attempt. The engine makes only one attempt: if a later attempt has a sequence below the
+            last stored one, the broker counts it as a repeat, and confirms it without storing it.
         delays: a sink honours the header `delivery_delay_ms`. Otherwise it refuses a message with such a header.
         selects: a source of a queue takes only messages that match the receiver's `selector`, and leaves the others to
             other consumers. Otherwise a selector on a queue is an error (E1220). A selector on a topic is always
@@ -109,7 +109,7 @@ class Chunk(NamedTuple):
     """The result of one call of `Source.receive`.
 
     Attributes:
-        messages: in the order of the broker; empty if none came in time.
+        messages: the messages in the order of the broker; empty if none came in time.
         tokens: one for each message, in the same order. A token stands for its message in `acknowledge` and `reject`,
             until the source connects again. It may be any object: nobody but the source looks into it. `Held` makes
             tokens.
@@ -132,7 +132,7 @@ NOTHING = Chunk((), ())
 
 
 class Held(Generic[T]):
-    """What a source has to know of each message that it has returned and that is not settled, by token. For sources.
+    """For sources: what a source has to know of each message that it has returned and that is not settled, by token.
 
     A token is never used twice in a process, so one from before a reconnect stands for nothing. One thread at a time
     uses the object.
@@ -467,7 +467,7 @@ class ServiceSession(Connection, Protocol):
         ...
 
     def look(self) -> int:
-        """A number to hand to `wait`. Read it before `Source.receive` with a timeout of 0 finds no message."""
+        """Return a number for `wait`. Call it before the `Source.receive` that returns at once without a message."""
         ...
 
     def wait(self, seen: int, timeout_s: float) -> None:
@@ -551,8 +551,8 @@ class DestinationState(NamedTuple):
         oldest_ms: how long ago the oldest message was sent; `None` without messages.
         consumers: living consumers.
         producers: producers of sessions; those of a killed process count until somebody has noticed its end.
-        dropped: messages that were not persistent, and were dropped since the destination was full; counted from its
-            making.
+        dropped: messages that were not persistent and were dropped because the destination was full, counted since the
+            destination was made.
         paused: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
         created: whether an administrator has created it; otherwise it was made by its first use.
         properties: each property with its effective value.
@@ -656,7 +656,8 @@ class Place(NamedTuple):
 class Taken(NamedTuple):
     """How many messages were removed or moved, and how many stayed since consumers or prepared transactions hold them.
 
-    `skipped` is the number of messages that were not wanted.
+    `skipped` is the number of other messages that stayed: the selector did not match, the message had expired, or (for
+    `retry`) it does not say where it came from.
     """
 
     done: int
@@ -707,7 +708,7 @@ class Administration(Protocol):
         ...
 
     def purge(self, place: Place) -> Taken:
-        """Remove all messages that are there now, but those that somebody holds."""
+        """Remove all messages that are there now, except those that somebody holds."""
         ...
 
     def pause(self, destination: str, paused: str | None) -> None:

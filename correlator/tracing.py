@@ -1,8 +1,8 @@
-"""Traces single messages: each process that does a step of the way of such a message logs it.
+"""Tracing of single messages: each process that carries out a step of a traced message logs this step.
 
-A message is traced if it has the property `correlator_trace` with the value true, and if the process logs the logger
-`correlator.trace` at INFO. Otherwise a step costs the look at the level of the logger, and for a message whose trace is
-not logged nothing else. Each record has the arguments `event`, `message_id` and `destination` by name.
+A process logs the steps of a message if the message has the property `correlator_trace` with the value true, and if the
+level of the logger `correlator.trace` is INFO or lower. At a higher level a step costs only the check of this level.
+Each record of the log has the named arguments `event`, `message_id` and `destination`.
 """
 
 import logging
@@ -19,7 +19,7 @@ _log = logging.getLogger("correlator.trace")
 
 
 class Event(StrEnum):
-    """What happens to a message. The first ten are the steps of a delivery, in the order of a message of a queue."""
+    """What happens to a message. The first ten are the steps of a delivery in their order, for a message of a queue."""
 
     SENT = "sent"
     """The session hands it to the connector."""
@@ -46,7 +46,7 @@ class Event(StrEnum):
     RETURNED = "returned"
     """The consumer does not have it any more, and the broker delivers it again."""
     DEAD = "dead"
-    """The broker has ended it undelivered, in a transaction that may still fail."""
+    """The broker has made it a dead message, in a transaction that may still fail."""
 
 
 def is_on() -> bool:
@@ -60,13 +60,13 @@ def traces(message: Message) -> bool:
 
 
 def is_marked(message: Message) -> bool:
-    """Whether the message is to be traced where traces are logged."""
+    """Whether the message has the property `TRACE` with the value true."""
     properties = message.properties
     return isinstance(properties, Mapping) and properties.get(TRACE) is True
 
 
 def marked(message: Message) -> Message:
-    """A copy that is to be traced. A message whose properties are no mapping is returned as it is: no sink takes it."""
+    """A copy with the property `TRACE`. A message whose properties are no mapping stays as it is: no sink takes it."""
     if not isinstance(message.properties, Mapping):
         return message
     return msgspec.structs.replace(message, properties={**message.properties, TRACE: True})
@@ -78,6 +78,6 @@ def id_of(message: Message) -> str:
 
 
 def log(event: Event, message_id: str, destination: str, **details: object) -> None:
-    """Log what happens to a traced message; `details` follow as further arguments."""
+    """Log what happens to a traced message. `details` are further arguments of the record."""
     arguments = {"event": event.value, "message_id": message_id, "destination": destination, **details}
     _log.info(" ".join(f"{name}=%({name})s" for name in arguments), arguments)

@@ -214,8 +214,8 @@ def match(event_type: type[Any], /, **fields: Any) -> Pattern:
         fields: the values that fields must have. A `Reference` stands for a value of an earlier event.
 
     Raises:
-        UsageError: E4108 for a class of no events, a field that the class does not have, a mutable value, or a value
-            that the field never has.
+        UsageError: E4108 for a class that is no event class, a field that the class does not have, a mutable value, or
+            a value that the field never has.
     """
     return Pattern.of(event_type, fields)
 

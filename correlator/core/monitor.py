@@ -78,9 +78,9 @@ def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
         fields: the values that fields must have; not with an expression.
 
     Raises, when Python defines the class:
-        UsageError: E4108 for a class of no events, a field that the class does not have, or a value that the field
-            never has; E4114 for a method that does not take the event; E4117 for a method that is `async def` or a
-            generator; E4112 and E4113 for an expression, as `Monitor.on_all`.
+        UsageError: E4108 for a class that is no event class, a field that the class does not have, or a value that the
+            field never has; E4114 for a method that does not take the event; E4117 for a method that is `async def` or
+            a generator; E4112 and E4113 for an expression, as `Monitor.on_all`.
     """
     expression = what if isinstance(what, Expression) else Pattern.of(what, fields)
 

@@ -399,7 +399,7 @@ class Engine:
             timeout: longest wait in seconds.
 
         Returns whether the checkpoint was done in time; `False`, too, if the engine stops meanwhile. A checkpoint that
-        was late is not withdrawn. Returns `True` at once if the engine has no store.
+        is not done in time still takes place. Returns `True` at once if the engine has no store.
         """
         self._refuse_child()
         if self.checkpointer is None:

@@ -106,7 +106,7 @@ class ExplodeStep:
     """One row for each element of an array; none for an empty array or NULL.
 
     Attributes:
-        array: the array.
+        array: an expression whose value is the array.
         name: the column that holds the element; may be the name of the array's own column.
     """
 
@@ -126,7 +126,7 @@ class LookupStep:
     Attributes:
         on: columns that both the rows and the file have; no two records of the file may have the same values there.
         file: path of a file that Spark can read.
-        format: of the file.
+        format: the format of the file.
         schema: the columns of the file as DDL; required for json, optional for csv (which has a header line).
         table: the name of a Spark table, instead of a file.
         broadcast: whether Spark sends the whole file to every worker, instead of moving rows.
@@ -173,9 +173,9 @@ class KeyedSettings:
     """The common settings of steps that keep state for each key.
 
     Attributes:
-        name: the name of its state in the store, unique among the steps of the pipeline; by default its kind with its
-            position among the steps of that kind, such as `aggregate#0`. If it has a name, steps may be added and
-            removed before it.
+        name: name of the step, under which the store holds its state; unique among the steps of the pipeline. By
+            default it is the kind of the step with its position among the steps of that kind, such as `aggregate#0`.
+            If a step has a name, steps may be added and removed before it.
         was: the name or position under which the store holds its state; the first start moves it to the new name.
         state: what a start does with state that no longer fits the step: `keep FINGERPRINT` uses it,
             `discard FINGERPRINT` deletes it. The refused start names the fingerprint. The setting is for that one
@@ -216,12 +216,12 @@ class AggregateStep(KeyedSettings):
     """Windows per key in event time: one row for each window when it closes.
 
     The event time of a key is the latest that a row of this key had, in the order of arrival; a window closes when
-    it is later than the end of the window by `lateness`, or at the end of all input. A row whose windows are all
+    this time is later than the end of the window by `lateness`, or at the end of all input. A row whose windows are all
     closed is late and becomes a dead letter (E5105). The new row has the key, `window_start`, `window_end`, the values.
 
     Attributes:
         key: the key of the windows; if it is a plain name, the column has this name, else the name `key`.
-        event_time: a timestamp.
+        event_time: the event time of the row, a timestamp.
         window: the length of a window.
         values: name of each column and `count(*)`, or `count`, `sum`, `min`, `max`, `avg`, `first` or `last` of an
             expression; NULL does not count.
@@ -248,9 +248,9 @@ class CorrelateStep(KeyedSettings):
 
     Attributes:
         key: the key that both rows have.
-        event_time: a timestamp.
-        first: condition for one kind of row.
-        second: condition for the other kind.
+        event_time: the event time of the row, a timestamp.
+        first: the condition that rows of the first kind fulfil.
+        second: the condition that rows of the second kind fulfil.
         within: the longest distance of the two rows in event time.
         unmatched: whether the step also outputs rows without a partner, with NULL in the other column.
     """
@@ -356,10 +356,10 @@ class GivenMessage:
     """A message that an inline test gives to a pipeline.
 
     Attributes:
-        body: its text.
+        body: the body of the message, as text.
         receiver: the receiver that it comes from; by default the first receiver of the first pipeline.
-        key: its key.
-        properties: its application properties.
+        key: the key of the message.
+        properties: the application properties of the message.
     """
 
     body: str
@@ -388,7 +388,7 @@ class InlineTest:
     """A test in the pipeline file, run by `correlator test` without any broker.
 
     Attributes:
-        name: what the test shows.
+        name: name of the test, which says what it shows.
         given: messages or only their bodies, in order; all input ends after them.
         then: all messages that are sent, in order for each sender.
     """
@@ -403,7 +403,7 @@ class PipelineFile(EngineSettings):
     """A pipeline file.
 
     Attributes:
-        version: of the file format.
+        version: the version of the file format.
         spark: the Spark session.
         pipelines: the pipelines.
         tests: inline tests.

@@ -424,8 +424,8 @@ class ServiceSession(Connection, Protocol):
     the connection is `Browsable` or `Unsubscribable`, so is this. `browse` leaves out messages that have expired.
 
     Threads. One thread at a time calls the methods of this object and of its sources and sinks, but not always the same
-    thread. `look`, `wait`, `wake` and `refuse_to_wait` are exceptions: another thread may call something else while one
-    waits.
+    thread. `look`, `wait`, `wake`, `refuse_to_wait` and `allow_to_wait` are exceptions: another thread may call
+    something else meanwhile.
     """
 
     def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> Source:
@@ -482,10 +482,14 @@ class ServiceSession(Connection, Protocol):
         ...
 
     def refuse_to_wait(self) -> None:
-        """Let no `settle`, `resolve` or `Sink.send` wait for room in a full destination from now on.
+        """Let no `settle`, `resolve` or `Sink.send` wait for room in a full destination until `allow_to_wait`.
 
         They refuse a message instead, and so do those that wait just now. Any thread may call it.
         """
+        ...
+
+    def allow_to_wait(self) -> None:
+        """Let calls wait for room again. Any thread may call it."""
         ...
 
 

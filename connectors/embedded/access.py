@@ -98,9 +98,13 @@ class Access:
             self._sweeper = None
 
     def refuse_to_wait(self) -> None:
-        """Let no sender wait for room from now on. Any thread may call it."""
+        """Let no sender wait for room until `allow_to_wait`. Any thread may call it."""
         self.waits = False
         self.bells.ring_here((self.bell,))
+
+    def allow_to_wait(self) -> None:
+        """Let senders wait for room again. Any thread may call it."""
+        self.waits = True
 
     def ring(self, destinations: Collection[str]) -> None:
         """Wake consumers of these destinations, after a commit that made messages available. Never raises."""

@@ -52,8 +52,8 @@ class Rooms:
     def refusal(self, destination: str) -> Refusal:
         """Why a message is refused that has waited in vain."""
         if not self._access.waits:
-            what = f"{destination} had no room, or was paused, when the session was closed, and nothing was stored"
-            return Refusal(full=True, what=what)
+            when = "when the session, or a consumer or producer of it, was closed"
+            return Refusal(full=True, what=f"{destination} had no room, or was paused, {when}, and nothing was stored")
         what = f"{destination} had no room within {self._timeout_s * 1000:g} ms, or was paused, and nothing was stored"
         return Refusal(full=True, what=what, allowed="ack_timeout_ms of the connection limits the wait")
 

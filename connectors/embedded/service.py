@@ -368,6 +368,10 @@ class EmbeddedSession:
         """See `ServiceSession`."""
         self._access.refuse_to_wait()
 
+    def allow_to_wait(self) -> None:
+        """See `ServiceSession`."""
+        self._access.allow_to_wait()
+
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """See `correlator.connector.Browsable`."""
         link = self._access.connect(self._where)

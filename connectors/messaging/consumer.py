@@ -173,7 +173,8 @@ class Consumer:
         time, the unacknowledged messages come again to the next consumer.
 
         Any thread may call it. It waits until no listener of the session runs, unless a listener makes the call. If
-        another thread waits in `receive`, that call returns `None`. May be repeated.
+        another thread waits in `receive`, that call returns `None`; if it waits for room in a full destination, its
+        message is refused (`SendRejected` E8108). May be repeated.
 
         Raises:
             UsageError: E7506 within a completion of the session. Nothing else.

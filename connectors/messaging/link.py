@@ -1,6 +1,8 @@
 """How the thread of a session waits for messages, and how another thread wakes it."""
 
-from threading import RLock
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock, RLock
 
 from correlator.connector import ServiceSession
 
@@ -23,6 +25,9 @@ class Link:
         self.lock = RLock()
         self.slice_s = 0.05 if service is None else 0.0
         self.stops = 0
+        self._turn = Lock()
+        self._refusals = 0
+        """How many callers want that no call waits for room."""
 
     def look(self) -> int:
         """What to hand to `wait`; read before a source is asked in vain."""
@@ -43,8 +48,22 @@ class Link:
 
     def refuse_to_wait(self) -> None:
         """Let no call wait for room in a full destination from now on. Any thread may call it."""
-        if self.service is not None:
-            self.service.refuse_to_wait()
+        with self._turn:
+            self._refusals += 1
+            if self.service is not None:
+                self.service.refuse_to_wait()
+
+    @contextmanager
+    def refusing_to_wait(self) -> Iterator[None]:
+        """Let no call wait for room in a full destination within the block. Any thread may call it."""
+        self.refuse_to_wait()
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._refusals -= 1
+                if self.service is not None and not self._refusals:
+                    self.service.allow_to_wait()
 
     def wake(self) -> None:
         """Let a waiting thread look whether its consumer was closed. Any thread may call it."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Event, RLock, Thread
 from typing import Protocol
 
@@ -128,16 +128,22 @@ class Listening:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Keep listeners from running, so that the caller may use the objects of their thread."""
+        """Keep listeners from running within the block, so that the caller may close what their thread uses.
+
+        If another thread uses the session, its calls do not wait for room in a full destination meanwhile.
+        """
         if self.owner.is_listening:
             yield
             return
-        with self._lock:
-            self._asked_to_stop.set()
-            self._link.wake()
-            self.wait()
-            yield
-            self._go_on()
+        refusing = self._link.refusing_to_wait() if self.owner.is_another_thread else nullcontext()
+        with refusing, self._lock:
+            try:
+                self._asked_to_stop.set()
+                self._link.wake()
+                self.wait()
+                yield
+            finally:
+                self._go_on()
 
     def _go_on(self) -> None:
         running = self.owner.listening is not None and self.owner.listening.is_alive()

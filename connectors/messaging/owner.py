@@ -18,6 +18,8 @@ class Owner:
         """The thread that calls the listeners; it may have ended."""
         self.completing: Thread | None = None
         """The thread that calls the completions."""
+        self._user: object = None
+        """The last thread that passed `check`; see `Maker.thread`."""
 
     def check(self, where: str) -> None:
         """Raise `UsageError` E7505 if the session belongs to another thread, E2050 in a forked child.
@@ -25,14 +27,22 @@ class Owner:
         A forked child must not use the session of its parent; `close` does nothing there.
         """
         self.maker.check(where)
-        if self.listening is None and self.completing is None:
-            return
+        if self.listening is not None or self.completing is not None:
+            self._check_thread(where)
+        self._user = Maker.thread()
+
+    def _check_thread(self, where: str) -> None:
         if self.is_completing:
             what = "it is used by a completion, whose thread is not that of the session"
             raise UsageError("E7505", where, what, "", "Tell the session's own thread, or use another session")
         if self.listening is not None and self.listening.is_alive() and not self.is_listening:
             what = "its session has listeners, and belongs to their thread while the connection is started"
             raise UsageError("E7505", where, what, "", "Stop the connection first, or use another session")
+
+    @property
+    def is_another_thread(self) -> bool:
+        """Whether the last user of the session was another thread than the calling one, and may be within a call."""
+        return self._user not in (None, Maker.thread())
 
     def check_may_await_completions(self, where: str) -> None:
         """Raise `UsageError` E7506 within a completion: the call would wait for its own end."""

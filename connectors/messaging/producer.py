@@ -212,6 +212,8 @@ class Producer:
         """Wait for outstanding completions, and close the sink. May be repeated.
 
         Any thread may call it. It also waits until no listener of the session runs, unless a listener makes the call.
+        If another thread uses the session, no message waits for room in a full destination meanwhile: it is refused
+        (`SendRejected` E8108).
 
         Raises:
             UsageError: E7506 within a completion of the session. Nothing else.

@@ -392,6 +392,9 @@ class ServicePart:
     def refuse_to_wait(self) -> None:
         """Do nothing: no destination of this broker is ever full."""
 
+    def allow_to_wait(self) -> None:
+        """Do nothing."""
+
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """The oldest messages of a queue that nobody holds; see `connector.Browsable`."""
         with self._broker.changed:

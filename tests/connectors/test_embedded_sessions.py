@@ -93,41 +93,86 @@ def full(broker):
     return broker
 
 
-def send(session):
-    session.create_producer(QUEUE).send(Message(b"no room"))
+def send(_session, producer):
+    producer.send(Message(b"no room"))
 
 
-def commit(session):
-    send(session)
+def commit(session, producer):
+    producer.send(Message(b"no room"))
     session.commit()
 
 
-def send_async(session):
+def send_async(_session, producer):
     errors = []
-    session.create_producer(QUEUE).send_async(Message(b"no room"), lambda _, error: errors.append(error))
+    producer.send_async(Message(b"no room"), lambda _, error: errors.append(error))
     wait_until(lambda: errors)
-    raise errors[0]
+    if errors[0] is not None:
+        raise errors[0]
 
 
-WAITS = [(AcknowledgeMode.AUTO, send), (AcknowledgeMode.TRANSACTED, commit), (AcknowledgeMode.AUTO, send_async)]
+WAITS = pytest.mark.parametrize(
+    ("mode", "wait"),
+    [(AcknowledgeMode.AUTO, send), (AcknowledgeMode.TRANSACTED, commit), (AcknowledgeMode.AUTO, send_async)],
+    ids=["send", "commit", "send_async"],
+)
+REFUSED = f"^E8108 .*{QUEUE} had no room, or was paused, when the session, or a consumer or producer of it, was closed"
 
 
 @pytest.mark.parametrize("closed", ["session", "connection"])
-@pytest.mark.parametrize(("mode", "wait"), WAITS, ids=["send", "commit", "send_async"])
+@WAITS
 def test_closing_refuses_what_waits_for_room(full, connection, mode, wait, closed):
     session = connection.create_session(mode)
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(wait, session)
+        waiting = thread.submit(wait, session, session.create_producer(QUEUE))
         wait_until(lambda: is_waiting(session))
         connection.stop()
         assert not waiting.done()
         (session if closed == "session" else connection).close()
-        with pytest.raises(SendRejected, match=f"^E8108 .*{QUEUE} had no room, or was paused, when the session was"):
+        with pytest.raises(SendRejected, match=REFUSED):
             waiting.result(20)
     assert bodies_of(full, QUEUE) == ["first"]
 
 
-def test_closing_refuses_what_a_listener_sends_to_a_full_queue(full, connection):
+@pytest.mark.parametrize("closed", ["that producer", "another producer", "a consumer"])
+@WAITS
+def test_closing_a_producer_or_consumer_refuses_what_waits_for_room_and_later_messages_wait(
+    full, connection, mode, wait, closed
+):
+    session = connection.create_session(mode)
+    that, another = session.create_producer(QUEUE), session.create_producer(QUEUE)
+    ends = {"that producer": that, "another producer": another, "a consumer": session.create_consumer("queue:other")}
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(wait, session, that)
+        wait_until(lambda: is_waiting(session))
+        ends[closed].close()
+        with pytest.raises(SendRejected, match=REFUSED):
+            waiting.result(20)
+        again = thread.submit(wait, session, another if that.closed else that)
+        wait_until(lambda: is_waiting(session))
+        assert connection.create_session().create_consumer(QUEUE).receive(timeout_s=5).body == b"first"
+        again.result(20)
+    assert bodies_of(full, QUEUE) == ["no room"]
+
+
+def test_a_producer_that_its_own_thread_closes_waits_until_there_is_room(full, connection):
+    session, errors = connection.create_session(), []
+    producer = session.create_producer(QUEUE)
+
+    def send_and_close():
+        producer.send_async(Message(b"second"), lambda _, error: errors.append(error))
+        producer.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        closing = thread.submit(send_and_close)
+        wait_until(lambda: is_waiting(session))
+        assert connection.create_session().create_consumer(QUEUE).receive(timeout_s=5).body == b"first"
+        closing.result(20)
+    assert errors == [None]
+    assert bodies_of(full, QUEUE) == ["second"]
+
+
+@pytest.mark.parametrize("closed", ["producer", "consumer", "connection"])
+def test_closing_refuses_what_a_listener_sends_to_a_full_queue(full, connection, closed):
     session = connection.create_session(AcknowledgeMode.CLIENT)
     producer, refused = session.create_producer(QUEUE), []
 
@@ -137,11 +182,12 @@ def test_closing_refuses_what_a_listener_sends_to_a_full_queue(full, connection)
         except SendRejected as error:
             refused.append(error.code)
 
-    session.create_consumer("queue:questions").set_listener(answer)
+    consumer = session.create_consumer("queue:questions")
+    consumer.set_listener(answer)
     connection.start()
     full.send("?", destination="queue:questions")
     wait_until(lambda: is_waiting(session))
-    connection.close()
+    {"producer": producer, "consumer": consumer, "connection": connection}[closed].close()
     assert refused == ["E8108"]
 
 

@@ -8,36 +8,44 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from connectors.messaging.connection import Connection
-from connectors.messaging.consumer import Consumer, Fetched
+from connectors.messaging.consumer import Consumer
 from connectors.messaging.deliveries import AcknowledgeMode
 from connectors.messaging.factory import ConnectionFactory
+from connectors.messaging.failures import closed
 from connectors.messaging.producer import Producer
 from connectors.messaging.session import Session
-from correlator.errors import CorrelatorError
+from correlator.errors import UsageError
 from correlator.events import Message
+from correlator.processes import Maker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+W = TypeVar("W")
 
 
 class _Worker:
     """The thread of a session."""
 
     def __init__(self) -> None:
+        self._maker = Maker()
         self._executor = ThreadPoolExecutor(1, "asynchronous session")
+        self._ended = False
 
     def begin(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
-        """Run a call behind all earlier ones."""
+        """Run a call behind all earlier ones. Raises `UsageError` E7501 after `close`, E2050 in a forked child."""
+        self._maker.check("session")
+        if self._ended:
+            raise closed("session")
         return asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
 
     async def close(self) -> None:
         """End the thread, when the calls that were begun have returned."""
+        self._ended = True
         await asyncio.to_thread(self._executor.shutdown)
 
 
@@ -64,16 +72,28 @@ def _awaited(
     return call
 
 
+def _making(
+    method: Callable[Concatenate[T, P], R], wrapped: Callable[[_Worker, R], W]
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, W]]:
+    """As `_awaited`, for a method that makes an object; the caller gets that object as an asynchronous one."""
+    make = _awaited(method)
+
+    @functools.wraps(method)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> W:
+        return wrapped(self._worker, await make(self, *args, **kwargs))
+
+    return call
+
+
 class AsyncConsumer(_Of):
     """A `Consumer` whose methods are awaited; `async for` receives until the end. It has no listeners."""
 
-    def __init__(self, worker: _Worker, session: Session, consumer: Consumer) -> None:
+    def __init__(self, worker: _Worker, consumer: Consumer) -> None:
         super().__init__(worker, consumer)
-        self._session = session
         self._consumer = consumer
         self._turn = asyncio.Lock()
-        self._under_way: asyncio.Future[Fetched | None] | None = None
-        """The call of a `receive`; if that was cancelled, its message is for the next one."""
+        """Held from the beginning of a `receive` until the message is to be acknowledged."""
+        self._closes = False
 
     async def receive(self, timeout_s: float | None = None) -> Message | None:
         """Receive as `Consumer.receive`, with its errors.
@@ -82,47 +102,34 @@ class AsyncConsumer(_Of):
         cancelled, no message is lost: the next `receive` returns it, or it comes again when the consumer is closed.
         """
         async with self._turn:
-            if self._under_way is not None:
-                left = await self._outcome(self._under_way)
-                if left is not None:
-                    return self._handed(left)
-            self._under_way = self._worker.begin(self._consumer.fetch, timeout_s, self._session.stops)
-            fetched = await self._outcome(self._under_way)
-            return None if fetched is None else self._handed(fetched)
+            if self._closes:
+                raise closed(self._consumer.where)
+            fetching = self._worker.begin(self._consumer.fetch, timeout_s, self._consumer.interrupts)
+            try:
+                message = await asyncio.shield(fetching)
+            except asyncio.CancelledError:
+                self._consumer.interrupt()
+                raise
+            if message is not None:
+                # Not awaited: between the acknowledgement and the return of the message nothing may be cancelled.
+                self._worker.begin(self._consumer.confirm).add_done_callback(_look_at)
+            return message
 
     async def close(self) -> None:
         """Close as `Consumer.close`. What a cancelled `receive` has left comes again."""
-        self._session.end_waits()
-        left, self._under_way = self._under_way, None
-        if left is not None:
-            with suppress(CorrelatorError):
-                fetched = await asyncio.shield(left)
-                if fetched is not None:
-                    await self._worker.begin(self._consumer.give_back, fetched)
-        await self._worker.begin(self._consumer.close)
+        self._closes = True
+        self._consumer.interrupt()
+        async with self._turn:
+            await asyncio.shield(self._worker.begin(self._consumer.close))
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Receive messages until the end of a file, or until the session or connection is closed or stopped."""
-        while (message := await self.receive()) is not None:
-            yield message
-
-    async def _outcome(self, under_way: "asyncio.Future[Fetched | None]") -> Fetched | None:
+        """Receive messages until the end of a file, or until consumer, session or connection is closed."""
         try:
-            fetched = await asyncio.shield(under_way)
-        except asyncio.CancelledError:
-            self._session.end_waits()
-            under_way.add_done_callback(_look_at)
-            raise
-        except BaseException:
-            self._under_way = None
-            raise
-        self._under_way = None
-        return fetched
-
-    def _handed(self, fetched: Fetched) -> Message:
-        # Not awaited: between the acknowledgement and the return of the message nothing may be cancelled.
-        self._worker.begin(self._consumer.confirm, fetched).add_done_callback(_look_at)
-        return fetched.message
+            while (message := await self.receive()) is not None:
+                yield message
+        except UsageError as error:
+            if error.code != "E7501":
+                raise
 
 
 def _look_at(done: "asyncio.Future[Any]") -> None:
@@ -141,6 +148,12 @@ class AsyncProducer(_Of):
 class AsyncSession(_Of):
     """A `Session` whose methods are awaited; closed by `close` or `async with`."""
 
+    create_consumer = _making(Session.create_consumer, AsyncConsumer)
+    create_durable_consumer = _making(Session.create_durable_consumer, AsyncConsumer)
+    create_shared_consumer = _making(Session.create_shared_consumer, AsyncConsumer)
+    create_shared_durable_consumer = _making(Session.create_shared_durable_consumer, AsyncConsumer)
+    create_producer = _making(Session.create_producer, AsyncProducer)
+    create_browser = _awaited(Session.create_browser)
     acknowledge = _awaited(Session.acknowledge)
     recover = _awaited(Session.recover)
     commit = _awaited(Session.commit)
@@ -149,39 +162,13 @@ class AsyncSession(_Of):
     resolve = _awaited(Session.resolve)
     request = _awaited(Session.request)
     unsubscribe = _awaited(Session.unsubscribe)
-    create_browser = _awaited(Session.create_browser)
     create_temporary_queue = _awaited(Session.create_temporary_queue)
     create_temporary_topic = _awaited(Session.create_temporary_topic)
     delete_temporary = _awaited(Session.delete_temporary)
-    _create_consumer = _awaited(Session.create_consumer)
-    _create_durable_consumer = _awaited(Session.create_durable_consumer)
-    _create_shared_consumer = _awaited(Session.create_shared_consumer)
-    _create_shared_durable_consumer = _awaited(Session.create_shared_durable_consumer)
-    _create_producer = _awaited(Session.create_producer)
 
     def __init__(self, worker: _Worker, session: Session) -> None:
         super().__init__(worker, session)
         self._session = session
-
-    async def create_consumer(self, *args: Any, **kwargs: Any) -> AsyncConsumer:
-        """Make a consumer; arguments and errors as `Session.create_consumer`."""
-        return self._consumer(await self._create_consumer(*args, **kwargs))
-
-    async def create_durable_consumer(self, *args: Any, **kwargs: Any) -> AsyncConsumer:
-        """Make a consumer; arguments and errors as `Session.create_durable_consumer`."""
-        return self._consumer(await self._create_durable_consumer(*args, **kwargs))
-
-    async def create_shared_consumer(self, *args: Any, **kwargs: Any) -> AsyncConsumer:
-        """Make a consumer; arguments and errors as `Session.create_shared_consumer`."""
-        return self._consumer(await self._create_shared_consumer(*args, **kwargs))
-
-    async def create_shared_durable_consumer(self, *args: Any, **kwargs: Any) -> AsyncConsumer:
-        """Make a consumer; arguments and errors as `Session.create_shared_durable_consumer`."""
-        return self._consumer(await self._create_shared_durable_consumer(*args, **kwargs))
-
-    async def create_producer(self, *args: Any, **kwargs: Any) -> AsyncProducer:
-        """Make a producer; arguments and errors as `Session.create_producer`."""
-        return AsyncProducer(self._worker, await self._create_producer(*args, **kwargs))
 
     async def close(self) -> None:
         """Close the session as `Session.close`; a `receive` that waits returns `None`, or raises E7501."""
@@ -195,9 +182,6 @@ class AsyncSession(_Of):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _consumer(self, consumer: Consumer) -> AsyncConsumer:
-        return AsyncConsumer(self._worker, self._session, consumer)
 
 
 class AsyncConnection:

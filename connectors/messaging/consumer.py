@@ -4,6 +4,7 @@ import copy
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from connectors.messaging.deliveries import AcknowledgeMode, settle
@@ -14,7 +15,7 @@ from connectors.messaging.intake import Intake
 from connectors.messaging.link import Link
 from connectors.messaging.listening import Listener, Listening
 from connectors.messaging.origin import read
-from correlator.errors import UsageError
+from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Message
 from correlator.handlers import refuse_deferred, refuse_result
 from correlator.selector import Selector
@@ -68,6 +69,9 @@ class Consumer:
         self._listening = listening
         self._on_close = on_close
         self._listener: Listener | None = None
+        self._interrupts = 0
+        self._fetched: Fetched | None = None
+        """The message of `fetch` that is not confirmed."""
         self._gives = False
         self._closed = False
 
@@ -108,28 +112,40 @@ class Consumer:
                 allows (acknowledge or recover), E7505 in a thread that does not own the session, E7507 if the consumer
                 has a listener.
         """
-        return self._receive(timeout_s, self._holdings.hand, self._link.stops)
+        return self._receive(timeout_s, self._holdings.hand, self.interrupts)
 
-    def fetch(self, timeout_s: float | None, stops: int) -> Fetched | None:
+    @property
+    def interrupts(self) -> int:
+        """How often waits of this consumer for messages were ended."""
+        return self._link.stops + self._interrupts
+
+    def interrupt(self) -> None:
+        """End the wait of this consumer for a message. Any thread may call it."""
+        self._interrupts += 1
+        self._link.wake()
+
+    def fetch(self, timeout_s: float | None, interrupts: int) -> Message | None:
         """Receive a message that the program does not have before `confirm`; for asynchronous sessions.
 
-        When the session is closed without `confirm`, the message comes again.
+        Without `confirm`, the next call returns the same message, and closing gives it back.
 
         Args:
             timeout_s: as for `receive`.
-            stops: the value of `Link.stops` when the program began to wait.
+            interrupts: the value of `interrupts` when the program began to wait.
         """
-        return self._receive(timeout_s, lambda message, _, token: Fetched(copy.copy(message), token), stops)
+        if self._fetched is None or self._closed:
+            self._fetched = self._receive(timeout_s, lambda one, _, token: Fetched(copy.copy(one), token), interrupts)
+        return None if self._fetched is None else self._fetched.message
 
-    def confirm(self, fetched: Fetched) -> None:
-        """Note that the program has a message of `fetch`, and acknowledge as the mode says."""
-        with self._link.lock:
-            self._holdings.keep(fetched.message, self._intake, fetched.token)
+    def confirm(self) -> None:
+        """Note that the program has the message of `fetch`, and acknowledge as the mode says.
 
-    def give_back(self, fetched: Fetched) -> None:
-        """Give back a message of `fetch`. Raises `ConnectionLost`: it comes again nevertheless."""
+        Does nothing if the session was closed meanwhile: the message comes again.
+        """
         with self._link.lock:
-            self._intake.reject([fetched.token])
+            if self._fetched is not None and not self._closed:
+                self._holdings.keep(self._fetched.message, self._intake, self._fetched.token)
+                self._fetched = None
 
     def set_listener(self, listener: Listener | None) -> None:
         """Call a function with each message from now on, once the connection is started; `None` removes the listener.
@@ -190,6 +206,9 @@ class Consumer:
             with self._link.lock:
                 self._holdings.acknowledge_lazily()
                 self._holdings.intakes.remove(self._intake)
+                if self._fetched is not None:
+                    with suppress(ConnectionLost):
+                        self._intake.reject([self._fetched.token])
                 if not self._gives:
                     self._intake.retire()
 
@@ -203,7 +222,7 @@ class Consumer:
             raise closed(self.where)
         self._listening.owner.check(self.where)
 
-    def _receive(self, timeout_s: float | None, hand: Callable[[Message, Intake, Any], T], stops: int) -> T | None:
+    def _receive(self, timeout_s: float | None, hand: Callable[[Message, Intake, Any], T], interrupts: int) -> T | None:
         self._check()
         if self._listener is not None:
             what = "it has a listener, which gets its messages"
@@ -215,7 +234,7 @@ class Consumer:
             remaining_s = deadline - time.monotonic()
             if message is not None or self._intake.ended or remaining_s <= 0 or self._closed:
                 return message
-            if self._link.stops != stops:
+            if self.interrupts != interrupts:
                 return None
             self._link.wait(seen, remaining_s)
 

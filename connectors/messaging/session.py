@@ -503,22 +503,13 @@ class Session:
     ) -> None:
         self.close()
 
-    @property
-    def stops(self) -> int:
-        """How often waits for messages were ended."""
-        return self._link.stops
-
-    def end_waits(self) -> None:
-        """Let a `receive` that waits return `None`. Any thread may call it."""
-        self._link.stop()
-
     def refuse_to_wait(self) -> None:
         """Let no call wait for room in a full destination from now on. Any thread may call it."""
         self._link.refuse_to_wait()
 
     def interrupt(self) -> None:
         """End the waits for messages, and acknowledge what mode DUPS_OK has put off. Called by `Connection.stop`."""
-        self.end_waits()
+        self._link.stop()
         if self._mode is AcknowledgeMode.DUPS_OK:  # in other modes, a send that waits for room may keep the lock
             with self._link.lock:
                 self._holdings.acknowledge_lazily()

@@ -1,7 +1,9 @@
 """Sessions of programs with asyncio: nothing blocks the loop, and a cancelled `receive` loses nothing."""
 
 import asyncio
+import os
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -148,3 +150,127 @@ def test_a_session_that_is_refused_leaves_no_thread():
                 await connection.create_session(AcknowledgeMode.TRANSACTED)
 
     ran(program())
+
+
+def test_a_cancelled_receive_ends_no_other_one_of_its_session(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            session = await connection.create_session()
+            first, second = await session.create_consumer("queue:idle"), await session.create_consumer(QUEUE)
+            cancelled, waiting = asyncio.create_task(first.receive()), asyncio.create_task(second.receive())
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            return await waiting
+
+    assert ran(program()).body == b"1"
+
+
+def test_what_receive_has_when_the_consumer_is_closed_is_received_once(broker):
+    """The consumer is closed when its thread has a message, and the task does not know that yet."""
+
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            session = await connection.create_session()
+            consumer = await session.create_consumer(QUEUE)
+            task = asyncio.create_task(consumer.receive())
+            await asyncio.sleep(0)
+            session._worker._executor.submit(lambda: None).result(PATIENCE_S)
+            await consumer.close()
+            last = await (await connection.create_session()).create_consumer(QUEUE)
+            return (await task).body, await last.receive(0)
+
+    assert ran(program()) == (b"1", None)
+
+
+def test_a_close_that_was_cancelled_can_be_repeated(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            consumer = await (await connection.create_session(CLIENT)).create_consumer(QUEUE)
+            for call in (consumer.receive, consumer.close):
+                task = asyncio.create_task(call())
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+            await consumer.close()
+            last = await (await connection.create_session()).create_consumer(QUEUE)
+            return await last.receive(PATIENCE_S)
+
+    assert ran(program()).body == b"1"
+
+
+def test_closing_a_consumer_ends_every_receive(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            consumer = await (await connection.create_session()).create_consumer(QUEUE)
+            waiting = [asyncio.create_task(consumer.receive()) for _ in range(3)]
+            await asyncio.sleep(0)
+            await consumer.close()
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert all(one is None or one.code == "E7501" for one in ran(program()))
+
+
+def test_what_is_closed_refuses_every_call(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            session = await connection.create_session(CLIENT)
+            consumer, producer = await session.create_consumer(QUEUE), await session.create_producer(QUEUE)
+            await session.close()
+            for call in (consumer.receive, session.recover, partial(producer.send, Message(b"1"))):
+                with pytest.raises(UsageError, match="^E7501"):
+                    await call()
+            await session.close()
+
+    ran(program())
+
+
+def test_a_loop_over_messages_ends_when_the_session_is_closed_between_two_of_them(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            producer = await (await connection.create_session()).create_producer(QUEUE)
+            for message in numbered(2):
+                await producer.send(message)
+            session = await connection.create_session()
+            found = []
+            async for message in await session.create_consumer(QUEUE):
+                found.append(message)
+                await session.close()
+            return bodies(found)
+
+    assert ran(program()) == ["1"]
+
+
+def test_a_forked_child_may_close_and_nothing_else():
+    async def child(connection, session, consumer):
+        for call in (session.recover, consumer.receive, connection.create_session):
+            with pytest.raises(UsageError, match="^E2050"):
+                await call()
+        await connection.close()
+
+    connection = session = consumer = None
+
+    async def program():
+        nonlocal connection, session, consumer
+        connection = await AsyncConnection.connect(factory_of(Memory().broker))
+        session = await connection.create_session()
+        consumer = await session.create_consumer(QUEUE)
+
+    ran(program())
+    assert exit_code_of_child(lambda: ran(child(connection, session, consumer))) == 0
+    ran(connection.close())
+
+
+def exit_code_of_child(run):
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            run()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

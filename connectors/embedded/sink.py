@@ -83,7 +83,8 @@ class EmbeddedSink:
             rejected, left = unless_crowded(lambda: self._store(batch, tried))  # noqa: B023
             for at, error in rejected.items():
                 results[at] = error
-            self._access.ring(tried)
+            # Only for what was stored: a ring for nothing may wake this sender itself, again and again.
+            self._access.ring([one for one in tried if len(left.get(one, ())) < len(tried[one])])
             if left and not self._rooms.wait(left, seen, deadline):
                 self._give_up(batch, left, results)
                 break

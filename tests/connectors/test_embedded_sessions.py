@@ -4,10 +4,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import count
 
 import pytest
 
 from connectors.embedded import EmbeddedConnection
+from connectors.embedded.rooms import room_of
+from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.waking import _bell_of
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from correlator.errors import ConnectionLost, SendRejected, UsageError
@@ -189,6 +192,19 @@ def test_closing_refuses_what_a_listener_sends_to_a_full_queue(full, connection,
     wait_until(lambda: is_waiting(session))
     {"producer": producer, "consumer": consumer, "connection": connection}[closed].close()
     assert refused == ["E8108"]
+
+
+def test_a_sender_that_waits_for_room_does_not_wake_itself(broker, monkeypatch):
+    """Nor if the bell that it rings is by chance the one that it hears."""
+    queue = next(one for at in count(1) if _bell_of(one := f"queue:{at * 'x'}") == _bell_of(room_of(one)))
+    broker.connection.create(queue, {"max_num_msgs": 1, "limit_behavior": "FLOW_CONTROL"})
+    broker.send("first", destination=queue)
+    store, tries = EmbeddedSink._store, []
+    monkeypatch.setattr(EmbeddedSink, "_store", lambda *args: tries.append(1) or store(*args))
+    factory = ConnectionFactory(EmbeddedConnection, {"store": broker.store, "ack_timeout_ms": 500})
+    with factory.create_connection() as connection, pytest.raises(SendRejected, match="^E8108"):
+        connection.create_session().create_producer(queue).send(Message(b"no room"))
+    assert len(tries) < 20
 
 
 def is_waiting(session):

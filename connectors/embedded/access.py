@@ -34,7 +34,7 @@ class Access:
     Attributes:
         is_sqlite: whether the database is a file.
         waits: whether senders may wait for room.
-        bell: rings when they no longer may.
+        bell: wakes the thread that waits for room, or in the session for messages.
         bells: wake consumers of this and other processes.
     """
 

@@ -151,7 +151,6 @@ class EmbeddedSession:
         self._client = client
         self._where = client.where
         self._access = Access(client.store, shared=True, client=client.registered, auto_create=client.auto_create)
-        self._bell = f"session {uuid.uuid4().hex}"
         self._sources: WeakSet[EmbeddedSource] = WeakSet()
         self._composer = Composer(client.where, lasting=True, passing=True)
         self._rooms = Rooms(self._access, client.ack_timeout_s)
@@ -359,10 +358,10 @@ class EmbeddedSession:
     def wake(self) -> None:
         """See `ServiceSession`."""
         self._woken.set()
-        self._access.bells.ring_here((self._bell,))
+        self._access.bells.ring_here((self._access.bell,))
 
     def _heard(self) -> set[str]:
-        return {self._bell, *(source.destination for source in self._sources)}
+        return {self._access.bell, *(source.destination for source in self._sources)}
 
     def refuse_to_wait(self) -> None:
         """See `ServiceSession`."""

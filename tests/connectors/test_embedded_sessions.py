@@ -177,9 +177,10 @@ def test_a_producer_that_its_own_thread_closes_waits_until_there_is_room(full, c
 @pytest.mark.parametrize("closed", ["producer", "consumer", "connection"])
 def test_closing_refuses_what_a_listener_sends_to_a_full_queue(full, connection, closed):
     session = connection.create_session(AcknowledgeMode.CLIENT)
-    producer, refused = session.create_producer(QUEUE), []
+    producer, refused, entered = session.create_producer(QUEUE), [], threading.Event()
 
     def answer(_):
+        entered.set()
         try:
             producer.send(Message(b"no room"))
         except SendRejected as error:
@@ -189,6 +190,7 @@ def test_closing_refuses_what_a_listener_sends_to_a_full_queue(full, connection,
     consumer.set_listener(answer)
     connection.start()
     full.send("?", destination="queue:questions")
+    assert entered.wait(20)  # now it waits for no message any more
     wait_until(lambda: is_waiting(session))
     {"producer": producer, "consumer": consumer, "connection": connection}[closed].close()
     assert refused == ["E8108"]
@@ -208,9 +210,8 @@ def test_a_sender_that_waits_for_room_does_not_wake_itself(broker, monkeypatch):
 
 
 def is_waiting(session):
-    """Whether somebody waits for the bell that rings when the session closes."""
-    access = session._link.service._access
-    return bool(access.bells._bells[_bell_of(access.bell)].waiting)
+    """Whether somebody waits for room in the queue."""
+    return bool(session._link.service._access.bells._bells[_bell_of(room_of(QUEUE))].waiting)
 
 
 # --- how many producers a destination may have ---

@@ -389,6 +389,8 @@ def write_map(entries: Mapping[str, Value]) -> bytes:
     writer = _MapWriter()
     data = _SIGNED_32.pack(len(entries))
     for name, value in entries.items():
+        if not isinstance(name, str):
+            raise _type_error(name)
         writer.data(data + _short_text(name))
         writer.value(value)
         data = b""

@@ -5,7 +5,8 @@ same kind, as far as the connector carries it; a message without it is of the ki
 Python are never read: classes that a message names are never loaded. `data_message` carries any plain data instead.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,8 +16,11 @@ from connectors.jms_bodies import Value, read_map, read_stream, write_map, write
 from correlator.errors import UsageError, quoted
 from correlator.events import Headers, Message, PropertyValue
 
+_BYTES = "bytes"
 _MAP = "map"
 _STREAM = "stream"
+_DATA = "data"
+"""No kind of its own: a text in JSON."""
 T = TypeVar("T")
 
 
@@ -41,10 +45,8 @@ def text_message(
         UsageError: E7549 for a text that cannot be UTF-8. The other functions raise it for a body that their kind
             cannot hold.
     """
-    try:
+    with _fitting(TEXT):
         body = text.encode()
-    except UnicodeEncodeError as error:
-        raise _unfit(TEXT, error) from error
     return _message(TEXT, body, properties, group, group_sequence, headers)
 
 
@@ -56,8 +58,8 @@ def bytes_message(
     group_sequence: int | None = None,
     headers: Headers | None = None,
 ) -> Message:
-    """A message whose body is any bytes; otherwise as `text_message`."""
-    return _message(None, body, properties, group, group_sequence, headers)
+    """A message whose body is any bytes, whatever kind the properties name; otherwise as `text_message`."""
+    return _message(_BYTES, body, properties, group, group_sequence, headers)
 
 
 def map_message(
@@ -69,12 +71,8 @@ def map_message(
     headers: Headers | None = None,
 ) -> Message:
     """A message whose body has values by name; otherwise as `text_message`. `connectors.jms_bodies` has more types."""
-    try:
-        if not all(isinstance(name, str) for name in entries):
-            raise TypeError("a name is no text")  # noqa: TRY301
+    with _fitting(_MAP):
         body = write_map(entries)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise _unfit(_MAP, error) from error
     return _message(_MAP, body, properties, group, group_sequence, headers)
 
 
@@ -87,10 +85,8 @@ def stream_message(
     headers: Headers | None = None,
 ) -> Message:
     """A message whose body is a sequence of values; otherwise as `text_message`."""
-    try:
+    with _fitting(_STREAM):
         body = write_stream(values)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise _unfit(_STREAM, error) from error
     return _message(_STREAM, body, properties, group, group_sequence, headers)
 
 
@@ -103,17 +99,15 @@ def data_message(
     headers: Headers | None = None,
 ) -> Message:
     """A text message whose body is data as JSON, such as a dict, a dataclass or an event; as `text_message`."""
-    try:
+    with _fitting(_DATA):
         body = msgspec.json.encode(data)
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise _unfit("data", error) from error
     return _message(TEXT, body, properties, group, group_sequence, headers)
 
 
 def kind_of(message: Message) -> str:
     """The kind of a message: `text`, `bytes`, `map`, `stream`, or another one that its sender names."""
     kind = message.properties.get(MESSAGE_KIND)
-    return kind if isinstance(kind, str) else "bytes"
+    return kind if isinstance(kind, str) else _BYTES
 
 
 def text_of(message: Message) -> str:
@@ -123,46 +117,34 @@ def text_of(message: Message) -> str:
         UsageError: E7549 for a message of another kind, and for a body that is no text. The other functions raise it
             for a body that is not of their kind.
     """
-    if kind_of(message) not in (TEXT, "bytes"):
-        raise _other(message, TEXT)
-    try:
+    _check_kind(message, TEXT, (TEXT, _BYTES))
+    with _fitting(TEXT):
         return message.body.decode()
-    except UnicodeDecodeError as error:
-        raise _unfit(TEXT, error) from error
 
 
 def map_of(message: Message) -> dict[str, Value]:
     """The entries of a message of the kind map."""
-    if kind_of(message) != _MAP:
-        raise _other(message, _MAP)
-    try:
-        return read_map(message.body) if message.body else {}
-    except ValueError as error:
-        raise _unfit(_MAP, error) from error
+    _check_kind(message, _MAP, (_MAP,))
+    with _fitting(_MAP):
+        return read_map(message.body)
 
 
 def stream_of(message: Message) -> list[Value]:
     """The values of a message of the kind stream."""
-    if kind_of(message) != _STREAM:
-        raise _other(message, _STREAM)
-    try:
+    _check_kind(message, _STREAM, (_STREAM,))
+    with _fitting(_STREAM):
         return read_stream(message.body)
-    except ValueError as error:
-        raise _unfit(_STREAM, error) from error
 
 
 def data_of(message: Message, type_: type[T]) -> T:
     """The data of a message whose body is JSON, as an object of a type; the message cannot choose another type."""
-    if kind_of(message) not in (TEXT, "bytes"):
-        raise _other(message, "data")
-    try:
+    _check_kind(message, _DATA, (TEXT, _BYTES))
+    with _fitting(_DATA):
         return msgspec.json.decode(message.body, type=type_)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _unfit("data", error) from error
 
 
 def _message(
-    kind: str | None,
+    kind: str,
     body: bytes,
     properties: Mapping[str, PropertyValue],
     group: str | None,
@@ -171,14 +153,22 @@ def _message(
 ) -> Message:
     if group_sequence is not None:
         headers = msgspec.structs.replace(headers or Headers(), group_sequence=group_sequence)
-    own = dict(properties) if kind is None else {**properties, MESSAGE_KIND: kind}
+    own = {name: value for name, value in properties.items() if name != MESSAGE_KIND}
+    if kind != _BYTES:
+        own[MESSAGE_KIND] = kind
     return Message(body, own, group, None, headers)
 
 
-def _unfit(kind: str, error: Exception) -> UsageError:
-    return UsageError("E7549", f"{kind} message", f"the body cannot be of this kind: {error}")
+@contextmanager
+def _fitting(kind: str) -> Iterator[None]:
+    """Refuse a body that cannot be written or read as this kind."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise UsageError("E7549", f"{kind} message", f"the body cannot be of this kind: {error}") from error
 
 
-def _other(message: Message, wanted: str) -> UsageError:
-    what = f"the message is of the kind {quoted(kind_of(message))}"
-    return UsageError("E7549", f"{wanted} message", what, "", "Read the kind first, by kind_of")
+def _check_kind(message: Message, wanted: str, allowed: Sequence[str]) -> None:
+    if kind_of(message) not in allowed:
+        what = f"the message is of the kind {quoted(kind_of(message))}"
+        raise UsageError("E7549", f"{wanted} message", what, "", "Read the kind first, by kind_of")

@@ -95,6 +95,11 @@ def test_what_a_kind_cannot_hold_is_refused(make):
         make()
 
 
+def test_bytes_have_no_kind_though_the_properties_of_another_message_name_one():
+    copied = kinds.bytes_message(b"\0", kinds.map_message({"a": 1}, {"n": 1}).properties)
+    assert (kinds.kind_of(copied), copied.properties) == ("bytes", {"n": 1})
+
+
 CARRYING = [broker for broker in BROKERS if broker != "memory"]
 DELAYING = [broker for broker in CARRYING if "rabbitmq" not in str(broker)]
 """The connectors that declare `Features.delays`."""

@@ -7,6 +7,7 @@ from itertools import takewhile
 from threading import Condition, Thread
 from typing import NamedTuple
 
+from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage
 from connectors.messaging.owner import Owner
 from correlator.errors import SendRejected
@@ -49,15 +50,21 @@ class Completions:
         self._ended = False
 
     def put(self, parcel: AsyncSend) -> None:
-        """Send a message after all earlier ones; waits while `MOST_OUTSTANDING` messages are outstanding."""
+        """Send a message after all earlier ones; waits while `MOST_OUTSTANDING` messages are outstanding.
+
+        Raises `UsageError` E7501 after `close`: the message gets no completion.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._outstanding < MOST_OUTSTANDING)
+            if self._ended:
+                raise closed("session")
+            if self._owner.completing is None:
+                thread = Thread(target=self._run, name="session completions", daemon=True)
+                thread.start()  # it waits until this has the message
+                self._owner.completing = thread
             self._outstanding += 1
             self._waiting.append(parcel)
             self._changed.notify_all()
-        if self._owner.completing is None:
-            self._owner.completing = Thread(target=self._run, name="session completions", daemon=True)
-            self._owner.completing.start()
 
     def flush(self) -> None:
         """Wait until the completions of all messages have returned."""

@@ -170,7 +170,7 @@ class Connection:
         self._closed = True
         for session in self._sessions:
             session.close()
-        self._sessions.clear()
+        self._sessions = {}  # not cleared: another thread may close the connection, too
         self._housekeeping.close()
         if self._temporaries is not None:
             self._temporaries.close()

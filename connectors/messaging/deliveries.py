@@ -1,7 +1,7 @@
 """The acknowledgement modes of sessions, and the messages that a session holds."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,9 +71,9 @@ class Unacknowledged:
         """Number of deliveries."""
         return len(self._deliveries)
 
-    def add(self, delivery: Delivery) -> None:
-        """Add a delivery. Its message is kept, so that no other object gets the same `id`."""
-        self._deliveries[id(delivery.message)] = delivery
+    def add(self, deliveries: Iterable[Delivery]) -> None:
+        """Add deliveries. Their messages are kept, so that no other object gets the same `id`."""
+        self._deliveries.update((id(delivery.message), delivery) for delivery in deliveries)
 
     def take(self, message: Message) -> list[Delivery]:
         """Remove the delivery of this message; empty if it is not held any more."""

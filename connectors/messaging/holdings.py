@@ -47,7 +47,7 @@ class Holdings:
             with suppress(ConnectionLost):
                 intake.acknowledge([token])
             return
-        self.unacknowledged.add(Delivery(own, intake, token))
+        self.unacknowledged.add([Delivery(own, intake, token)])
         self._last_use = time.monotonic()
         if self.mode is AcknowledgeMode.DUPS_OK and len(self.unacknowledged) >= min(LAZY_AFTER, intake.limit):
             self.acknowledge_lazily()

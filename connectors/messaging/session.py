@@ -474,26 +474,29 @@ class Session:
             UsageError: E7506 within a listener or completion of this session (the call would wait for itself: let
                 another thread make it). Nothing else.
         """
-        self._listening.owner.check_may_await_listeners("session")
-        if self._closed or self._listening.owner.maker.is_another_process:
+        if self._listening.owner.maker.is_another_process:
             return
+        self._listening.owner.check_may_await_listeners("session")
         self.refuse_to_wait()
         self._listening.ask_to_stop()
         self._listening.wait()
         self._completions.close()
-        self._closed = True
-        for end in self._ends:
-            if isinstance(end, Consumer) and not end.closed:
-                end.end()
-        self._link.stop()
-        for end in self._ends:
-            if isinstance(end, Producer):
-                end.close()
-        self._ends.clear()
-        with self._link.lock:
-            self._holdings.close()
-            self._broker.close()
-        self._around.housekeeping.remove(self._holdings)
+        with self._listening.paused():  # no other thread closes it, or one of its consumers, at the same time
+            if self._closed:
+                return
+            self._closed = True
+            for end in self._ends:
+                if isinstance(end, Consumer) and not end.closed:
+                    end.end()
+            self._link.stop()
+            for end in self._ends:
+                if isinstance(end, Producer):
+                    end.close()
+            self._ends.clear()
+            with self._link.lock:
+                self._holdings.close()
+                self._broker.close()
+            self._around.housekeeping.remove(self._holdings)
 
     def __enter__(self) -> Self:
         return self
@@ -561,13 +564,13 @@ class Session:
                 with traces.settling(sends, [(intake.traced, own) for intake, own in tokens.items()]):
                     how(Work([(intake.source, own) for intake, own in tokens.items()], sends))
         except UsageError:
-            for delivery in deliveries:
-                self._holdings.unacknowledged.add(delivery)
+            self._holdings.unacknowledged.add(deliveries)
             raise
         except SendRejected as refused:
             self._transaction.clear()
+            self._holdings.unacknowledged.add(deliveries)
             with suppress(ConnectionLost):
-                settle(deliveries, Intake.reject)
+                self._give_back()
             raise _rolled_back(refused) from refused
         except ConnectionLost as error:
             self._transaction.clear()

@@ -1,6 +1,7 @@
 """Asynchronous sends (rule S5.2): each message gets its completion, in order, whatever happens."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -326,6 +327,71 @@ def test_a_completion_uses_no_part_of_its_session_and_waits_for_none():
     producer.send_async(Message(b"x"), completion)
     session.close()
     assert found == ["E7505"] * 5 + ["E7506"] * 5
+
+
+def test_what_is_sent_while_the_session_closes_is_refused_or_completed(monkeypatch):
+    """Another thread sends when the session has ended the thread of its completions."""
+    memory, completed = Memory(), Completed()
+    session = memory.session()
+    producer = session.create_producer("queue:q")
+    producer.send_async(Message(b"1"), completed)
+    close = session._completions.close
+
+    def close_and_send():
+        close()
+        with pytest.raises(UsageError, match="^E7501"):
+            producer.send_async(Message(b"2"), completed)
+
+    monkeypatch.setattr(session._completions, "close", close_and_send)
+    session.close()
+    assert bodies(completed.messages) == ["1"]
+
+
+def test_what_is_sent_while_the_session_closes_is_refused_or_completed_without_earlier_messages(monkeypatch):
+    memory, completed = Memory(), Completed()
+    session = memory.session()
+    producer = session.create_producer("queue:q")
+    close = session._completions.close
+
+    def close_and_send():
+        close()
+        with pytest.raises(UsageError, match="^E7501"):
+            producer.send_async(Message(b"1"), completed)
+
+    monkeypatch.setattr(session._completions, "close", close_and_send)
+    session.close()
+    assert completed.messages == []
+    assert completing_threads() == []
+
+
+def test_a_consumer_and_its_session_are_closed_at_the_same_time(monkeypatch):
+    """One thread closes the consumer while the other one, within `Session.close`, waits for completions."""
+    session = Memory().session()
+    consumer = session.create_consumer("queue:q")
+    closes_session, closes_consumer, session_closed = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(session._completions, "close", lambda: (closes_session.set(), closes_consumer.wait(PATIENCE_S)))
+    monkeypatch.setattr(consumer, "_on_close", lambda: (closes_consumer.set(), session_closed.wait(0.5)))
+    with ThreadPoolExecutor(2) as threads:
+        closing = threads.submit(lambda: (session.close(), session_closed.set()))
+        assert closes_session.wait(PATIENCE_S)
+        threads.submit(consumer.close).result(PATIENCE_S)
+        closing.result(PATIENCE_S)
+
+
+def test_two_threads_close_a_connection(monkeypatch):
+    memory = Memory()
+    first, _ = memory.session(), memory.session()
+    close = first.close
+
+    def close_and_let_another_thread_do_so():
+        close()
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(memory.connection.close).result(PATIENCE_S)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first, "close", lambda: (patch.undo(), close_and_let_another_thread_do_so()))
+        memory.connection.close()
+    assert memory.connection._sessions == {}
 
 
 def test_what_cannot_be_sent_is_refused_at_once():

@@ -146,6 +146,7 @@ class Consumer:
             if self._fetched is not None and not self._closed:
                 self._holdings.keep(self._fetched.message, self._intake, self._fetched.token)
                 self._fetched = None
+        self._housekeeping.watch(self._holdings)
 
     def set_listener(self, listener: Listener | None) -> None:
         """Call a function with each message from now on, once the connection is started; `None` removes the listener.
@@ -174,7 +175,9 @@ class Consumer:
         with self._link.lock:
             taken = self._take(timeout_s)
         if taken is not None:
+            self._housekeeping.watch(self._holdings)  # the listener may run for long
             self._give(*taken)
+            self._housekeeping.watch(self._holdings)
         return taken is not None
 
     def settle(self, message: Message) -> None:
@@ -245,6 +248,7 @@ class Consumer:
                 return None
             handed = hand(taken[0], self._intake, taken[1])
             self._intake.traced.delivered(taken[0])
+            self._housekeeping.watch(self._holdings)
             return handed
 
     def _take(self, wait_s: float) -> tuple[Message, Any] | None:
@@ -255,7 +259,6 @@ class Consumer:
             if self._intake.has_expired(given):
                 self._intake.end_expired(token)
             elif (message := self._read(given)) is not None:
-                self._housekeeping.watch(self._holdings)
                 return message, token
             else:
                 self._intake.acknowledge([token])

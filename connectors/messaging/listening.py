@@ -63,7 +63,7 @@ class _Turn:
     def give(self, timeout_s: float) -> bool:
         try:
             found = self.consumer.give(timeout_s)
-        except Exception as error:  # noqa: BLE001  # the code of a listener may raise anything
+        except BaseException as error:  # noqa: BLE001  # the code of a listener may raise anything, even SystemExit
             self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
             self._resting_until = time.monotonic() + self._pause_s
             _log.warning("%s, goes on in %g s: %s", self.consumer.where, self._pause_s, error, exc_info=error)
@@ -137,10 +137,10 @@ class Listening:
             return
         refusing = self._link.refusing_to_wait() if self.owner.is_another_thread else nullcontext()
         with refusing, self._lock:
+            self._asked_to_stop.set()
+            self._link.wake()
+            self.wait()
             try:
-                self._asked_to_stop.set()
-                self._link.wake()
-                self.wait()
                 yield
             finally:
                 self._go_on()

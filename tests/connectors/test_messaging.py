@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import os
 import sys
 import time
 import weakref
@@ -97,6 +98,19 @@ def rest(session, destination):
         found.append((message.body.decode(), message.headers is not None and message.headers.redelivered))
     consumer.close()
     return found
+
+
+def exit_code_of_child(run):
+    """Fork, run a function in the child, and return 0 if it raises nothing."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            run()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class OverEveryBroker:

@@ -1,7 +1,6 @@
 """Sessions of programs with asyncio: nothing blocks the loop, and a cancelled `receive` loses nothing."""
 
 import asyncio
-import os
 from contextlib import suppress
 from functools import partial
 
@@ -12,7 +11,17 @@ from connectors.messaging.asynchronous import AsyncConnection
 from correlator.errors import SendRejected, UsageError
 from correlator.events import Message
 from correlator.testing.contract import PATIENCE_S
-from tests.connectors.test_messaging import AUTO, CLIENT, DUPS_OK, INDIVIDUAL, TRANSACTED, Memory, bodies, numbered
+from tests.connectors.test_messaging import (
+    AUTO,
+    CLIENT,
+    DUPS_OK,
+    INDIVIDUAL,
+    TRANSACTED,
+    Memory,
+    bodies,
+    exit_code_of_child,
+    numbered,
+)
 from tests.connectors.test_messaging_service import QUEUE, Service
 
 
@@ -262,15 +271,3 @@ def test_a_forked_child_may_close_and_nothing_else():
     ran(program())
     assert exit_code_of_child(lambda: ran(child(connection, session, consumer))) == 0
     ran(connection.close())
-
-
-def exit_code_of_child(run):
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            run()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -11,7 +11,17 @@ from connectors.file import FileConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from correlator.errors import ConnectionLost, UsageError
 from correlator.testing.contract import PATIENCE_S
-from tests.connectors.test_messaging import BROKERS, Memory, bodies, numbered, receive, rest, send, world_over
+from tests.connectors.test_messaging import (
+    BROKERS,
+    Memory,
+    bodies,
+    exit_code_of_child,
+    numbered,
+    receive,
+    rest,
+    send,
+    world_over,
+)
 
 CLIENT = AcknowledgeMode.CLIENT
 
@@ -459,17 +469,52 @@ def test_a_listener_goes_on_when_its_broker_is_back(memory, caplog):
     assert caplog.records[0].exc_info[0] is ConnectionLost
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_ends_gives_its_message_back(memory):
-    inbox = Inbox(lambda message: sys.exit())
-    session = memory.session()
+def test_a_listener_that_would_end_its_thread_has_failed(memory, caplog):
+    first = []
+
+    def exits(message):
+        if not first:
+            first.append(message)
+            sys.exit("done")
+
+    inbox = Inbox(exits)
+    memory.session().create_consumer("queue:q").set_listener(inbox)
+    memory.broker.publish("queue:q", numbered(1))
+    memory.connection.start()
+    assert bodies(inbox.take(2)) == ["1", "1"]
+    memory.connection.stop()
+    assert caplog.messages == ["consumer of queue:q, goes on in 0.01 s: done"]
+    assert memory.left("queue:q") == (0, 0)
+
+
+def test_listeners_go_on_when_the_close_of_another_consumer_is_interrupted(memory, monkeypatch):
+    session, inbox = memory.session(), Inbox()
     session.create_consumer("queue:q").set_listener(inbox)
+    other = session.create_consumer("queue:other")
+    memory.connection.start()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(other, "end", interrupt)
+        other.close()
+    memory.broker.publish("queue:q", numbered(1))
+    assert bodies(inbox.take(1)) == ["1"]
+
+
+def test_a_child_that_a_listener_forks_may_close_everything(memory):
+    session, codes = memory.session(), []
+
+    def forks(message):
+        codes.append(exit_code_of_child(lambda: (consumer.close(), session.close(), memory.connection.close())))
+
+    consumer, inbox = session.create_consumer("queue:q"), Inbox(forks)
+    consumer.set_listener(inbox)
     memory.broker.publish("queue:q", numbered(1))
     memory.connection.start()
     inbox.take(1)
-    for one in inbox.threads:
-        one.join(PATIENCE_S)
-    assert memory.left("queue:q") == (1, 0)
+    assert codes == [0]
 
 
 def test_what_is_not_selected_of_a_topic_is_left_out(memory):

@@ -248,6 +248,22 @@ def test_q11_dups_ok_acknowledges_after_ten(service):
     assert service.left() == (7, 0)
 
 
+@pytest.mark.parametrize("way", ["receive", "listener", "asynchronous"])
+def test_q11_dups_ok_acknowledges_one_message_after_an_idle_second(service, way):
+    service.give(1)
+    if way == "asynchronous":
+        consumer = service.session(DUPS_OK).create_consumer(QUEUE)
+        assert consumer.fetch(PATIENCE_S, consumer.interrupts).body == b"1"
+        consumer.confirm()
+    elif way == "receive":
+        receive(service.session(DUPS_OK).create_consumer(QUEUE), 1)
+    else:
+        ticks = threading.Event()
+        service.session(DUPS_OK).create_consumer(QUEUE).set_listener(lambda _: ticks.wait(0.6))
+        service.connection.start()
+    until(lambda: service.left() == (0, 0))
+
+
 def test_q11_a_small_flow_limit_makes_dups_ok_acknowledge_earlier(service):
     service.give(7)
     consumer = service.session(DUPS_OK).create_consumer(QUEUE, flow_limit=3)
@@ -379,6 +395,16 @@ def test_q13_a_closed_consumer_loses_nothing_of_the_transaction(service, transac
     assert service.left() == (1, 1)
     transacted.commit()
     assert service.left() == (1, 0)
+
+
+def test_q13_what_is_rolled_back_since_a_message_is_refused_comes_before_what_was_only_at_hand(service, transacted):
+    service.give(3)
+    consumer, producer = transacted.create_consumer(QUEUE), transacted.create_producer("queue:out")
+    receive(consumer, 1)
+    producer.send(Message(b"x", destination="nonsense"))
+    with pytest.raises(SendRejected):
+        transacted.commit()
+    assert bodies(receive(consumer, 3)) == ["1", "2", "3"]
 
 
 def test_q13_a_message_that_is_refused_rolls_everything_back(service, transacted):

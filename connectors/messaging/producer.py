@@ -68,7 +68,8 @@ class Producer:
         self._closed = False
         self._life = uuid.uuid4().hex
         self._sequence = 0
-        self._in_doubt: tuple[ForeignMessage, SendOptions, Outgoing] | None = None
+        self._in_doubt: tuple[ForeignMessage, Outgoing] | None = None
+        """The message of a `send` that has lost the connection: the broker may have it."""
 
     @property
     def closed(self) -> bool:
@@ -139,11 +140,7 @@ class Producer:
         self._check()
         given = SendOptions(priority, time_to_live_ms, persistent, delivery_delay_ms)
         given.check(self._where)
-        # A repeat keeps its number: the sink may still have it in flight.
-        if self._in_doubt is not None and self._in_doubt[0] is message and self._in_doubt[1] == given:
-            outgoing = self._in_doubt[2]
-        else:
-            outgoing = self._outgoing(message, given, trace=trace)
+        outgoing = self._outgoing(message, given, trace=trace)
         if self._transaction is not None:
             self._transaction.add(outgoing)
             return outgoing.message_id
@@ -152,7 +149,7 @@ class Producer:
             self._completions.put(AsyncSend(self._send, outgoing, message, self._tell_lost))
             return outgoing.message_id
         self._completions.flush()
-        self._in_doubt = (message, given, outgoing)
+        self._in_doubt = (message, outgoing)
         (rejected,) = self._send([outgoing])
         self._in_doubt = None
         if rejected is not None:
@@ -240,10 +237,14 @@ class Producer:
         native = self._filled(converted(message), given)
         if trace:
             native = tracing.marked(native)
-        self._sequence += 1
-        # No source: a broker that deduplicates must not take a new message for a repeat of an unconfirmed one.
         destination = native.destination or self._destination
         marked = stamped(native, self._connection) if destination.startswith("topic:") else native
+        if self._in_doubt is not None:
+            before, outgoing = self._in_doubt
+            if before is message and outgoing.message == marked:
+                return outgoing  # the repeat keeps its number: the sink may still have it in flight
+        self._sequence += 1
+        # No source: a broker that deduplicates must not take a new message for a repeat of an unconfirmed one.
         message_id = f"ID:{self._life}-{self._sequence}"
         return Outgoing(self._sequence, "", destination, marked, message_id, self._ack_on_non_persistent)
 

@@ -943,6 +943,19 @@ def test_a_message_that_is_sent_again_keeps_its_number_and_another_one_has_its_o
     assert [(one.sequence, one.message.body) for one in connector.sent] == [(1, b"1"), (1, b"1"), (2, b"2"), (3, b"3")]
 
 
+def test_a_message_that_was_changed_before_it_is_sent_again_goes_as_it_is_now():
+    connector, message = Keeps(), Foreign("1", {})
+    producer = ConnectionFactory(connector).create_connection().create_session().create_producer("queue:q")
+    with pytest.raises(ConnectionLost):
+        producer.send(message)
+    message.body = "2"
+    producer.send(message)
+    with pytest.raises(ConnectionLost):
+        producer.send(message)
+    producer.send(message)
+    assert [(one.sequence, one.message.body) for one in connector.sent] == [(1, b"1"), (2, b"2"), (3, b"2"), (3, b"2")]
+
+
 def test_a_consumer_that_lost_its_connection_lets_go_of_it():
     """Otherwise the broker would keep the messages that it has sent ahead for this consumer."""
     connector = Keeps()

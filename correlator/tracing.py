@@ -78,6 +78,10 @@ def id_of(message: Message) -> str:
 
 
 def log(event: Event, message_id: str, destination: str, **details: object) -> None:
-    """Log what happens to a traced message. `details` are further arguments of the record."""
-    arguments = {"event": event.value, "message_id": message_id, "destination": destination, **details}
+    """Log what happens to a traced message. `details` are further arguments of the record.
+
+    An id with control characters appears in quotes, with escapes: any program may have chosen it.
+    """
+    shown = message_id if message_id.isprintable() else repr(message_id)
+    arguments = {"event": event.value, "message_id": shown, "destination": destination, **details}
     _log.info(" ".join(f"{name}=%({name})s" for name in arguments), arguments)

@@ -274,18 +274,19 @@ class Consumer:
         return message if is_selected and not is_own else None
 
     def _give(self, message: Message, token: Any) -> None:
-        assert self._listener is not None
+        listener = self._listener  # it may put another one in its place
+        assert listener is not None
         mode = self._holdings.mode
         if not mode.is_automatic:
             with self._link.lock:
                 own = self._holdings.hand(message, self._intake, token)
             self._intake.traced.delivered(message)
-            refuse_result(self._listener(own), self._listener, f"listener of {self.where}")
+            refuse_result(listener(own), listener, f"listener of {self.where}")
             return
         self._gives = True
         self._intake.traced.delivered(message)
         try:
-            refuse_result(self._listener(message), self._listener, f"listener of {self.where}")
+            refuse_result(listener(message), listener, f"listener of {self.where}")
         except BaseException:
             with self._link.lock:
                 self._intake.reject([token])

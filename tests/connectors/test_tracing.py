@@ -8,7 +8,7 @@ import pytest
 from connectors.embedded import EmbeddedConnection
 from connectors.messaging import ConnectionFactory
 from correlator.errors import ConnectionLost, SendRejected
-from correlator.events import Message
+from correlator.events import Headers, Message
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S, outgoing
 from correlator.testing.memory import MemoryBroker
@@ -92,6 +92,17 @@ def test_q1_the_steps_of_a_message_in_order_and_none_of_its_neighbours(broker, r
     found = trace.steps(traced) + (trace.steps("") if broker == "memory" else [])
     assert found == (TEN_STEPS if broker == "embedded" else OF_SESSIONS)
     assert [message.properties.get(TRACE) for message in messages] == [None, True, None]
+
+
+def test_q1_an_id_that_breaks_the_line_forges_no_step(trace, caplog):
+    """Any program can send a message with such an id."""
+    broker = MemoryBroker()
+    forged = Headers(message_id="ID:1\nevent=dead message_id=ID:2")
+    broker.publish(QUEUE, [Message(b"1", {TRACE: True}, headers=forged)])
+    with ConnectionFactory(broker.connection).create_connection() as connection:
+        receive(connection.create_session().create_consumer(QUEUE), 1)
+    assert trace.ids() == {r"'ID:1\nevent=dead message_id=ID:2'"}
+    assert not any("\n" in line for line in caplog.messages)
 
 
 def test_q1_nothing_is_logged_at_another_level(connection, caplog):

@@ -3,35 +3,22 @@
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from connectors.messaging.deliveries import AcknowledgeMode
 from connectors.messaging.failures import closed
 from connectors.messaging.housekeeping import ExceptionListener, Housekeeping
-from connectors.messaging.intake import Flow
 from connectors.messaging.link import Link
 from connectors.messaging.listening import Listening
 from connectors.messaging.owner import Owner
 from connectors.messaging.selections import Selections
-from connectors.messaging.session import Session, Surroundings
+from connectors.messaging.session import ConnectionOptions, Session, Shared
 from connectors.messaging.temporaries import Temporaries
 from correlator import connector as port
 from correlator.connector import MessageService, ServiceClient
 from correlator.errors import UsageError
 from correlator.handlers import refuse_deferred
 from correlator.processes import Maker
-
-
-class ConnectionOptions(NamedTuple):
-    """The settings of a factory at the time when it makes a connection; see `ConnectionFactory`."""
-
-    client_id: str | None
-    queue_browser_read_max: int
-    emulates_transactions: bool
-    flow_limit: int
-    prefetch: bool
-    tx_producer_max_num_msgs: int
-    ack_on_non_persistent: bool
 
 
 class Connection:
@@ -49,9 +36,9 @@ class Connection:
     def __init__(
         self,
         connect: Callable[[], port.Connection],
-        settings: ConnectionOptions,
+        options: ConnectionOptions,
     ) -> None:
-        self._settings = settings
+        self._options = options
         self._maker = Maker()
         self._connect = connect
         self._id = uuid.uuid4().hex
@@ -65,13 +52,13 @@ class Connection:
         self._sessions: dict[Session, Listening] = {}
         self._started = False
         self._closed = False
-        if settings.client_id is not None:
+        if options.client_id is not None:
             self._attach()
 
     @property
     def client_id(self) -> str | None:
         """The client id with which it is registered at a message service; `None` for none."""
-        return self._settings.client_id
+        return self._options.client_id
 
     @property
     def queue_browser_read_max(self) -> int:
@@ -79,7 +66,7 @@ class Connection:
 
         It is the value that the factory had when it made this connection.
         """
-        return self._settings.queue_browser_read_max
+        return self._options.queue_browser_read_max
 
     def create_session(self, mode: AcknowledgeMode = AcknowledgeMode.AUTO) -> Session:
         """Make a session, without connecting: its consumers and producers connect.
@@ -96,7 +83,7 @@ class Connection:
         self._check()
         client = self._attach()
         service = None if client is None else client.session()
-        if mode is AcknowledgeMode.TRANSACTED and service is None and not self._settings.emulates_transactions:
+        if mode is AcknowledgeMode.TRANSACTED and service is None and not self._options.emulates_transactions:
             what = "its connector has no transactions: Pulsar's client, for one, has none"
             allowed = "ConnectionFactory(emulate_transactions=True) imitates them, and is not atomic"
             raise UsageError("E7509", "session", what, allowed, "Let an engine do what must be atomic")
@@ -105,7 +92,9 @@ class Connection:
         # Other connections of the port belong to one thread, so that each session has one of its own.
         broker = service or self._spare or self._connect()
         self._spare = None
-        session = Session(broker, mode, link, listening, self._surroundings())
+        assert self._temporaries is not None
+        shared = Shared(self._id, self._options, self._housekeeping, self._selections, self._temporaries)
+        session = Session(broker, mode, link, listening, shared)
         self._sessions = {one: thread for one, thread in self._sessions.items() if not one.closed}
         self._sessions[session] = listening
         return session
@@ -213,31 +202,16 @@ class Connection:
             connection = self._connect()
             if isinstance(connection, MessageService):
                 try:
-                    self._client = connection.attach(self._settings.client_id)
+                    self._client = connection.attach(self._options.client_id)
                 except BaseException:
                     connection.close()
                     raise
                 self._service = connection
             else:
                 self._spare = connection
-                if self._settings.client_id is not None:
+                if self._options.client_id is not None:
                     connection.close()
                     what = "its connector has no client ids"
                     raise UsageError("E7545", "client id", what, "Message services have them", "Leave it out")
             self._temporaries = Temporaries(self._client, self._connect)
         return self._client
-
-    def _surroundings(self) -> Surroundings:
-        assert self._temporaries is not None
-        settings = self._settings
-        return Surroundings(
-            self._id,
-            settings.client_id,
-            settings.queue_browser_read_max,
-            Flow(settings.flow_limit, settings.prefetch),
-            settings.tx_producer_max_num_msgs,
-            settings.ack_on_non_persistent,
-            self._housekeeping,
-            self._selections,
-            self._temporaries,
-        )

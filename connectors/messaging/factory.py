@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from connectors.messaging.connection import Connection, ConnectionOptions
+from connectors.messaging.connection import Connection
 from connectors.messaging.intake import FLOW_LIMIT
 from connectors.messaging.send_options import check_whole
-from connectors.messaging.session import MOST_FLOW
+from connectors.messaging.session import MOST_FLOW, ConnectionOptions
 from connectors.messaging.transaction import MOST_SENDS
 from correlator import connector as port
 from correlator.settings import ConnectionSettings

@@ -40,28 +40,31 @@ _NO_OPTIONS: Mapping[str, Any] = {}
 _UNDONE = "The transaction was rolled back: nothing was sent, and what was received comes again"
 
 
-class Surroundings(NamedTuple):
-    """What a session has from its connection.
+class ConnectionOptions(NamedTuple):
+    """The settings of a factory at the time when it makes a connection; see `ConnectionFactory`."""
+
+    client_id: str | None
+    queue_browser_read_max: int
+    emulates_transactions: bool
+    flow_limit: int
+    prefetch: bool
+    tx_producer_max_num_msgs: int
+    ack_on_non_persistent: bool
+
+
+class Shared(NamedTuple):
+    """What the sessions of a connection share.
 
     Attributes:
         connection: the id of the connection.
-        client_id: the client id of the connection; `None` if it has none.
-        queue_browser_read_max: largest number of messages that a snapshot of a browser examines; 0 or less for no
-            limit.
-        flow: how many messages a consumer holds unless it says otherwise.
-        most_sends: largest number of messages that a transaction sends.
-        ack_on_non_persistent: whether `send` waits for the broker also with a message that is not persistent.
+        options: the options of the connection.
         housekeeping: the thread that settles what idle sessions leave behind.
-        selections: the selectors of consumers of subscriptions.
+        selections: the selectors of the consumers of subscriptions.
         temporaries: the temporary destinations of the connection.
     """
 
     connection: str
-    client_id: str | None
-    queue_browser_read_max: int
-    flow: Flow
-    most_sends: int
-    ack_on_non_persistent: bool
+    options: ConnectionOptions
     housekeeping: Housekeeping
     selections: Selections
     temporaries: Temporaries
@@ -80,7 +83,7 @@ class Session:
         mode: who acknowledges received messages, and when.
         link: how it waits for messages.
         listening: the thread of its listeners.
-        around: what it has from its connection.
+        shared: what it shares with the other sessions of its connection.
     """
 
     def __init__(
@@ -89,21 +92,21 @@ class Session:
         mode: AcknowledgeMode,
         link: Link,
         listening: Listening,
-        around: Surroundings,
+        shared: Shared,
     ) -> None:
         self._broker = broker
         self._mode = mode
         self._link = link
         self._listening = listening
-        self._around = around
+        self._shared = shared
         self._completions = Completions(listening.owner)
         self._holdings = Holdings(mode)
         is_real = mode is AcknowledgeMode.TRANSACTED and link.service is not None
-        self._transaction = Transaction(around.most_sends) if is_real else None
+        self._transaction = Transaction(shared.options.tx_producer_max_num_msgs) if is_real else None
         self._requests = Requests(self)
         self._ends: list[Consumer | Producer] = []
         self._closed = False
-        around.housekeeping.add(self._holdings, link)
+        shared.housekeeping.add(self._holdings, link)
 
     @property
     def acknowledge_mode(self) -> AcknowledgeMode:
@@ -176,7 +179,7 @@ class Session:
             UsageError: E7546 if the connector is no message service, or if the connection has no client id; E7516 if
                 the subscription has a consumer or is of another kind.
         """
-        if self._link.service is not None and self._around.client_id is None:
+        if self._link.service is not None and self._shared.options.client_id is None:
             what = "a durable subscription for one consumer belongs to a client id, and the connection has none"
             todo = "Give the factory a client_id, or use create_shared_durable_consumer"
             raise UsageError("E7546", f"consumer of {topic}", what, "", todo)
@@ -235,12 +238,12 @@ class Session:
         producer = Producer(
             destination,
             self._broker.sink(sender),
-            self._around.connection,
+            self._shared.connection,
             self._completions,
             self._listening,
             RLock() if self._link.service is None else self._link.lock,
             self._transaction,
-            ack_on_non_persistent=self._around.ack_on_non_persistent,
+            ack_on_non_persistent=self._shared.options.ack_on_non_persistent,
         )
         self._open(producer, producer.connect)
         return producer
@@ -263,7 +266,7 @@ class Session:
         if not isinstance(self._broker, Browsable):
             raise UsageError("E2014", where, "its connector cannot show messages")
         wanted = Selector.optional(selector, f"{where}.selector")
-        most = self._around.queue_browser_read_max
+        most = self._shared.options.queue_browser_read_max
         sees_expired = self._link.service is None
         return Browser(self._broker, self._check, destination, wanted, most, self._link.lock, sees_expired=sees_expired)
 
@@ -278,12 +281,12 @@ class Session:
             ConnectionLost: the broker cannot be reached.
         """
         self._check()
-        return self._around.temporaries.create("queue", self._broker)
+        return self._shared.temporaries.create("queue", self._broker)
 
     def create_temporary_topic(self) -> str:
         """Return the destination of a new topic; otherwise as `create_temporary_queue`, with the same errors."""
         self._check()
-        return self._around.temporaries.create("topic", self._broker)
+        return self._shared.temporaries.create("topic", self._broker)
 
     def delete_temporary(self, destination: str) -> None:
         """Delete a temporary queue or topic of this connection, with its messages.
@@ -294,7 +297,7 @@ class Session:
             ConnectionLost: the broker cannot be reached.
         """
         self._check()
-        self._around.temporaries.delete(destination)
+        self._shared.temporaries.delete(destination)
 
     def request(self, destination: str, message: ForeignMessage, timeout_s: float | None = None) -> Message | None:
         """Send a question with a new correlation id, and return the answer; `None` if none comes in time.
@@ -496,7 +499,7 @@ class Session:
             with self._link.lock:
                 self._holdings.close()
                 self._broker.close()
-            self._around.housekeeping.remove(self._holdings)
+            self._shared.housekeeping.remove(self._holdings)
 
     def __enter__(self) -> Self:
         return self
@@ -626,8 +629,8 @@ class Session:
         leave: Callable[[], None] = _nothing
         if selects_here:
             text = None if wanted is None else wanted.text
-            self._around.selections.enter(where, destination, kind.name, text)
-            leave = partial(self._around.selections.leave, destination, kind.name)
+            self._shared.selections.enter(where, destination, kind.name, text)
+            leave = partial(self._shared.selections.leave, destination, kind.name)
         traced = TracedDeliveries(destination)
         intake = Intake(where, source, self._holdings.unacknowledged, self._mode, flow, traced)
         self._holdings.intakes.append(intake)
@@ -636,9 +639,9 @@ class Session:
             intake,
             self._holdings,
             self._link,
-            self._around.housekeeping,
+            self._shared.housekeeping,
             wanted if selects_here else None,
-            self._around.connection if no_local else None,
+            self._shared.connection if no_local else None,
             self._listening,
             leave,
         )
@@ -647,7 +650,7 @@ class Session:
 
     def _flow(self, where: str, flow_limit: int | None, prefetch: bool | None) -> Flow:
         check_whole(f"{where}.flow_limit", flow_limit, MOST_FLOW, least=1)
-        flow = self._around.flow
+        flow = Flow(self._shared.options.flow_limit, self._shared.options.prefetch)
         if flow_limit is not None:
             flow = flow._replace(limit=flow_limit)
         elif self._link.service is None and self._mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):

@@ -214,7 +214,7 @@ def _stream_value(data: _Input) -> Value:
         return _take_bytes(data.take)
     if tag == _NULL_TAG:
         return None
-    raise ValueError(f"{tag} announces nothing that a stream holds")
+    raise ValueError(f"a stream holds no values of the type {tag}")
 
 
 def write_stream(values: Iterable[Value]) -> bytes:
@@ -299,7 +299,7 @@ class _MapReader:
                 raise ValueError(f"there is data between the name {quoted(name)} and its value")
             entries[name] = self._value()
         if not (self._block.is_empty and self._data.is_empty):
-            raise ValueError("there is something behind the last entry")
+            raise ValueError("there are bytes behind the last entry")
         return entries
 
     def _count(self) -> int:
@@ -345,7 +345,7 @@ class _MapReader:
             return _take_bytes(take)
         its_type = _TYPE_OF_CLASS.get(self._class()) if tag == _OBJECT else None
         if its_type is None:
-            raise ValueError(f"{tag.hex()} announces nothing that a map holds")
+            raise ValueError(f"a map holds no values of the type {tag.hex()}")
         return _unpack(its_type, take(its_type.form.size))
 
     def _class(self) -> _Class:
@@ -374,7 +374,7 @@ class _MapReader:
     def _referred(self, kind: Any) -> Any:
         place = _number(_SIGNED_32, self._data.take) - _FIRST_HANDLE
         if not 0 <= place < len(self._known) or not isinstance(self._known[place], kind):
-            raise ValueError(f"there is nothing that {place} could stand for")
+            raise ValueError(f"no earlier class or value has the handle {place}, or it is of another type")
         return self._known[place]
 
 

@@ -60,7 +60,7 @@ class _Of:
 def _awaited(
     method: Callable[Concatenate[T, P], R],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """The method of an asynchronous object that runs a method in the thread of the session.
+    """Make a method to await of a method of a session, consumer or producer. It runs in the thread of the session.
 
     If the awaiting task is cancelled, the call goes on, and its outcome stays unknown.
     """
@@ -139,7 +139,11 @@ def _look_at(done: "asyncio.Future[Any]") -> None:
 
 
 class AsyncProducer(_Of):
-    """A `Producer` whose methods are awaited. Several tasks may send at a time."""
+    """A `Producer` whose methods are awaited. Several tasks may send at a time.
+
+    `close` waits until all earlier calls of the session have returned; only `AsyncSession.close` ends a `send` that
+    waits for room in a full destination.
+    """
 
     send = _awaited(Producer.send)
     close = _awaited(Producer.close)

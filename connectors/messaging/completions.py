@@ -38,8 +38,8 @@ class AsyncSend(NamedTuple):
 class Completions:
     """Sends the messages of a session's producers in order, and calls the completions in that order, one at a time.
 
-    The owner of the session calls `put`, `flush` and `close`. The thread begins with the first message and ends with
-    the session. It is a daemon: if a process ends without closing the session, outstanding messages may be lost.
+    Every method may be called by any thread but its own. The thread begins with the first message and ends with the
+    session. It is a daemon: if a process ends without closing the session, outstanding messages may be lost.
     """
 
     def __init__(self, owner: Owner) -> None:

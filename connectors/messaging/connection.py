@@ -29,8 +29,8 @@ class Connection:
 
     One thread uses a connection; each session may have another thread of its own. `stop` and `close` end waits in
     `Consumer.receive`, and wait for listeners and completions. `close` also ends waits for room in a full destination.
-    No other thread may be within another call of a session when `close` is called. In a forked child `close` does
-    nothing, and every other method raises `UsageError` E2050.
+    Apart from these waits, no other thread may be within a call of a session when `close` is called. In a forked child
+    `close` does nothing, and every other method raises `UsageError` E2050.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Consumer:
         holdings: what its session holds.
         link: how its session waits for messages.
         housekeeping: the thread that settles what an idle program leaves behind.
-        wanted: the selector, if the broker does not select; `None` for all messages.
+        wanted: the selector, if the broker does not apply it; `None` for all messages.
         unwanted_origin: id of the connection whose messages are left out; `None` for none.
         listening: the listener thread of its session.
         on_close: called once, when it is closed.
@@ -73,6 +73,7 @@ class Consumer:
         self._fetched: Fetched | None = None
         """The message of `fetch` that is not confirmed."""
         self._gives = False
+        """Whether the listener has a message that the session settles when the listener returns."""
         self._closed = False
 
     @property
@@ -186,10 +187,10 @@ class Consumer:
             settle(self._holdings.unacknowledged.take(message), Intake.acknowledge)
 
     def close(self) -> None:
-        """Close the consumer. What the program has got stays with the session, which can still acknowledge it.
+        """Close the consumer. The session can still acknowledge the messages that the program has received.
 
-        What was only fetched goes back to the broker. Of a file, a stream or another place that has one reader at a
-        time, the unacknowledged messages come again to the next consumer.
+        Messages that the program has not received go back to the broker. If a destination has one reader at a time, as
+        files and streams do, its unacknowledged messages come again to the next consumer.
 
         Any thread may call it. It waits until no listener of the session runs, unless a listener makes the call. If
         another thread waits in `receive`, that call returns `None`; if it waits for room in a full destination, its

@@ -1,4 +1,4 @@
-"""What a session holds: the sources of its consumers, and the messages that are not settled."""
+"""What a session holds: the sources of its consumers, and the messages that it has to settle."""
 
 import copy
 import time
@@ -12,7 +12,7 @@ from correlator.events import Message
 
 
 class Holdings:
-    """The duties of a session. They belong to the session, so that closing a consumer loses none of them.
+    """The sources of a session and its unsettled messages, which stay with the session when a consumer is closed.
 
     The caller of each method holds the lock of the session.
 
@@ -60,7 +60,7 @@ class Holdings:
 
     @property
     def is_idle_work(self) -> bool:
-        """Whether there will be something to do if the program stays idle."""
+        """Whether `tidy` will have something to settle if the program stays idle."""
         lazy = self.mode is AcknowledgeMode.DUPS_OK and len(self.unacknowledged) > 0
         return lazy or any(intake.fetched for intake in self.intakes)
 

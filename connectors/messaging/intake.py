@@ -62,19 +62,23 @@ class Intake:
         self.ended = False
         self._where = where
         self._unacknowledged = unacknowledged
-        self._takes_for_granted = mode is AcknowledgeMode.NO_ACKNOWLEDGE
+        self._acknowledges_on_fetch = mode is AcknowledgeMode.NO_ACKNOWLEDGE
         self._flow = flow
         self._ahead = flow.limit if flow.prefetch and isinstance(source, Prefetching) else 1
+        """How many messages the next fetch asks for at most."""
         self._most_ahead = self._ahead
         self._buffer: deque[tuple[Message, Any]] = deque()
         self._handed = 0
+        """Number of messages that the program has got and that are not settled."""
         self._handed_since_fetch = 0
         self._is_dry = False
+        """Whether the last fetch got fewer messages than it asked for."""
         self._clock_s: float | None = None
         """The clock of the broker less the monotonic one, in seconds; `None` if the broker does not tell its clock."""
         self._last_use = 0.0
         self._is_connected = False
         self._is_retired = False
+        """Whether the source is to be closed when the program has settled all that it has got."""
 
     def connect(self) -> None:
         """Connect, so that the source receives messages that are sent to its topic from now on.
@@ -121,7 +125,7 @@ class Intake:
 
         A `Prefetching` source gives it back: its broker decides what becomes of expired messages.
         """
-        if isinstance(self.source, Prefetching) and not self._takes_for_granted:
+        if isinstance(self.source, Prefetching) and not self._acknowledges_on_fetch:
             with self._connected():
                 self.source.release([token])
             self.settled(1)
@@ -130,7 +134,7 @@ class Intake:
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
         """Acknowledge the messages of these tokens."""
-        if not self._takes_for_granted:
+        if not self._acknowledges_on_fetch:
             with self._connected() as source:
                 self._acknowledge(source, tokens)
         self.settled(len(tokens))
@@ -142,7 +146,7 @@ class Intake:
 
     def reject(self, tokens: Sequence[Any]) -> None:
         """Give back the messages of these tokens."""
-        if not self._takes_for_granted:
+        if not self._acknowledges_on_fetch:
             with self._connected() as source:
                 source.reject(tokens)
             self.traced.returned(tokens)
@@ -160,14 +164,14 @@ class Intake:
         Next time it fetches only as many as the program took this time, so that a slow program does not fetch the same
         messages again and again.
         """
-        if self._buffer and not self._takes_for_granted and now - self._last_use >= IDLE_S:
+        if self._buffer and not self._acknowledges_on_fetch and now - self._last_use >= IDLE_S:
             self._ahead = max(1, self._handed_since_fetch)
             self.give_back_fetched()
 
     def give_back_fetched(self) -> None:
         """Give back what was fetched ahead, so that nothing overtakes other messages that are given back."""
         tokens = [token for _, token in self._buffer]
-        if not tokens or self._takes_for_granted:
+        if not tokens or self._acknowledges_on_fetch:
             return
         self._buffer.clear()
         with self._connected() as source:
@@ -192,7 +196,7 @@ class Intake:
 
     def close(self) -> None:
         """Close the source, which gives its unacknowledged messages back. Never raises."""
-        if self._buffer and self._takes_for_granted:
+        if self._buffer and self._acknowledges_on_fetch:
             _log.warning("%s: %d messages are lost that were fetched in mode NO_ACKNOWLEDGE", self._where, self.fetched)
         elif self._is_connected:
             with suppress(ConnectionLost):
@@ -227,7 +231,7 @@ class Intake:
             began_s = time.monotonic()
             chunk = source.receive(wanted, wait_s)
             self.traced.dispatched(chunk.messages, chunk.tokens)
-            if self._takes_for_granted and chunk.messages:
+            if self._acknowledges_on_fetch and chunk.messages:
                 self._acknowledge(source, chunk.tokens)
         if chunk.clock_ms is not None:
             # The later of two estimates: no expired message is handed over, and one that lives comes again.

@@ -1,4 +1,4 @@
-"""How the thread of a session waits for messages, and how another thread wakes it."""
+"""How the thread of a session waits for messages and for room, and how another thread ends these waits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ class Link:
         service: the part of the session in a message service; `None` for other brokers.
         lock: held while a thread uses the sources of the session, and with a message service also its sinks.
         slice_s: the longest wait of one call of a source. The sources of a message service do not wait: `wait` does.
-        stops: raised by each `stop`, which ends all waits for messages.
+        stops: the number of calls of `stop`, each of which ends all waits for messages.
     """
 
     def __init__(self, service: ServiceSession | None) -> None:
@@ -30,11 +30,11 @@ class Link:
         """How many callers want that no call waits for room."""
 
     def look(self) -> int:
-        """What to hand to `wait`; read before a source is asked in vain."""
+        """The first argument of `wait`. Read it before asking the sources, so that no message is missed."""
         return 0 if self.service is None else self.service.look()
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """Wait until messages may have come since `look`, or until `wake`; returns at once without a message service.
+        """Wait until messages may have come since `look`, or until `wake`. Without a message service, return at once.
 
         The caller does not hold the lock.
         """
@@ -66,6 +66,6 @@ class Link:
                     self.service.allow_to_wait()
 
     def wake(self) -> None:
-        """Let a waiting thread look whether its consumer was closed. Any thread may call it."""
+        """Let a waiting thread check whether its wait was ended. Any thread may call it."""
         if self.service is not None:
             self.service.wake()

@@ -1,4 +1,7 @@
-"""Marks messages to topics with the connection that sends them, so that consumers can leave out those of their own."""
+"""Marks messages to topics with the connection that sends them.
+
+A consumer with `no_local` leaves out the messages that its own connection has sent.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple

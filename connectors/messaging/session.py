@@ -687,7 +687,7 @@ class Session:
 
 
 def _nothing() -> None:
-    """The end of a consumer that concerns nobody else."""
+    """Nothing else changes when this consumer is closed."""
 
 
 def _shared_durable(subscription: str) -> Subscriber:

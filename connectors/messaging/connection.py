@@ -81,6 +81,7 @@ class Connection:
             ConnectionLost: a message service cannot be reached.
         """
         self._check()
+        mode = AcknowledgeMode(mode)  # may be its name
         client = self._attach()
         service = None if client is None else client.session()
         if mode is AcknowledgeMode.TRANSACTED and service is None and not self._options.emulates_transactions:

@@ -154,7 +154,7 @@ class Intake:
 
     def settled(self, count: int) -> None:
         """Note that messages were settled in another way, as by a transaction."""
-        self._handed -= count
+        self._handed = max(0, self._handed - count)  # a connection that was lost has settled it already, perhaps
         if self._is_retired and self._handed <= 0:
             self.close()
 

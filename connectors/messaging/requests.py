@@ -9,6 +9,7 @@ import msgspec
 
 from connectors.messaging.consumer import Consumer
 from connectors.messaging.foreign import ForeignMessage, converted
+from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import ConnectionLost
 from correlator.events import Headers, Message
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """Sends questions of a session one by one. The temporary queue for the answers is made with the first question."""
+    """Sends questions of a session one by one. The first question makes the temporary queue for all answers."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
@@ -29,15 +30,25 @@ class Requests:
         try:
             return self._ask(destination, question, timeout_s)
         except ConnectionLost:
-            if self._answers is not None:  # its queue may have ended with the connection: the next question has another
+            if self._answers is not None:
                 self._answers.close()
                 self._answers = None
             raise
 
+    def _consumer(self) -> Consumer:
+        """Make the consumer of the answers; with a new queue, if there is none or it has ended with its connection."""
+        if self._queue:
+            try:
+                return self._session.create_consumer(self._queue)
+            except ConnectionLost as error:
+                if error.code != NO_SUCH_DESTINATION:
+                    raise
+        self._queue = self._session.create_temporary_queue()
+        return self._session.create_consumer(self._queue)
+
     def _ask(self, destination: str, question: ForeignMessage, timeout_s: float | None) -> Message | None:
         if self._answers is None:
-            self._queue = self._session.create_temporary_queue()
-            self._answers = self._session.create_consumer(self._queue)
+            self._answers = self._consumer()
         native = converted(question)
         correlation = uuid.uuid4().hex
         headers = msgspec.structs.replace(native.headers or Headers(), correlation_id=correlation, reply_to=self._queue)

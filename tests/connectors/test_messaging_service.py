@@ -340,6 +340,29 @@ def test_q5_a_queue_is_read_by_priority(service):
 # --- rules Q13 and Q14: transactions ---
 
 
+def test_q9_a_mode_may_be_given_by_its_name(service):
+    session = service.session("TRANSACTED")
+    session.create_producer(QUEUE).send(Message(b"1"))
+    assert service.left() == (0, 0)
+    session.commit()
+    assert service.left() == (1, 0)
+
+
+@FAULTS
+def test_q19_a_message_of_a_lost_connection_makes_no_room_for_another(service):
+    service.give(4)
+    session = service.session(CLIENT)
+    consumer = session.create_consumer(QUEUE, flow_limit=2)
+    consumer.fetch(PATIENCE_S, consumer.interrupts)
+    service.broker.drop_connections()
+    session.recover()  # the connection is lost when this gives back what was fetched ahead
+    consumer.confirm()
+    session.acknowledge()
+    receive(consumer, 2)
+    with pytest.raises(UsageError, match="^E7502"):
+        consumer.receive(0)
+
+
 @pytest.fixture
 def transacted(service):
     return service.session(TRANSACTED)
@@ -769,6 +792,44 @@ def test_a_question_is_answered(service, mode):
     thread.join()
     assert asks.request("queue:unheard", Message(b"3"), 0.01) is None
     answers.close()
+
+
+def test_questions_that_cannot_be_asked_make_one_queue():
+    connector = Unreachable()
+    with ConnectionFactory(connector).create_connection() as connection:
+        session = connection.create_session()
+        for _ in range(3):
+            with pytest.raises(ConnectionLost):
+                session.request("queue:unheard", Message(b"?"))
+    assert len(connector.deleted) == 1
+
+
+class Unreachable(Connector):
+    """A connector that does not reach its broker, except to delete queues."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted = []
+
+    def connect(self):
+        raise ConnectionLost("E7001", "here", "the line is cut")
+
+    def delete(self, destination):
+        self.deleted.append(destination)
+
+
+def test_a_question_has_a_new_queue_when_the_old_one_has_ended(tmp_path):
+    service = EmbeddedService(f"sqlite:///{tmp_path}/broker.db")
+    with service.connection as connection:
+        session = connection.create_session()
+        assert session.request("queue:unheard", Message(b"1"), 0) is None
+        for part in (session._link.service, connection._client):  # as when the database ends all links
+            part._access.close()
+        with pytest.raises(ConnectionLost):
+            session.request("queue:unheard", Message(b"2"), PATIENCE_S)
+        assert session.request("queue:unheard", Message(b"3"), 0) is None
+        queues = [message.headers.reply_to for message in session.create_browser("queue:unheard").enumerate()]
+    assert queues[0] != queues[-1]
 
 
 def test_a_transaction_asks_no_question(transacted):

@@ -8,6 +8,8 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Thread
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -26,6 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 W = TypeVar("W")
+C = TypeVar("C", Connection, Consumer, Producer)
 
 
 class _Worker:
@@ -72,15 +75,30 @@ def _awaited(
     return call
 
 
+async def _made(making: "asyncio.Future[C]", run: Callable[[Callable[[], None]], object]) -> C:
+    """Await an object. If the task is cancelled, nobody gets the object, and `run` calls its `close`."""
+
+    def close(done: "asyncio.Future[C]") -> None:
+        if not done.cancelled() and done.exception() is None:
+            with suppress(UsageError):  # its session is closed, and so is the object
+                run(done.result().close)
+
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(close)
+        raise
+
+
 def _making(
-    method: Callable[Concatenate[T, P], R], wrapped: Callable[[_Worker, R], W]
+    method: Callable[Concatenate[T, P], C], wrapped: Callable[[_Worker, C], W]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, W]]:
     """As `_awaited`, for a method that makes an object; the caller gets that object as an asynchronous one."""
-    make = _awaited(method)
 
     @functools.wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> W:
-        return wrapped(self._worker, await make(self, *args, **kwargs))
+        making = self._worker.begin(functools.partial(method, self._of), *args, **kwargs)
+        return wrapped(self._worker, await _made(making, self._worker.begin))
 
     return call
 
@@ -198,7 +216,9 @@ class AsyncConnection:
     @classmethod
     async def connect(cls, factory: ConnectionFactory, *, client_id: str | None = None) -> Self:
         """Make a connection as `ConnectionFactory.create_connection`, with its errors."""
-        return cls(await asyncio.to_thread(factory.create_connection, client_id=client_id))
+        make = functools.partial(factory.create_connection, client_id=client_id)
+        making = asyncio.get_running_loop().run_in_executor(None, make)
+        return cls(await _made(making, lambda close: Thread(target=close, name="close unwanted").start()))
 
     async def create_session(self, mode: AcknowledgeMode = AcknowledgeMode.AUTO) -> AsyncSession:
         """Make a session with a thread of its own; errors as `Connection.create_session`."""

@@ -1,6 +1,7 @@
 """Sessions of programs with asyncio: nothing blocks the loop, and a cancelled `receive` loses nothing."""
 
 import asyncio
+import threading
 from contextlib import suppress
 from functools import partial
 
@@ -22,7 +23,7 @@ from tests.connectors.test_messaging import (
     exit_code_of_child,
     numbered,
 )
-from tests.connectors.test_messaging_service import QUEUE, Service
+from tests.connectors.test_messaging_service import QUEUE, Service, until
 
 
 @pytest.fixture(params=["service", "memory"])
@@ -251,6 +252,41 @@ def test_a_loop_over_messages_ends_when_the_session_is_closed_between_two_of_the
             return bodies(found)
 
     assert ran(program()) == ["1"]
+
+
+@pytest.mark.parametrize("made", ["create_consumer", "create_producer"])
+def test_what_a_cancelled_task_has_made_is_closed(broker, made):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            session = await connection.create_session()
+            task = asyncio.create_task(getattr(session, made)(QUEUE))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await session.recover()  # behind the call that makes it
+            await session.recover()  # behind the call that closes it
+            assert session._session._ends[0].closed
+
+    ran(program())
+
+
+def test_a_connection_that_a_cancelled_task_has_made_frees_its_client_id():
+    service, entered, goes_on = Service(), threading.Event(), threading.Event()
+
+    def connector(name, settings):
+        entered.set()
+        assert goes_on.wait(PATIENCE_S)
+        return service.broker.connection(name, settings)
+
+    async def program():
+        task = asyncio.create_task(AsyncConnection.connect(ConnectionFactory(connector), client_id="desk"))
+        await asyncio.to_thread(entered.wait, PATIENCE_S)
+        task.cancel()
+        await asyncio.wait([task])
+        goes_on.set()
+
+    ran(program())
+    until(lambda: not service.broker.clients)
 
 
 def test_a_forked_child_may_close_and_nothing_else():

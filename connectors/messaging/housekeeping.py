@@ -49,8 +49,7 @@ class Housekeeping:
         if holdings.is_idle_work:
             with self._changed:
                 if not self._is_busy:  # else the thread looks at its next tick anyway
-                    self._is_busy = True
-                    self._go_on()
+                    self._is_busy = self._go_on()
 
     def report(self, error: Exception) -> None:
         """Call the exception listener, if there is one, from the thread. At most 100 errors wait for it."""
@@ -67,11 +66,18 @@ class Housekeeping:
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join()
 
-    def _go_on(self) -> None:
+    def _go_on(self) -> bool:
+        """Wake the thread, or start it. False if that fails: the caller may have a message that must not be lost."""
         if self._thread is None and not self._ended:
-            self._thread = Thread(target=self._run, name="session housekeeping", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="session housekeeping", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                _log.warning("What idle sessions leave behind is not settled at present: %s", error)
+                return False
+            self._thread = thread
         self._changed.notify_all()
+        return True
 
     def _run(self) -> None:
         while not self._ended:

@@ -151,7 +151,11 @@ class Listening:
             return
         self._asked_to_stop = Event()
         self.owner.listening = Thread(target=self._run, name="session listeners", daemon=True)
-        self.owner.listening.start()
+        try:
+            self.owner.listening.start()
+        except RuntimeError:  # no thread is free
+            self.owner.listening = None
+            raise
 
     def _run(self) -> None:
         wait_s = 0.0

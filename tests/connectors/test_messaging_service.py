@@ -155,6 +155,38 @@ def test_q19_what_an_idle_consumer_has_fetched_ahead_goes_to_another_and_is_not_
     ]
 
 
+def test_q19_without_a_thread_for_idle_sessions_no_message_is_lost(service, monkeypatch, caplog):
+    service.give(4)
+    consumer = service.session().create_consumer(QUEUE)
+    with monkeypatch.context() as patch:
+        patch.setattr("connectors.messaging.housekeeping.Thread", NoThread)
+        assert bodies(receive(consumer, 2)) == ["1", "2"]
+    told = "What idle sessions leave behind is not settled at present: can't start new thread"
+    assert caplog.messages == [told] * 2
+    assert bodies(receive(consumer, 1)) == ["3"]
+    until(lambda: service.left() == (1, 0))
+
+
+class NoThread(threading.Thread):
+    """A thread that the operating system refuses."""
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+
+def test_s5_1_without_a_thread_for_listeners_the_start_fails_and_can_be_repeated(service, monkeypatch):
+    service.give(1)
+    found = SimpleQueue()
+    service.session().create_consumer(QUEUE).set_listener(found.put)
+    with monkeypatch.context() as patch:
+        patch.setattr("connectors.messaging.listening.Thread", NoThread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            service.connection.start()
+    service.connection.stop()
+    service.connection.start()
+    assert found.get(timeout=PATIENCE_S).body == b"1"
+
+
 def test_q19_who_was_idle_fetches_only_as_much_as_it_has_used(service):
     service.give(20)
     consumer = service.session().create_consumer(QUEUE)

@@ -6,6 +6,8 @@ a broker. All objects belong to one event loop.
 
 import asyncio
 import functools
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -119,15 +121,14 @@ class AsyncConsumer(_Of):
         In modes AUTO and DUPS_OK the message is acknowledged right after this has returned it. If the awaiting task is
         cancelled, no message is lost: the next `receive` returns it, or it comes again when the consumer is closed.
         """
+        deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
         async with self._turn:
             if self._closes:
                 raise closed(self._consumer.where)
-            fetching = self._worker.begin(self._consumer.fetch, timeout_s, self._consumer.interrupts)
-            try:
-                message = await asyncio.shield(fetching)
-            except asyncio.CancelledError:
-                self._consumer.interrupt()
-                raise
+            message = await self._fetch(deadline)
+            # The wait may have been ended for another consumer of the session.
+            while message is None and not self._is_at_end and time.monotonic() < deadline:
+                message = await self._fetch(deadline)
             if message is not None:
                 # Not awaited: between the acknowledgement and the return of the message nothing may be cancelled.
                 self._worker.begin(self._consumer.confirm).add_done_callback(_look_at)
@@ -136,7 +137,7 @@ class AsyncConsumer(_Of):
     async def close(self) -> None:
         """Close as `Consumer.close`. What a cancelled `receive` has left comes again."""
         self._closes = True
-        self._consumer.interrupt()
+        self._consumer.end_waits()
         async with self._turn:
             await asyncio.shield(self._worker.begin(self._consumer.close))
 
@@ -148,6 +149,18 @@ class AsyncConsumer(_Of):
         except UsageError as error:
             if error.code != "E7501":
                 raise
+
+    async def _fetch(self, deadline: float) -> Message | None:
+        timeout_s = max(0.0, deadline - time.monotonic())
+        try:
+            return await asyncio.shield(self._worker.begin(self._consumer.fetch, timeout_s, self._consumer.stops))
+        except asyncio.CancelledError:
+            self._consumer.end_waits()
+            raise
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self._closes or self._consumer.closed or self._consumer.ended
 
 
 def _look_at(done: "asyncio.Future[Any]") -> None:

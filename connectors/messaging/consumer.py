@@ -69,7 +69,6 @@ class Consumer:
         self._listening = listening
         self._on_close = on_close
         self._listener: Listener | None = None
-        self._interrupts = 0
         self._fetched: Fetched | None = None
         """The message of `fetch` that is not confirmed."""
         self._gives = False
@@ -113,29 +112,28 @@ class Consumer:
                 allows (acknowledge or recover), E7505 in a thread that does not own the session, E7507 if the consumer
                 has a listener.
         """
-        return self._receive(timeout_s, self._holdings.hand, self.interrupts)
+        return self._receive(timeout_s, self._holdings.hand, self._link.stops)
 
     @property
-    def interrupts(self) -> int:
-        """How often waits of this consumer for messages were ended."""
-        return self._link.stops + self._interrupts
+    def stops(self) -> int:
+        """How often waits of the session for messages were ended."""
+        return self._link.stops
 
-    def interrupt(self) -> None:
-        """End the wait of this consumer for a message. Any thread may call it."""
-        self._interrupts += 1
-        self._link.wake()
+    def end_waits(self) -> None:
+        """End all waits of the session for messages. Any thread may call it."""
+        self._link.stop()
 
-    def fetch(self, timeout_s: float | None, interrupts: int) -> Message | None:
+    def fetch(self, timeout_s: float | None, stops: int) -> Message | None:
         """Receive a message that the program does not have before `confirm`; for asynchronous sessions.
 
         Without `confirm`, the next call returns the same message, and closing gives it back.
 
         Args:
             timeout_s: as for `receive`.
-            interrupts: the value of `interrupts` when the program began to wait.
+            stops: the value of `stops` when the program began to wait.
         """
         if self._fetched is None or self._closed:
-            self._fetched = self._receive(timeout_s, lambda one, _, token: Fetched(copy.copy(one), token), interrupts)
+            self._fetched = self._receive(timeout_s, lambda one, _, token: Fetched(copy.copy(one), token), stops)
         return None if self._fetched is None else self._fetched.message
 
     def confirm(self) -> None:
@@ -226,7 +224,7 @@ class Consumer:
             raise closed(self.where)
         self._listening.owner.check(self.where)
 
-    def _receive(self, timeout_s: float | None, hand: Callable[[Message, Intake, Any], T], interrupts: int) -> T | None:
+    def _receive(self, timeout_s: float | None, hand: Callable[[Message, Intake, Any], T], stops: int) -> T | None:
         self._check()
         if self._listener is not None:
             what = "it has a listener, which gets its messages"
@@ -238,7 +236,7 @@ class Consumer:
             remaining_s = deadline - time.monotonic()
             if message is not None or self._intake.ended or remaining_s <= 0 or self._closed:
                 return message
-            if self.interrupts != interrupts:
+            if self._link.stops != stops:
                 return None
             self._link.wait(seen, remaining_s)
 

@@ -177,6 +177,20 @@ def test_a_cancelled_receive_ends_no_other_one_of_its_session(broker):
     assert ran(program()).body == b"1"
 
 
+def test_a_consumer_is_closed_though_another_one_of_its_session_waits(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            session = await connection.create_session()
+            consumer, other = await session.create_consumer(QUEUE), await session.create_consumer("queue:other")
+            waiting = asyncio.create_task(consumer.receive())
+            await asyncio.sleep(0)
+            await other.close()
+            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            return await waiting
+
+    assert ran(program()).body == b"1"
+
+
 def test_what_receive_has_when_the_consumer_is_closed_is_received_once(broker):
     """The consumer is closed when its thread has a message, and the task does not know that yet."""
 

@@ -285,7 +285,7 @@ def test_q11_dups_ok_acknowledges_one_message_after_an_idle_second(service, way)
     service.give(1)
     if way == "asynchronous":
         consumer = service.session(DUPS_OK).create_consumer(QUEUE)
-        assert consumer.fetch(PATIENCE_S, consumer.interrupts).body == b"1"
+        assert consumer.fetch(PATIENCE_S, consumer.stops).body == b"1"
         consumer.confirm()
     elif way == "receive":
         receive(service.session(DUPS_OK).create_consumer(QUEUE), 1)
@@ -385,7 +385,7 @@ def test_q19_a_message_of_a_lost_connection_makes_no_room_for_another(service):
     service.give(4)
     session = service.session(CLIENT)
     consumer = session.create_consumer(QUEUE, flow_limit=2)
-    consumer.fetch(PATIENCE_S, consumer.interrupts)
+    consumer.fetch(PATIENCE_S, consumer.stops)
     service.broker.drop_connections()
     session.recover()  # the connection is lost when this gives back what was fetched ahead
     consumer.confirm()

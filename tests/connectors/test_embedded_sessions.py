@@ -1,5 +1,6 @@
 """Sessions over the embedded broker, with either database."""
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from connectors.embedded.rooms import room_of
 from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.waking import _bell_of
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
+from connectors.messaging.asynchronous import AsyncConnection
 from correlator.errors import ConnectionLost, SendRejected, UsageError
 from correlator.events import Message
 from correlator.settings import SenderSettings
@@ -155,6 +157,25 @@ def test_closing_a_producer_or_consumer_refuses_what_waits_for_room_and_later_me
         assert connection.create_session().create_consumer(QUEUE).receive(timeout_s=5).body == b"first"
         again.result(20)
     assert bodies_of(full, QUEUE) == ["no room"]
+
+
+def test_closing_an_asynchronous_session_refuses_what_waits_for_room(full):
+    async def program():
+        factory = ConnectionFactory(EmbeddedConnection, {"store": full.store})
+        async with await AsyncConnection.connect(factory) as connection:
+            session = await connection.create_session()
+            producer = await session.create_producer(QUEUE)
+            sending = asyncio.create_task(producer.send(Message(b"no room")))
+            closing = asyncio.create_task(producer.close())
+            await asyncio.to_thread(wait_until, lambda: is_waiting(session._session))
+            assert not closing.done()
+            await session.close()
+            await closing
+            with pytest.raises(SendRejected, match=REFUSED):
+                await sending
+
+    asyncio.run(program())
+    assert bodies_of(full, QUEUE) == ["first"]
 
 
 def test_a_producer_that_its_own_thread_closes_waits_until_there_is_room(full, connection):

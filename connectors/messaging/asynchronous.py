@@ -9,8 +9,9 @@ import functools
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
+from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -34,24 +35,41 @@ C = TypeVar("C", Connection, Consumer, Producer)
 
 
 class _Worker:
-    """The thread of a session."""
+    """The thread of a session. It is a daemon: the end of the program does not wait for a call that waits."""
 
     def __init__(self) -> None:
         self._maker = Maker()
-        self._executor = ThreadPoolExecutor(1, "asynchronous session")
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._ended = False
+        self._thread = Thread(target=self._run, name="asynchronous session", daemon=True)
+        self._thread.start()
 
     def begin(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
         """Run a call behind all earlier ones. Raises `UsageError` E7501 after `close`, E2050 in a forked child."""
         self._maker.check("session")
         if self._ended:
             raise closed("session")
-        return asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
+        outcome: Future[R] = Future()
+        self._calls.put(functools.partial(_run, outcome, functools.partial(call, *args, **kwargs)))
+        return asyncio.wrap_future(outcome)
 
     async def close(self) -> None:
         """End the thread, when the calls that were begun have returned."""
         self._ended = True
-        await asyncio.to_thread(self._executor.shutdown)
+        self._calls.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _run(outcome: "Future[R]", call: Callable[[], R]) -> None:
+    if outcome.set_running_or_notify_cancel():
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # noqa: BLE001  # the task that awaits the call gets it
+            outcome.set_exception(error)
 
 
 class _Of:

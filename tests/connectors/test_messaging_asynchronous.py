@@ -1,6 +1,8 @@
 """Sessions of programs with asyncio: nothing blocks the loop, and a cancelled `receive` loses nothing."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from functools import partial
@@ -201,7 +203,9 @@ def test_what_receive_has_when_the_consumer_is_closed_is_received_once(broker):
             consumer = await session.create_consumer(QUEUE)
             task = asyncio.create_task(consumer.receive())
             await asyncio.sleep(0)
-            session._worker._executor.submit(lambda: None).result(PATIENCE_S)
+            has_message = threading.Event()
+            session._worker.begin(has_message.set)
+            assert has_message.wait(PATIENCE_S)
             await consumer.close()
             last = await (await connection.create_session()).create_consumer(QUEUE)
             return (await task).body, await last.receive(0)
@@ -301,6 +305,35 @@ def test_a_connection_that_a_cancelled_task_has_made_frees_its_client_id():
 
     ran(program())
     until(lambda: not service.broker.clients)
+
+
+NEVER_CLOSES = """
+import asyncio
+from connectors.messaging import ConnectionFactory
+from connectors.messaging.asynchronous import AsyncConnection
+from correlator.testing.service import ServiceBroker
+
+
+async def consumer():
+    connection = await AsyncConnection.connect(ConnectionFactory(ServiceBroker().connection))
+    return await (await connection.create_session()).create_consumer("queue:q")
+
+
+async def waits(consumer):
+    asyncio.create_task(consumer.receive())
+    await asyncio.sleep(0)
+
+
+loop = asyncio.new_event_loop()
+loop.run_until_complete(waits(loop.run_until_complete(consumer())))
+loop.close()
+print("done", flush=True)
+"""
+
+
+def test_a_program_ends_though_a_receive_waits_whose_loop_has_ended():
+    ended = subprocess.run([sys.executable, "-c", NEVER_CLOSES], capture_output=True, timeout=PATIENCE_S, check=False)
+    assert (ended.returncode, ended.stdout) == (0, b"done\n")
 
 
 def test_a_forked_child_may_close_and_nothing_else():

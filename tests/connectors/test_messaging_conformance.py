@@ -266,6 +266,18 @@ def test_q3_a_send_that_is_not_persistent_does_not_wait_and_keeps_its_place(brok
     assert bodies(receive(session.create_consumer(queue, flow_limit=200), 101)) == expected
 
 
+def test_q3_a_persistent_message_waits_for_those_before_it(broker, session):
+    queue, completes = broker.queue(), threading.Event()
+    first, second = session.create_producer(queue), session.create_producer(queue)
+    first.send_async(Message(b"1"), lambda *_: completes.wait(PATIENCE_S))
+    first.send(Message(b"2"), persistent=False)
+    with in_thread(lambda: second.send(Message(b"3"))) as done:
+        assert not done.wait(SHORTLY_S)
+        completes.set()
+        assert done.wait(PATIENCE_S)
+    assert bodies(receive(session.create_consumer(queue, flow_limit=200), 3)) == ["1", "2", "3"]
+
+
 def test_q3_with_ack_on_non_persistent_every_send_waits(broker):
     with ConnectionFactory(
         broker.connector, broker.options, ack_on_non_persistent=True

@@ -661,7 +661,7 @@ def _commit_changes(_: Any, cursor: Any, statement: str, *_given: Any) -> None:
     "a persistent message overtakes those before it that are not persistent",
     _test(
         "tests/connectors/test_messaging_conformance.py"
-        "::test_q3_a_send_that_is_not_persistent_does_not_wait_and_keeps_its_place[embedded]"
+        "::test_q3_a_persistent_message_waits_for_those_before_it[embedded]"
     ),
 )
 def _(patches: Patches) -> None:

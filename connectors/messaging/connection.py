@@ -193,7 +193,7 @@ class Connection:
         for listening in self._sessions.values():
             listening.ask_to_stop()
         for listening in self._sessions.values():
-            listening.wait()
+            listening.stop()
         for session in self._sessions:
             session.interrupt()
 

@@ -121,10 +121,11 @@ class Listening:
             self._asked_to_stop.set()
             self._link.wake()
 
-    def wait(self) -> None:
-        """Wait until no listener runs, after `ask_to_stop`."""
-        if self.owner.listening is not None:
-            self.owner.listening.join()
+    def stop(self) -> None:
+        """Call no listener until the next `start`; returns when none runs. Not called by threads of the session."""
+        with self._lock:
+            self._is_started = False
+            self._halt()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -137,13 +138,17 @@ class Listening:
             return
         refusing = self._link.refusing_to_wait() if self.owner.is_another_thread else nullcontext()
         with refusing, self._lock:
-            self._asked_to_stop.set()
-            self._link.wake()
-            self.wait()
+            self._halt()
             try:
                 yield
             finally:
                 self._go_on()
+
+    def _halt(self) -> None:
+        self._asked_to_stop.set()
+        self._link.wake()
+        if self.owner.listening is not None:
+            self.owner.listening.join()
 
     def _go_on(self) -> None:
         running = self.owner.listening is not None and self.owner.listening.is_alive()

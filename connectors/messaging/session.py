@@ -481,8 +481,7 @@ class Session:
             return
         self._listening.owner.check_may_await_listeners("session")
         self.refuse_to_wait()
-        self._listening.ask_to_stop()
-        self._listening.wait()
+        self._listening.stop()
         self._completions.close()
         with self._listening.paused():  # no other thread closes it, or one of its consumers, at the same time
             if self._closed:

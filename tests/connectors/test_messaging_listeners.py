@@ -503,6 +503,19 @@ def test_listeners_go_on_when_the_close_of_another_consumer_is_interrupted(memor
     assert bodies(inbox.take(1)) == ["1"]
 
 
+def test_a_connection_is_closed_though_another_thread_starts_it_meanwhile(memory, monkeypatch):
+    session = memory.session()
+    session.create_consumer("queue:q").set_listener(Inbox())
+    memory.connection.start()
+    ask_to_stop = session._listening.ask_to_stop
+    monkeypatch.setattr(session._listening, "ask_to_stop", lambda: (ask_to_stop(), memory.connection.start()))
+    closing = threading.Thread(target=memory.connection.close, daemon=True)
+    closing.start()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    assert listening_threads() == []
+
+
 def test_a_child_that_a_listener_forks_may_close_everything(memory):
     session, codes = memory.session(), []
 

@@ -172,7 +172,7 @@ class Consumer:
     def give(self, timeout_s: float) -> bool:
         """Pass at most one message to the listener; see `Listened`. Called by the thread of the listeners."""
         with self._link.lock:
-            taken = self._take(timeout_s)
+            taken = self._take(timeout_s, lambda: self._listening.is_asked_to_stop)
         if taken is not None:
             self._housekeeping.watch(self._holdings)  # the listener may run for long
             self._give(*taken)
@@ -230,9 +230,16 @@ class Consumer:
             what = "it has a listener, which gets its messages"
             raise UsageError("E7507", self.where, what, "", "Take the listener away, or use another consumer")
         deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        # Without a time to wait, this skips all unwanted messages that are there.
+        last = math.inf if timeout_s == 0 else deadline
+
+        def is_over() -> bool:
+            return self._link.stops != stops or time.monotonic() >= last
+
         while True:
             seen = self._link.look()
-            message = self._next(min(max(0.0, deadline - time.monotonic()), self._link.slice_s), hand)
+            wait_s = min(max(0.0, deadline - time.monotonic()), self._link.slice_s)
+            message = self._next(wait_s, is_over, hand)
             remaining_s = deadline - time.monotonic()
             if message is not None or self._intake.ended or remaining_s <= 0 or self._closed:
                 return message
@@ -240,9 +247,9 @@ class Consumer:
                 return None
             self._link.wait(seen, remaining_s)
 
-    def _next(self, wait_s: float, hand: Callable[[Message, Intake, Any], T]) -> T | None:
+    def _next(self, wait_s: float, is_over: Callable[[], bool], hand: Callable[[Message, Intake, Any], T]) -> T | None:
         with self._link.lock:
-            taken = self._take(wait_s)
+            taken = self._take(wait_s, is_over)
             if taken is None:
                 return None
             handed = hand(taken[0], self._intake, taken[1])
@@ -250,8 +257,11 @@ class Consumer:
             self._housekeeping.watch(self._holdings)
             return handed
 
-    def _take(self, wait_s: float) -> tuple[Message, Any] | None:
-        """The next message that is wanted, with its token. The caller holds the lock."""
+    def _take(self, wait_s: float, is_over: Callable[[], bool]) -> tuple[Message, Any] | None:
+        """The next message that is wanted, with its token. The caller holds the lock.
+
+        After each unwanted message, `is_over` says whether to give up: unwanted messages may come without end.
+        """
         while not self._closed and (taken := self._intake.take(wait_s)) is not None:
             given, token = taken
             wait_s = 0.0
@@ -261,6 +271,8 @@ class Consumer:
                 return message, token
             else:
                 self._intake.acknowledge([token])
+            if is_over():
+                break
         if self._link.service is None:  # then the lock is hardly ever free for the thread that does so
             self._holdings.tidy(time.monotonic())
         return None

@@ -99,6 +99,11 @@ class Listening:
         self._lock = RLock()
         """Held while the thread is started or stopped; never by the thread itself, since others wait for its end."""
 
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether the thread is to end as soon as it can."""
+        return self._asked_to_stop.is_set()
+
     def add(self, consumer: Listened) -> None:
         """Add a consumer that has got a listener. Called by the owner of the session."""
         if all(turn.consumer is not consumer for turn in self._turns):

@@ -4,15 +4,19 @@ import logging
 import queue
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from connectors.file import FileConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
+from correlator.connector import Chunk
 from correlator.errors import ConnectionLost, UsageError
+from correlator.events import Message
 from correlator.testing.contract import PATIENCE_S
 from tests.connectors.test_messaging import (
     BROKERS,
+    Connector,
     Memory,
     bodies,
     exit_code_of_child,
@@ -501,6 +505,50 @@ def test_listeners_go_on_when_the_close_of_another_consumer_is_interrupted(memor
         other.close()
     memory.broker.publish("queue:q", numbered(1))
     assert bodies(inbox.take(1)) == ["1"]
+
+
+class Endless(Connector):
+    """A connector whose source has messages without end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+
+    def receive(self, max_messages, timeout_s):
+        self.begun.set()
+        return Chunk([Message(b"x")], [object()])
+
+    def acknowledge(self, tokens):
+        pass
+
+
+@pytest.fixture
+def endless():
+    with ConnectionFactory(Endless()).create_connection() as connection:
+        yield connection, connection.create_session().create_consumer("topic:t", "n = 1", subscription="s")
+
+
+def test_receive_ends_in_time_though_messages_that_are_not_selected_come_without_end(endless):
+    _, consumer = endless
+    assert consumer.receive(0.05) is None
+
+
+def test_stop_ends_a_receive_though_messages_that_are_not_selected_come_without_end(endless):
+    connection, consumer = endless
+    with ThreadPoolExecutor(1) as thread:
+        receiving = thread.submit(consumer.receive)
+        assert consumer._intake.source.begun.wait(PATIENCE_S)
+        connection.stop()
+        assert receiving.result(PATIENCE_S) is None
+
+
+def test_stop_ends_listeners_though_messages_that_are_not_selected_come_without_end(endless):
+    connection, consumer = endless
+    consumer.set_listener(Inbox())
+    connection.start()
+    assert consumer._intake.source.begun.wait(PATIENCE_S)
+    connection.stop()
+    assert listening_threads() == []
 
 
 def test_a_connection_is_closed_though_another_thread_starts_it_meanwhile(memory, monkeypatch):

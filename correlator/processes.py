@@ -21,8 +21,11 @@ from typing import Protocol
 from correlator.durable import PRIVATE_FILE
 from correlator.errors import UsageError
 
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
-"""Pauses between two attempts to lock a file that another process has locked."""
+_PAUSE_S = 0.0005
+"""Between two attempts to lock a file that another process has locked.
+
+It never grows: those who have waited for long would ask less often than those who come again.
+"""
 
 
 class HasDescriptor(Protocol):
@@ -115,12 +118,11 @@ class LockFile:
 
     def try_lock(self, wait_s: float = 0.0) -> bool:
         """Lock the file, and wait up to `wait_s` seconds for another lock to end. Return whether the file is locked."""
-        deadline, pause_s = time.monotonic() + wait_s, _SHORTEST_PAUSE_S
+        deadline = time.monotonic() + wait_s
         while not self._try():
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            time.sleep(_PAUSE_S)
         return True
 
     def share(self) -> None:

@@ -17,12 +17,17 @@ _FIRST = Sql(
     "SELECT s.id, (SELECT max(number) FROM broker_delivery d WHERE d.subscription = s.id) FROM broker_subscription s"
     " JOIN broker_destination n ON n.id = s.destination WHERE n.name = :name AND s.name = ''"
 )
+# The primary key finds the next messages of one rank in their order. To order by rank and number together, the database
+# would read and sort all that are left for each page.
+_NEXT_RANK = Sql(
+    "SELECT min(rank) FROM broker_delivery"
+    " WHERE subscription = :subscription AND state <> 3 AND number <= :last AND rank > :rank"
+)
 _NEXT = Sql(
-    "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.rank, d.expires,"
-    " {now} FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
+    "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.expires, {now}"
+    " FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
     " WHERE d.subscription = :subscription AND d.state <> 3 AND d.number <= :last"
-    " AND (d.rank > :rank OR d.rank = :rank AND d.number > :number)"
-    " ORDER BY d.rank, d.number LIMIT :page"
+    " AND d.rank = :rank AND d.number > :number ORDER BY d.number LIMIT :page"
 )
 
 
@@ -61,23 +66,40 @@ class Browser:
         rows = _FIRST.rows(connection, name=name)
         self._subscription: int = rows[0][0] if rows else 0
         self._last: int | None = rows[0][1] if rows else None
-        self._place = (-1, 0)
+        self._rank: int | None = -1
+        self._number = 0  # the last one of this rank that was read
         self.more = self._last is not None
+        if self.more:
+            self._go_on(connection)
 
     def page(self, connection: Connection, most: int) -> Sequence[Stored]:
         """The next messages, without expired ones. Sets `more` to false at the end."""
         limit = min(most, PAGE)
-        rank, number = self._place
-        values = {"subscription": self._subscription, "last": self._last, "rank": rank, "number": number}
-        rows = _NEXT.rows(connection, **values, page=limit) if self.more else ()
-        self.more = len(rows) == limit
+        found: list[Stored] = []
+        left = limit
+        while self.more and left:
+            rows = self._next(connection, left)
+            found += self._stored(rows)
+            if len(rows) < left:
+                self._go_on(connection)
+            left -= len(rows)
+        return found
+
+    def _next(self, connection: Connection, most: int) -> Sequence[tuple[int, str, int, int, bytes, int, int, int]]:
+        values = {"subscription": self._subscription, "last": self._last, "rank": self._rank, "number": self._number}
+        rows: Sequence[tuple[int, str, int, int, bytes, int, int, int]] = _NEXT.rows(connection, **values, page=most)
         if rows:
-            number, *_, rank, _expires, _now = rows[-1]
-            self._place = rank, number
-        return list(self._stored(rows))
+            self._number = rows[-1][0]
+        return rows
+
+    def _go_on(self, connection: Connection) -> None:
+        """Begin with the next rank that has messages."""
+        values = {"subscription": self._subscription, "last": self._last, "rank": self._rank}
+        self._rank, self._number = _NEXT_RANK.one(connection, **values), 0
+        self.more = self._rank is not None
 
     @staticmethod
-    def _stored(rows: Sequence[tuple[int, str, int, int, bytes, int, int, int, int]]) -> Iterator[Stored]:
-        for number, message_id, sent_at, due, content, deliveries, _rank, expires, now in rows:
+    def _stored(rows: Sequence[tuple[int, str, int, int, bytes, int, int, int]]) -> Iterator[Stored]:
+        for number, message_id, sent_at, due, content, deliveries, expires, now in rows:
             if not 0 < expires <= now:
                 yield Stored(number, message_id, sent_at, due, content, deliveries + 1, deliveries > 0)

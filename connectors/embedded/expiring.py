@@ -13,19 +13,18 @@ from connectors.embedded.sql import Sql
 MOST = 1000
 """Most messages that one transaction ends."""
 COMMENT = "its time to live was over"
-_EXPIRED = Sql(
-    "SELECT d.subscription, d.number, d.rank, d.deliveries, d.state, s.name, n.id, n.name, n.use_dmq"
-    " FROM broker_delivery d JOIN broker_subscription s ON s.id = d.subscription"
-    " JOIN broker_destination n ON n.id = s.destination"
+_COLUMNS = "SELECT d.subscription, d.number, d.rank, d.deliveries, d.state, s.name, n.id, n.name, n.use_dmq"
+_JOINED = (
+    " JOIN broker_subscription s ON s.id = d.subscription JOIN broker_destination n ON n.id = s.destination"
     " WHERE d.expires > 0 AND d.expires <= {now} AND d.state IN (0, 2)"
-    " ORDER BY d.expires LIMIT :most{skip_d}"
 )
+_FIRST = " ORDER BY d.expires LIMIT :most{skip_d}"
+_EXPIRED = Sql(f"{_COLUMNS} FROM broker_delivery d{_JOINED}{_FIRST}")
+_OF = " AND d.subscription = :subscription"
 _EXPIRED_OF = Sql(
-    "SELECT d.subscription, d.number, d.rank, d.deliveries, d.state, s.name, n.id, n.name, n.use_dmq"
-    " FROM broker_delivery d JOIN broker_subscription s ON s.id = d.subscription"
-    " JOIN broker_destination n ON n.id = s.destination"
-    " WHERE d.subscription = :subscription AND d.expires > 0 AND d.expires <= {now} AND d.state IN (0, 2)"
-    " ORDER BY d.expires LIMIT :most{skip_d}"
+    # SQLite would read all messages of the subscription, at each send to a full destination.
+    f"{_COLUMNS} FROM broker_delivery d INDEXED BY broker_delivery_expiry{_JOINED}{_OF}{_FIRST}",
+    f"{_COLUMNS} FROM broker_delivery d{_JOINED}{_OF}{_FIRST}",
 )
 _FREE = Sql("SELECT number FROM broker_content WHERE number IN :numbers{skip}")
 

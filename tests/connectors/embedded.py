@@ -4,6 +4,7 @@ import threading
 import time
 
 from connectors.embedded import EmbeddedConnection
+from connectors.embedded.database import raw_sqlite
 from connectors.embedded.link import open_link
 from correlator.events import Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -121,3 +122,15 @@ def wait_until(condition):
 
 def bodies_of(broker, queue):
     return [m.body.decode() for m in broker.connection.browse(queue, 99)]
+
+
+def steps(connection, do):
+    """How many tens of its instructions SQLite needs to do something."""
+    taken = []
+    raw = raw_sqlite(connection)
+    raw.set_progress_handler(lambda: taken.append(1), 10)
+    try:
+        do()
+    finally:
+        raw.set_progress_handler(None, 0)
+    return len(taken)

@@ -18,7 +18,7 @@ from connectors.embedded.storing import NewMessage
 from correlator.connector import DEAD_MESSAGES, Administered, Place, Subscriber, Taken, Work
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.settings import SenderSettings
-from tests.connectors.embedded import QUEUE, TOPIC, Broker, bodies, connected, kill, message, outgoing
+from tests.connectors.embedded import QUEUE, TOPIC, Broker, bodies, connected, kill, message, outgoing, steps
 from tests.connectors.test_embedded_service import DURABLE, OWN, SHARED_DURABLE
 
 OTHER = "queue:other"
@@ -172,23 +172,13 @@ def test_a_look_neither_strikes_off_nor_starts_the_broker(broker):
 
 def test_the_cost_of_a_look_does_not_grow_with_the_depth_of_a_queue(tmp_path):
     broker = Broker(f"sqlite:///{tmp_path}/broker.db")
-    steps = []
-    for depth in (100, 10_000):
-        broker.send(*["x"] * (depth - (counts(broker)[0] if steps else 0)))
-        steps.append(steps_of(broker, lambda connection: statistics.destinations(connection, lambda *_: True)))
-        assert counts(broker)[0] == depth
-    assert steps[1] < 2 * steps[0]
-
-
-def steps_of(of, look):
-    """How many hundreds of instructions of SQLite a look takes."""
     taken = []
-    with of.connection._looking() as connection:
-        raw = connection.connection.driver_connection
-        raw.set_progress_handler(lambda: taken.append(1), 10)
-        look(connection)
-        raw.set_progress_handler(None, 0)
-    return len(taken)
+    for depth in (100, 10_000):
+        broker.send(*["x"] * (depth - (counts(broker)[0] if taken else 0)))
+        with broker.connection._looking() as connection:
+            taken.append(steps(connection, lambda: statistics.destinations(connection, lambda *_: True)))
+        assert counts(broker)[0] == depth
+    assert taken[1] < 2 * taken[0]
 
 
 # --- creating, changing, deleting ---

@@ -113,7 +113,7 @@ def test_slices_grow_and_shrink_with_the_time_that_they_take(broker, monkeypatch
 
     def end(_, most):
         sizes.append(most)
-        now[0] += most / 16_000
+        now[0] += most / 32_000
         return most if len(sizes) < 12 else 0
 
     monkeypatch.setattr(expiring, "end", end)
@@ -123,7 +123,7 @@ def test_slices_grow_and_shrink_with_the_time_that_they_take(broker, monkeypatch
     assert Round(link, lambda s: pauses.append(s) or False).expire()
     link.close()
     assert sizes == [100] + [200] * 11
-    assert pauses[1] == pytest.approx(200 / 16_000)  # as long as it took
+    assert pauses[1] == pytest.approx(3 * 200 / 32_000)  # three times as long as it took
 
 
 def test_a_round_ends_early_when_it_is_told(broker):

@@ -1,6 +1,8 @@
 """Promises of the embedded broker that a crash or another process would break only by chance."""
 
 import contextlib
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,14 +16,40 @@ from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from correlator.events import Message
 from correlator.processes import LockFile
 from tests.connectors.embedded import (
+    DEAD,
     QUEUE,
     Broker,
     bodies,
+    bodies_of,
     message,
     wait_until,
 )
 
 HOUR_S = 3600
+WRONG_CLOCK = """
+import sys, time
+
+clock, clock_ns = time.time, time.time_ns
+wrong_s, wrong_ns = int(sys.argv[2]), int(sys.argv[3]) * 10**9
+time.time, time.time_ns = lambda: clock() + wrong_s, lambda: clock_ns() + wrong_ns
+
+from connectors.embedded import EmbeddedConnection
+from connectors.messaging import ConnectionFactory
+from correlator.events import Message
+
+with ConnectionFactory(EmbeddedConnection, {"store": sys.argv[1]}).create_connection() as connection:
+    session = connection.create_session()
+    producer = session.create_producer("queue:work")
+    producer.send(Message(b"late"), time_to_live_ms=100)
+    producer.send(Message(b"later"), delivery_delay_ms=600_000)
+    producer.send(Message(b"soon"), delivery_delay_ms=200, priority=0)
+    producer.send(Message(b"lives"), time_to_live_ms=600_000)
+    print("sent", flush=True)
+    sys.stdin.readline()
+    consumer = session.create_consumer("queue:work")
+    print(*(consumer.receive(timeout_s=20).body.decode() for _ in range(2)), consumer.receive(timeout_s=0))
+"""
+"""A program whose clocks are wrong by so many seconds. It sends four messages; when it is told to, it receives two."""
 
 
 @pytest.fixture
@@ -71,6 +99,26 @@ def test_times_are_those_of_the_server(server, monkeypatch, hours):
     assert bodies(source.receive(9, 0.0)) == ["now"]
     assert wait_until(lambda: bodies(source.receive(9, 0.1))) == ["soon"]
     assert bodies(source.receive(9, 0.0)) == []
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_program_whose_clock_is_wrong_gets_what_lives_and_is_due(broker, hours):
+    """With SQLite the clock of the database is that of the program in nanoseconds (`sql`): that one is right."""
+    of_program, of_database = hours * HOUR_S, hours * HOUR_S if broker.store.startswith("postgresql") else 0
+    command = [sys.executable, "-c", WRONG_CLOCK, broker.store, str(of_program), str(of_database)]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout.readline() == "sent\n"
+        wait_until(lambda: "late" not in bodies_of(broker, QUEUE))
+        assert program.communicate("\n", timeout=60)[0] == "lives soon None\n"
+    finally:
+        program.kill()
+        program.communicate()
+    (dead,), (later,) = broker.connection.browse(DEAD, 9), broker.connection.browse(QUEUE, 9)
+    assert (dead.body, later.body) == (b"late", b"later")
+    died_at = dead.properties["correlator_dmq_undelivered_timestamp_ms"]
+    for at in (died_at, dead.headers.timestamp, later.headers.timestamp, later.headers.delivery_time - 600_000):
+        assert abs(at / 1000 - time.time()) < HOUR_S / 2
 
 
 def test_a_writer_keeps_its_turn_until_it_has_committed(tmp_path):

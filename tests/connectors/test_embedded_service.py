@@ -7,12 +7,14 @@ from functools import partial
 import pytest
 from psycopg import OperationalError
 
-from connectors.embedded import sql, storing, tally
+from connectors.embedded import EmbeddedConnection, sql, storing, tally
 from connectors.embedded.link import open_link
+from connectors.messaging import ConnectionFactory
 from correlator.connector import MessageService, Prefetching, Subscriber, Work
 from correlator.errors import ConnectionLost, SendRejected, UsageError
-from correlator.events import Outgoing
+from correlator.events import Message, Outgoing
 from correlator.settings import SenderSettings
+from correlator.storage.database import copy_while_running
 from tests.connectors.embedded import (
     DEAD,
     QUEUE,
@@ -462,6 +464,46 @@ def test_message_ids_are_given_or_made_and_never_the_same(broker):
     assert len(set(ids)) == 6
     assert all(one.startswith("ID:") for one in ids)
     assert ids[-1] == "ID:mine"
+
+
+@pytest.fixture
+def copied(broker, request, tmp_path):
+    """Makes a copy of the broker, which nobody has open if it is in a server."""
+
+    def copy():
+        if broker.store.startswith("sqlite"):
+            copy_while_running(broker.store, tmp_path / "copy.db")
+            return f"sqlite:///{tmp_path}/copy.db"
+        name = broker.store.rpartition("/")[2]
+        return request.getfixturevalue("postgres_server").fresh_database(f"TEMPLATE {name}")
+
+    return copy
+
+
+def test_no_message_id_is_given_again_when_a_copy_is_used_as_well_as_its_original(broker, copied):
+    broker.send("a", "b")
+    copy = Broker(copied())
+    for one in (broker, copy):
+        one.send("c", "d")
+        sink = one.opened(one.connection.sink(SenderSettings(id="s", connection="c", destination=QUEUE)))
+        connected(sink).send(outgoing("e", "f", source="engine"))
+    ids = [[m.headers.message_id for m in one.connection.browse(QUEUE, 99)] for one in (broker, copy)]
+    assert ids[0][:2] == ids[1][:2]  # the messages that were copied
+    assert len({*ids[0], *ids[1]}) == 2 + 4 + 4
+    copy.close()
+
+
+def test_no_message_id_is_given_again_when_a_copy_was_made_while_a_producer_went_on(tmp_path):
+    store, copy = f"sqlite:///{tmp_path}/broker.db", tmp_path / "copy.db"
+    with ConnectionFactory(EmbeddedConnection, {"store": store}).create_connection() as connection:
+        producer = connection.create_session().create_producer(QUEUE)
+        ids = [producer.send(Message(b"before"))]
+        copy_while_running(store, copy)
+        ids += [producer.send(Message(b"after")) for _ in range(3)]
+        with ConnectionFactory(EmbeddedConnection, {"store": f"sqlite:///{copy}"}).create_connection() as restored:
+            other = restored.create_session().create_producer(QUEUE)
+            ids += [other.send(Message(b"after")) for _ in range(3)]
+    assert len(set(ids)) == 7
 
 
 def replace_id(out, message_id):

@@ -44,8 +44,8 @@ _LISTENING_S = 5.0
 def main(words: Sequence[str] | None = None) -> None:
     """Print each table as soon as it is complete. `words` stand for those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.service")
-    parser.add_argument("--only", type=_names(tuple(_MEASUREMENTS)), default=tuple(_MEASUREMENTS))
-    parser.add_argument("--peers", type=_names(tuple(_PEERS)), default=tuple(_PEERS))
+    parser.add_argument("--only", type=names(tuple(_MEASUREMENTS)), default=tuple(_MEASUREMENTS))
+    parser.add_argument("--peers", type=names(tuple(_PEERS)), default=tuple(_PEERS))
     parser.add_argument("--messages", type=int, default=1000, help="singly; ten times as many in batches")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--depth", type=int, default=1_000_000)
@@ -86,14 +86,16 @@ def machine() -> str:
     return f"{cores} cores, load {load:.1f}, a synced write of 4 KiB {synced_ms:.2f} ms, Python {python}"
 
 
-def _names(allowed: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    def names(text: str) -> tuple[str, ...]:
+def names(allowed: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """An argument that is a list of some of these names, with commas."""
+
+    def read(text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
         if unknown := set(names) - set(allowed):
             raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(allowed)}")
         return names
 
-    return names
+    return read
 
 
 def _ours(peers: Sequence[BrokerPeer]) -> list[BrokerPeer]:

@@ -1,5 +1,6 @@
 """Reads the messages of a queue without changing anything."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
@@ -34,6 +35,9 @@ _NEXT = Sql(
 def browse(looking: Callable[[], AbstractContextManager[Connection]], name: str, limit: int) -> Sequence[Message]:
     """Copies of the oldest messages of a queue, held ones included.
 
+    With SQLite it rests after each page for as long as that took. The write-ahead log begins anew only when nobody
+    reads it: without rests it would grow for as long as somebody browses a deep queue.
+
     Args:
         looking: makes a transaction for each page.
         name: the queue.
@@ -45,10 +49,15 @@ def browse(looking: Callable[[], AbstractContextManager[Connection]], name: str,
     """
     if check_destination("browse", name).kind != "queue":
         raise UsageError("E2110", name, "only queues can be browsed")
+    began_s = time.monotonic()
     with looking() as connection:
+        rests = connection.dialect.name == "sqlite"
         browser = Browser(connection, name)
         found = list(browser.page(connection, limit))
     while browser.more and len(found) < limit:
+        if rests:
+            time.sleep(time.monotonic() - began_s)
+        began_s = time.monotonic()
         with looking() as connection:
             found += browser.page(connection, limit - len(found))
     return [decode(stored) for stored in found]

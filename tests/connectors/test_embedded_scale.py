@@ -81,6 +81,27 @@ def test_no_snapshot_is_open_between_two_pages(on_file, monkeypatch):
     assert pages == [(0, 0, 0)] * 10  # not busy, and nothing is left in the log
 
 
+def test_a_browse_of_a_file_rests_between_pages_for_as_long_as_it_reads(broker, monkeypatch):
+    """Else hardly any commit would find nobody reading, and the log would grow."""
+    monkeypatch.setattr(browsing, "PAGE", 10)
+    broker.send(*["x"] * 35)
+    now, rests = [0.0], []
+
+    def sleep(seconds):
+        rests.append(seconds)
+        now[0] += seconds
+
+    @contextmanager
+    def looked(looking=broker.connection._looking):
+        with looking() as connection:
+            now[0] += 0.25
+            yield connection
+
+    monkeypatch.setattr(browsing, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    assert len(browsing.browse(looked, QUEUE, 99)) == 35
+    assert rests == ([0.25] * 3 if broker.store.startswith("sqlite") else [])
+
+
 def test_the_cost_of_a_page_does_not_grow_with_the_depth_of_a_queue(on_file):
     taken = []
     for depth in (SHALLOW, DEEP):

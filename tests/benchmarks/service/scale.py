@@ -7,8 +7,9 @@
 - `snapshot`: the same while another process holds a transaction open that reads.
 - `writers`: several processes send. Has each its share, and how long does a send wait?
 
-What disturbs is there by turns; ratios are those of each round. The file lies in the directory for temporary files,
-which should be on a disk.
+What disturbs is there by turns; ratios are those of each round. The processor time is that of the process that sends and
+receives, for one message; a sweeper in this process counts. It is the steadier figure where others use the machine. The
+file lies in the directory for temporary files, which should be on a disk.
 
     python -m tests.benchmarks.service.scale [--only expiry,browse,snapshot,writers] [--depth 1000000]
         [--round-ms 4000] [--seconds 60] [--json FILE]
@@ -34,13 +35,14 @@ from correlator.events import Headers, Message
 from correlator.settings import ConnectionSettings
 from tests.benchmarks.service.__main__ import machine, names
 from tests.benchmarks.service.clients import BODY, Client, python_client
+from tests.benchmarks.service.processor import processor_s
 from tests.benchmarks.service.report import Row, Table, ratios, spread
 
 _DEEP, _OTHER = "queue:deep", "queue:other"
 _AT_ONCE = 5000
 _WRITERS = 4
 _ROUNDS = 5
-_EXCHANGE = ("send us", "receive us", "longest send ms", "longest receive ms")
+_EXCHANGE = ("send us", "receive us", "longest send ms", "longest receive ms", "cpu us")
 _MIB = 1024 * 1024
 
 
@@ -107,8 +109,16 @@ class Exchanges:
 
     def run(self) -> Sequence[float]:
         """One exchange; the answer is in the columns of the table."""
+        cpu_s = processor_s(self._client.pid)
         count, sends, receives, longest_send, longest_receive = self._client.call(*self._words)
-        return sends / count / 1e3, receives / count / 1e3, longest_send / 1e6, longest_receive / 1e6
+        cpu_s = processor_s(self._client.pid) - cpu_s
+        return (
+            sends / count / 1e3,
+            receives / count / 1e3,
+            longest_send / 1e6,
+            longest_receive / 1e6,
+            cpu_s / count * 1e6,
+        )
 
     def add(self, name: str, calm: Sequence[float], disturbed: Sequence[float]) -> None:
         """Note a round."""

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from connectors.messaging import AcknowledgeMode
-from tests.benchmarks.service import modes
+from tests.benchmarks.service import modes, scale
 from tests.benchmarks.service.__main__ import main
 from tests.benchmarks.service.clients import Client
 from tests.benchmarks.service.ours import sqlite
@@ -48,6 +48,25 @@ def test_measurements_have_a_figure_for_all_that_was_asked_for(tmp_path, capsys)
     assert compared.keys() == by_mode.keys()
     assert compared["AUTO, 1, persistent"] == 1
     assert "batches: 80 persistent messages in batches of 100" in capsys.readouterr().out
+
+
+def test_each_disturbance_is_compared_with_calm(tmp_path, capsys):
+    file = tmp_path / "figures.json"
+    scale.main(["--depth", "3000", "--round-ms", "100", "--seconds", "1", "--json", str(file)])
+    found = json.loads(file.read_text())
+    tables = [found[name][0] for name in ("expiry", "browse", "snapshot")]
+    compared = {row["name"]: row["receive us"]["median"] for table in tables for row in table["ratios"]}
+    assert min(compared.values()) > 0
+    assert list(compared) == [
+        "swept by another process : calm",
+        "swept by the same process : calm",
+        "browsed : calm",
+        "a transaction reads : calm",
+    ]
+    assert found["browse"][-1]["rows"][0]["MiB"]["high"] <= 64
+    (writers,) = found["writers"][0]["rows"]
+    assert 0 < writers["least : greatest share"]["low"] <= 1
+    assert "3,000 messages of another queue expire" in capsys.readouterr().out
 
 
 def test_q20_the_page_has_a_row_for_each_cell_that_is_measured():

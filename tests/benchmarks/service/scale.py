@@ -192,19 +192,21 @@ def _browse(arguments: argparse.Namespace) -> Iterator[Table]:
 
 def _snapshot(arguments: argparse.Namespace) -> Iterator[Table]:
     """As a program does that copies the file, or that looks at it and forgets to end its transaction."""
-    rounds = max(1, arguments.seconds * 1000 // arguments.round_ms - 1)
+    rounds = arguments.seconds * 1000 // arguments.round_ms
     with _file(arguments.depth) as file, _clients(file, 2) as (client, reader):
         exchanges = Exchanges(client, arguments.round_ms, _DEEP)
         calm = [exchanges.run() for _ in range(rounds)]
-        reader.ask("hold", rounds * arguments.round_ms)
+        reader.call("hold")
         disturbed = [exchanges.run() for _ in range(rounds)]
         during = file.log_mib()
-        reader.answer()
+        reader.call("let_go")
         for pair in zip(calm, disturbed, strict=True):
             exchanges.add("a transaction reads", *pair)
         exchanges.run()
         after = file.log_mib()
-    yield exchanges.table(f"a transaction reads a queue of {arguments.depth:,} messages", "receive: at most 1.2")
+    yield exchanges.table(
+        f"a transaction reads for {arguments.seconds} s, {arguments.depth:,} messages in the queue", ""
+    )
     yield Table("the log at its end", ["MiB"], [Row("all", [spread([during])])])
     yield _log_after(after)
 

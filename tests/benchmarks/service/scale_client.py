@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from statistics import median
 from typing import cast
@@ -120,24 +120,34 @@ def browse(connection: Connection, queue: str) -> Answer:
         return (sum(1 for _ in session.create_browser(queue).enumerate()),)
 
 
-def hold(store: str, milliseconds: int) -> Answer:
-    """The log cannot begin anew before the end."""
-    with closing(open_link(store)) as link, link.reading() as connection:
+class _Reader:
+    """Keeps a transaction open that reads: the log cannot begin anew."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._open = ExitStack()
+
+    def hold(self) -> Answer:
+        link = self._open.enter_context(closing(open_link(self._store)))
+        connection = self._open.enter_context(link.reading())
         connection.exec_driver_sql("SELECT count(*) FROM broker_consumer").all()
-        time.sleep(milliseconds / 1e3)
-    return (0,)
+        return (0,)
+
+    def let_go(self) -> Answer:
+        self._open.close()
+        return (0,)
 
 
 def main() -> None:
     """Serve one broker."""
     store = sys.argv[1]
     sweeping.INTERVAL_S = _NEVER_S  # it sweeps only when it is told
-    sweep = _Sweep(store)
+    sweep, reader = _Sweep(store), _Reader(store)
     commands: list[Callable[..., Answer]] = [exchange, send, browse]
     with ConnectionFactory(EmbeddedConnection, {"store": store}).create_connection() as connection:
         served = {command.__name__: partial(command, connection) for command in commands}
-        served["hold"] = partial(hold, store)
-        serve({**served, "sweep": sweep.sweep, "sweep_aside": sweep.sweep_aside, "swept": sweep.swept})
+        others = (sweep.sweep, sweep.sweep_aside, sweep.swept, reader.hold, reader.let_go)
+        serve(served | {command.__name__: command for command in others})
 
 
 if __name__ == "__main__":

@@ -163,9 +163,9 @@ def _expiry(arguments: argparse.Namespace) -> Iterator[Table]:
     yield exchanges.table(
         f"{arguments.depth:,} messages of another queue expire, {swept_s:.0f} s of sweeping", "at most 2"
     )
-    columns = ("transactions", "median ms", "longest ms", "longest work ms")
+    columns = ("transactions", "median ms", "longest ms", "longest cpu ms")
     row = Row("all", [spread(values) for values in zip(*transactions, strict=True)])
-    yield Table("the sweeper, by round; the work is without COMMIT", columns, [row], (), "at most 50 ms")
+    yield Table("transactions of the sweeper, by round", columns, [row], (), "at most 50 ms")
 
 
 def _browse(arguments: argparse.Namespace) -> Iterator[Table]:

@@ -118,7 +118,7 @@ class EmbeddedSource:
         deadline = time.monotonic() + timeout_s
         self.found_nothing = False
         while True:
-            chunk = self._claim(limit) if limit > 0 and self._may_find() else None
+            chunk = self._claim(limit, deadline) if limit > 0 and self._may_find() else None
             if chunk is not None:
                 return chunk
             now = time.monotonic()
@@ -243,8 +243,8 @@ class EmbeddedSource:
         self._held.clear()
         self._traced.clear()
 
-    def _claim(self, limit: int) -> Chunk | None:
-        """A chunk of messages, or `None` if none is ready. Expired messages end here."""
+    def _claim(self, limit: int, deadline: float) -> Chunk | None:
+        """A chunk of messages, or `None` if none is ready or the time is over. Expired messages end here."""
         begin = time.monotonic()
         if begin >= self._next_check:
             self._strike_off_the_dead(begin)
@@ -262,6 +262,9 @@ class EmbeddedSource:
                     self._tell_routed(fresh, messages)
                 self._next_look = 0.0
                 return Chunk(messages, tokens, clock_ms=fresh[-1].at)
+            if time.monotonic() >= deadline:
+                self._next_look = 0.0
+                return None
         self._plan_next_look(begin)
         return None
 

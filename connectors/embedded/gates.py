@@ -15,33 +15,26 @@ TIMEOUT_S = 10.0
 
 
 class Gate:
-    """A lock that threads share. It can be referred to weakly, as a bare lock cannot.
+    """The gate among the threads of this process.
 
     Attributes:
-        group: those of the threads whose writes may share a transaction.
+        lock: the thread that holds it may write.
+        group: lets the threads that wait for the gate share a transaction.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self.group = Group()
-
-    def acquire(self, timeout_s: float) -> bool:
-        """Take the turn; false if it does not come within `timeout_s`."""
-        return self._lock.acquire(timeout=timeout_s)
-
-    def release(self) -> None:
-        """Let another thread have its turn."""
-        self._lock.release()
 
 
 class Turn:
     """The turn of one link to write: it locks the gate among threads, and a file among processes.
 
-    Entering it raises `TimeoutError`. Used by one thread at a time.
+    Entering the turn raises `TimeoutError` after `TIMEOUT_S`. One thread at a time uses the object.
 
     Args:
-        gate: of the threads of this process.
-        file: of all processes.
+        gate: the gate that all links of this process to the database share.
+        file: a file that all processes lock, opened by this link.
     """
 
     def __init__(self, gate: Gate, file: LockFile) -> None:
@@ -53,16 +46,14 @@ class Turn:
         if self._is_kept:
             return
         deadline = time.monotonic() + TIMEOUT_S
-        if not self._gate.acquire(TIMEOUT_S):
+        if not self._gate.lock.acquire(timeout=TIMEOUT_S):
             raise _overdue()
-        locked = False
         try:
-            locked = self._file.try_lock(deadline - time.monotonic())
-        finally:
-            if not locked:
-                self._gate.release()
-        if not locked:
-            raise _overdue()
+            if not self._file.try_lock(deadline - time.monotonic()):
+                raise _overdue()
+        except BaseException:
+            self.__exit__()  # an interrupt may come after the file was locked
+            raise
 
     def __exit__(self, *_: object) -> None:
         if self._is_kept:
@@ -70,11 +61,11 @@ class Turn:
         try:
             self._file.unlock()
         finally:
-            self._gate.release()
+            self._gate.lock.release()
 
     @contextmanager
     def over_transactions(self) -> Iterator[None]:
-        """Keep the turn over the transactions of the block."""
+        """Keep the turn while the block runs several transactions."""
         with self:
             self._is_kept = True
             try:

@@ -16,8 +16,6 @@ from connectors.embedded.database import raw_sqlite
 MOST = 64
 """Most writes of one transaction."""
 T = TypeVar("T")
-_SET = threading.Event()
-_SET.set()
 
 
 class Transaction(Protocol):
@@ -32,16 +30,24 @@ class _Write:
     """What one thread wants to write.
 
     Attributes:
-        woken: set when the thread shall lead a group, or when its write has ended.
+        woken: set when the thread shall lead a group, or when its write has ended; `None` if it leads at once.
     """
 
-    def __init__(self, do: Callable[[Connection], Any], woken: threading.Event, *, synced: bool) -> None:
+    def __init__(self, do: Callable[[Connection], Any], *, synced: bool) -> None:
         self.do = do
         self.synced = synced
-        self.woken = woken
+        self.woken: threading.Event | None = None
         self.ended = False
         self.result: Any = None
         self.error: BaseException | None = None
+
+    def leads(self) -> bool:
+        """Whether the thread shall lead, unless the write has ended."""
+        return self.woken is None or self.woken.is_set()
+
+    def wake(self) -> None:
+        if self.woken is not None:
+            self.woken.set()
 
     def run_alone(self, connection: Connection) -> None:
         self.result = self.do(connection)
@@ -52,7 +58,9 @@ class _Write:
         raw.execute("SAVEPOINT one")
         try:
             self.result = self.do(connection)
-        except Exception as error:  # noqa: BLE001  # the thread that wants the write raises it
+        except Exception as error:
+            if not raw.in_transaction:  # SQLite has undone the writes of the others, too: the disk is full, for example
+                raise
             self.error = error
             raw.execute("ROLLBACK TO one")
         raw.execute("RELEASE one")
@@ -76,27 +84,31 @@ class Group:
 
         Raises what `do` raises, and nothing is written then; what `transaction` raises if it fails.
         """
-        with self._lock:
-            own = _Write(do, threading.Event() if self._has_leader else _SET, synced=synced)
-            self._has_leader = True
-            self._line.append(own)
+        own = _Write(do, synced=synced)
         try:
-            own.woken.wait()
+            with self._lock:
+                if self._has_leader:
+                    own.woken = threading.Event()
+                self._line.append(own)
+                self._has_leader = True
+            if own.woken is not None:
+                own.woken.wait()
+            if not own.ended:
+                self._lead(own, transaction)
         except BaseException:
             self._withdraw(own)
             raise
-        if not own.ended:
-            self._lead(own, transaction)
         if own.error is not None:
             raise own.error
         result: T = own.result
         return result
 
     def _lead(self, own: _Write, transaction: Transaction) -> None:
-        """Write for the first ones in the line, which begins with the leader."""
-        with self._lock:
-            group, self._line = self._line[:MOST], self._line[MOST:]
+        """Write for the first threads in the line, which begins with the leader."""
+        group: list[_Write] = []
         try:
+            with self._lock:
+                group, self._line = self._line[:MOST], self._line[MOST:]
             _commit(group, transaction)
         except Exception as error:  # noqa: BLE001  # each thread raises it
             _fail(group, error)
@@ -104,25 +116,26 @@ class Group:
             _fail([write for write in group if write is not own], OSError("the thread that writes was interrupted"))
             raise
         finally:
-            with self._lock:
-                self._appoint()
-            for write in group:
-                write.ended = True
-                write.woken.set()
+            try:
+                with self._lock:
+                    self._appoint()
+            finally:
+                for write in group:
+                    write.ended = True
+                    write.wake()
 
     def _appoint(self) -> None:
         """Let the next thread lead. Called under the lock."""
         self._has_leader = bool(self._line)
         if self._line:
-            self._line[0].woken.set()
+            self._line[0].wake()
 
     def _withdraw(self, own: _Write) -> None:
-        """The thread was interrupted while it waited."""
+        """The thread was interrupted before it wrote."""
         with self._lock:
             if own in self._line:
-                led = own.woken.is_set()
                 self._line.remove(own)
-                if led:
+                if own.leads():
                     self._appoint()
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,15 +57,15 @@ class Table:
         self._link = self._links[0]
         self._unused = iter(self._links)
         with self._link.transaction() as connection:
-            connection.exec_driver_sql("CREATE TABLE t (n INTEGER PRIMARY KEY)")
+            connection.exec_driver_sql("CREATE TABLE t (n INTEGER PRIMARY KEY, content BLOB)")
 
-    def insert(self, number, then=lambda: None):
-        """A thread that inserts a number and calls a function in the same write."""
+    def insert(self, number, then=lambda _: None):
+        """A thread that inserts a number and calls a function with the connection in the same write."""
         link = next(self._unused)
 
         def do(connection):
-            connection.exec_driver_sql(f"INSERT INTO t VALUES ({number:d})")
-            then()
+            connection.exec_driver_sql(f"INSERT INTO t (n) VALUES ({number:d})")
+            then(connection)
             return number
 
         def run():
@@ -94,7 +95,7 @@ def in_line(store):
     own = gate(store)
 
     def started(*starts):
-        assert own.acquire(5)
+        assert own.lock.acquire(timeout=5)
         try:
             writers = []
             for at, start in enumerate(starts):
@@ -102,7 +103,7 @@ def in_line(store):
                 wait_until(lambda: own.group._has_leader and len(own.group._line) == at)  # noqa: B023
             assert all(writer.is_alive() for writer in writers)
         finally:
-            own.release()
+            own.lock.release()
         return writers
 
     return started
@@ -127,10 +128,10 @@ def test_sends_that_line_up_during_a_commit_share_the_next_one(store, in_line, g
 
 
 def test_an_error_undoes_the_write_of_its_thread_only(table, in_line, groups):
-    def fail():
+    def fail(_):
         raise ValueError("no")
 
-    writers = in_line(*[lambda n=n: table.insert(n, fail if n == 3 else lambda: None) for n in range(1, 6)])
+    writers = in_line(*[lambda n=n: table.insert(n, fail if n == 3 else lambda _: None) for n in range(1, 6)])
     assert [type(writer.ended()) for writer in writers] == [type(None), type(None), ValueError, type(None), type(None)]
     assert table.numbers() == [1, 2, 4, 5]
     assert groups == [1, 4]
@@ -169,10 +170,10 @@ def test_a_group_is_limited(table, in_line, groups, monkeypatch):
 
 
 def test_the_others_are_told_when_the_thread_that_writes_is_interrupted(table, in_line):
-    def interrupt():
+    def interrupt(_):
         raise KeyboardInterrupt
 
-    writers = in_line(*[lambda n=n: table.insert(n, interrupt if n == 1 else lambda: None) for n in (0, 2, 1, 3)])
+    writers = in_line(*[lambda n=n: table.insert(n, interrupt if n == 1 else lambda _: None) for n in (0, 2, 1, 3)])
     errors = [writer.ended() for writer in writers]
     assert [type(error) for error in errors] == [type(None), KeyboardInterrupt, OSError, OSError]
     assert table.numbers() == [0]
@@ -181,36 +182,76 @@ def test_the_others_are_told_when_the_thread_that_writes_is_interrupted(table, i
 @pytest.mark.parametrize("appointed", [False, True])
 def test_a_thread_that_is_interrupted_while_it_waits_writes_nothing_and_stops_nobody(table, monkeypatch, appointed):
     """The third one, at once or when it is its turn to lead."""
-    made = []
+    waiting = []
 
     class Interrupted(threading.Event):
         def wait(self, timeout=None):
-            if made.index(self) == 2:
+            waiting.append(self)
+            if len(waiting) == 2:
                 if appointed:
                     assert super().wait(20)
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
-    init = grouping._Write.__init__
-
-    def make(self, do, woken, *, synced):
-        init(self, do, woken, synced=synced)
-        self.woken = Interrupted()
-        if woken.is_set():
-            self.woken.set()
-        made.append(self.woken)
-
-    monkeypatch.setattr(grouping._Write, "__init__", make)
+    monkeypatch.setattr(grouping, "threading", SimpleNamespace(Event=Interrupted))
     monkeypatch.setattr(grouping, "MOST", 1)
     own = gate(table.store)
-    assert own.acquire(5)
+    assert own.lock.acquire(timeout=5)
     writers = []
     for number, in_line in ((1, 0), (2, 1), (3, 2 if appointed else 1), (4, 3 if appointed else 2)):
         writers.append(table.insert(number))
-        wait_until(lambda: len(made) == number and len(own.group._line) == in_line)  # noqa: B023
-    own.release()
+        wait_until(
+            lambda: own.group._has_leader and (len(waiting), len(own.group._line)) == (number - 1, in_line)  # noqa: B023
+        )
+    own.lock.release()
     assert [type(writer.ended()) for writer in writers] == [type(None), type(None), KeyboardInterrupt, type(None)]
     assert table.numbers() == [1, 2, 4]
+
+
+class InterruptedLine(list):
+    """Interrupts the thread that has just lined up."""
+
+    def append(self, write):
+        super().append(write)
+        raise KeyboardInterrupt
+
+
+def test_a_thread_that_is_interrupted_as_it_lines_up_stops_nobody(table):
+    group = gate(table.store).group
+    group._line = InterruptedLine()
+    assert type(table.insert(1).ended()) is KeyboardInterrupt
+    group._line = []
+    assert table.insert(2).ended() is None
+    assert table.numbers() == [2]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_thread_that_is_interrupted_as_it_begins_to_lead_stops_nobody(table, monkeypatch, before):
+    """Before and after it has taken the writes from the line."""
+    owner, name = (grouping.Group, "_lead") if before else (grouping, "_commit")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, interrupt)
+        assert type(table.insert(1).ended()) is KeyboardInterrupt
+    assert table.insert(2).ended() is None
+    assert table.numbers() == [2]
+
+
+def test_a_full_disk_is_told_to_all_threads_of_the_group(table, in_line):
+    """SQLite then undoes the whole transaction, not only the savepoint of the write that has no space."""
+
+    def fill(connection):
+        connection.connection.cursor().execute("INSERT INTO t VALUES (99, zeroblob(1000000))")
+
+    for link in table._links:
+        link._raw.execute("PRAGMA max_page_count = 1")  # what the file has now
+    writers = in_line(*[lambda n=n: table.insert(n, fill if n == 3 else lambda _: None) for n in range(1, 6)])
+    errors = [writer.ended() for writer in writers]
+    assert [str(error) for error in errors] == ["None"] + ["database or disk is full"] * 4
+    assert table.numbers() == [1]
 
 
 def test_one_that_must_be_on_disk_makes_the_commit_wait_for_the_disk(store, in_line, monkeypatch):

@@ -54,7 +54,11 @@ class SqliteTransaction:
         self._begin = begin
 
     def __enter__(self) -> None:
-        self._raw.execute(self._begin)
+        try:
+            self._raw.execute(self._begin)
+        except BaseException:
+            self._raw.rollback()  # an interrupt may come after the beginning
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:

@@ -222,9 +222,9 @@ class SqliteLink:
         A later commit that is synced takes the ones before it to the disk, too, since they share one log.
         """
         with self._turn:
-            if not synced:
-                self._raw.execute("PRAGMA synchronous = NORMAL")
             try:
+                if not synced:
+                    self._raw.execute("PRAGMA synchronous = NORMAL")
                 with SqliteTransaction(self._raw, "BEGIN IMMEDIATE"):
                     yield self.connection
             finally:

@@ -48,12 +48,14 @@ class Turn:
         deadline = time.monotonic() + TIMEOUT_S
         if not self._gate.lock.acquire(timeout=TIMEOUT_S):
             raise _overdue()
+        locked = False
         try:
-            if not self._file.try_lock(deadline - time.monotonic()):
-                raise _overdue()
-        except BaseException:
-            self.__exit__()  # an interrupt may come after the file was locked
-            raise
+            locked = self._file.try_lock(deadline - time.monotonic())
+        finally:
+            if not locked:  # as far as is known: an interrupt may come just after the lock
+                self.__exit__()
+        if not locked:
+            raise _overdue()
 
     def __exit__(self, *_: object) -> None:
         if self._is_kept:

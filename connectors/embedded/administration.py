@@ -46,7 +46,7 @@ def update(where: str, access: Access, name: str, given: Mapping[str, Any]) -> N
                 raise UsageError("E7512", name, "there is no such destination", "", "Create it first")
             destinations.lock_against_sends(connection, name)
             if any(one in values for one in ONLY_QUEUES):
-                for subscription in destinations.subscriptions(connection, there.id):
+                for subscription in there.subscriptions:
                     for consumer in consumers.living(connection, subscription.id, link):
                         what = f"{consumer} consumes from it, and has its place already"
                         allowed = f"{' and '.join(ONLY_QUEUES)} change while there is no consumer"

@@ -136,7 +136,7 @@ class EmbeddedAdministration:
             there = destinations.find(connection, topic) or destinations.make(connection, topic, {}, auto_created=False)
             wanted = Subscription(0, place.client_id, place.subscription, 1, int(shared), selector, 0)
             elsewhere = destinations.elsewhere(connection, wanted, there.id) if place.client_id else None
-            if _named(connection, there, place) or elsewhere is not None:
+            if _named(there, place) or elsewhere is not None:
                 what = f"the subscription {quoted(place.subscription)} exists already"
                 raise UsageError("E7563", topic if elsewhere is None else elsewhere[1], what)
             destinations.make_subscription(connection, there.id, wanted)
@@ -185,7 +185,7 @@ class EmbeddedAdministration:
 
     @staticmethod
     def _delete(connection: Connection, there: Destination, place: Place, link: DatabaseLink, *, force: bool) -> int:
-        named = _chosen(connection, there, place)
+        named = _chosen(there, place)
         for one in named:
             removal.refuse_users(connection, place.destination, one.id, link)
         if place.subscription:
@@ -209,7 +209,7 @@ class EmbeddedAdministration:
         with self._changing() as (access, link):
             with access.reading(self._where, link) as connection:
                 there = _existing(connection, place.destination)
-                chosen = _chosen(connection, there, place)
+                chosen = _chosen(there, place)
             is_queue = place.destination.startswith("queue:")
             taken = [self._purge(access, link, Holder(there.id, one.id, 0, is_queue)) for one in chosen]
             access.ring((room_of(place.destination),))
@@ -262,7 +262,7 @@ class EmbeddedAdministration:
         with self._changing() as (access, link):
             with access.reading(self._where, link) as connection:
                 there = _existing(connection, source)
-                (own,) = destinations.subscriptions(connection, there.id)
+                (own,) = there.subscriptions
                 check(connection)
             mover = Mover(access, self._where, link, chosen, route)
             try:
@@ -351,17 +351,17 @@ def _refuse_queue(name: str) -> None:
         raise UsageError("E7567", name, "a queue has no subscriptions")
 
 
-def _named(connection: Connection, there: Destination, place: Place) -> list[Subscription]:
+def _named(there: Destination, place: Place) -> list[Subscription]:
     wanted = place.client_id, place.subscription
-    return [one for one in destinations.subscriptions(connection, there.id) if (one.client_id, one.name) == wanted]
+    return [one for one in there.subscriptions if (one.client_id, one.name) == wanted]
 
 
-def _chosen(connection: Connection, there: Destination, place: Place) -> Sequence[Subscription]:
+def _chosen(there: Destination, place: Place) -> Sequence[Subscription]:
     """The subscriptions that a place names. Raises `UsageError` E7512 if there is none of this name."""
     if not place.subscription:
-        return destinations.subscriptions(connection, there.id)
+        return there.subscriptions
     _refuse_queue(place.destination)
-    found = _named(connection, there, place)
+    found = _named(there, place)
     if not found:
         owner = f" of client id {quoted(place.client_id)}" if place.client_id else ""
         raise UsageError("E7512", place.destination, f"it has no subscription {quoted(place.subscription)}{owner}")

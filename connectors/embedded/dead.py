@@ -106,9 +106,8 @@ def bury(
         return
     drawn = storing.draw(connection, DEAD_MESSAGES, len(entries))
     there = destinations.ensure(connection, DEAD_MESSAGES)
-    readers = destinations.subscriptions(connection, there.id)
     new = [Arrival(at, number, entry) for at, (number, entry) in enumerate(zip(drawn.numbers, entries, strict=True))]
-    storing.append(connection, there, readers, new, drawn.sent_at)
+    storing.append(connection, there, there.subscriptions, new, drawn.sent_at)
     _trim(connection, there)
 
 
@@ -164,7 +163,7 @@ def _trim(connection: Connection, there: Destination) -> None:
     messages = (there.messages or 0) - there.max_num_msgs if there.messages is not None else 0
     size = (there.bytes or 0) - there.max_total_msg_bytes if there.bytes is not None else 0
     victims = []
-    for victim in evicting.candidates(connection, destinations.subscriptions(connection, there.id)):
+    for victim in evicting.candidates(connection, there.subscriptions):
         if messages <= 0 and size <= 0:
             break
         victims.append(victim)

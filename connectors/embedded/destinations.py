@@ -16,7 +16,7 @@ _REGISTRY = Sql(
     "SELECT 1",
     "SELECT pg_advisory_xact_lock(hashtextextended(concat('correlator broker ', current_schema(), ' registry'), 1))",
 )
-_DESTINATION = Sql(
+_ROW = (
     "SELECT n.id, n.name, n.client, n.max_num_msgs, n.max_total_msg_bytes, n.max_per_msg_bytes, n.limit_behavior,"
     " n.use_dmq, n.max_num_deliveries, n.max_num_producers, n.max_num_active_consumers,"
     " n.max_num_backup_consumers,"
@@ -24,9 +24,16 @@ _DESTINATION = Sql(
     " (SELECT sum(t.messages) FROM broker_tally t WHERE t.destination = n.id) END,"
     " CASE WHEN n.max_total_msg_bytes > 0 THEN"
     " (SELECT sum(t.bytes) FROM broker_tally t WHERE t.destination = n.id) END,"
-    " n.paused, s.id, s.client_id, s.name, s.durable, s.shared, s.selector, s.suspect_through"
-    " FROM broker_destination n LEFT JOIN broker_subscription s ON s.destination = n.id WHERE n.name = :name"
-    " ORDER BY s.id"
+    " n.paused FROM broker_destination n WHERE n.name = :name"
+)
+_WITH_SUBSCRIPTIONS = (
+    "SELECT n.*, s.id, s.client_id, s.name, s.durable, s.shared, s.selector, s.suspect_through"
+    " FROM ({row}) AS n LEFT JOIN broker_subscription s ON s.destination = n.id ORDER BY s.id"
+)
+_DESTINATION = Sql(
+    _WITH_SUBSCRIPTIONS.replace("{row}", _ROW),
+    # OFFSET 0 keeps PostgreSQL from adding up the rows of the tally again for each subscription.
+    _WITH_SUBSCRIPTIONS.replace("{row}", f"{_ROW} OFFSET 0"),
 )
 _MAKE_DESTINATION = Sql(
     "INSERT INTO broker_destination (name, client, auto_created) VALUES (:name, :client, :auto_created) RETURNING id"

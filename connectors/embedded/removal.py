@@ -18,7 +18,7 @@ def delete_subscription(where: str, access: Access, topic: str, name: str, clien
             there = destinations.find(connection, topic)
             found = [
                 one.id
-                for one in (destinations.subscriptions(connection, there.id) if there else ())
+                for one in (there.subscriptions if there else ())
                 if (one.client_id, one.name) == (client_id, name)
             ]
             if not found:
@@ -47,7 +47,7 @@ def delete_destination(where: str, access: Access, name: str) -> None:
 def delete_unused(connection: Connection, there: Destination, name: str, lives: Lives) -> None:
     """Delete a destination. Raises `UsageError` E7513 if somebody uses it. Called under the lock of the registry."""
     destinations.lock_against_sends(connection, name)
-    for subscription in destinations.subscriptions(connection, there.id):
+    for subscription in there.subscriptions:
         refuse_users(connection, name, subscription.id, lives)
         destinations.delete_subscription(connection, subscription.id)
     destinations.delete(connection, there.id)

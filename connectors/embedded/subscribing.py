@@ -103,14 +103,8 @@ def _subscription(connection: Connection, name: str, there: Destination, wanted:
     new = Subscription(0, wanted.client_id, wanted.name, wanted.durable, wanted.shared, wanted.selector, 0)
     if wanted.client_id and wanted.durable:
         _move_here(connection, new, there, lives)
-    found = next(
-        (
-            one
-            for one in destinations.subscriptions(connection, there.id)
-            if (one.client_id, one.name) == (wanted.client_id, wanted.name)
-        ),
-        None,
-    )
+    own = (wanted.client_id, wanted.name)
+    found = next((one for one in there.subscriptions if (one.client_id, one.name) == own), None)
     if found is None:
         return destinations.make_subscription(connection, there.id, new)
     living = consumers.living(connection, found.id, lives)

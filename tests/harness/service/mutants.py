@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from connectors.embedded import (
     waking,
 )
 from connectors.embedded.claiming import Claimed, Holder
+from connectors.embedded.database import SqliteTransaction
 from connectors.embedded.scan import Scan
 from connectors.embedded.sql import Sql
 from connectors.messaging.completions import Completions
@@ -546,8 +547,8 @@ def _(patches: Patches) -> None:
 )
 def _(patches: Patches) -> None:
     def append(original: Any) -> Any:
-        def mutated(connection: Connection, there: Any, readers: Any, fresh: Any, _: int) -> None:
-            original(connection, there, readers, fresh, time.time_ns() // 1_000_000)
+        def mutated(connection: Connection, there: Any, readers: Any, fresh: Any, _: int) -> Any:
+            return original(connection, there, readers, fresh, time.time_ns() // 1_000_000)
 
         return mutated
 
@@ -693,9 +694,9 @@ def _(patches: Patches) -> None:
     def transaction(_: Any) -> Any:
         @contextmanager
         def mutated(self: Any, *, synced: bool = True) -> Iterator[Connection]:
-            with self._turn:
-                begun = self.connection.begin()
-            with begun:
+            with ExitStack() as transaction:
+                with self._turn:
+                    transaction.enter_context(SqliteTransaction(self._raw, "BEGIN IMMEDIATE"))
                 yield self.connection
 
         return mutated

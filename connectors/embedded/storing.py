@@ -1,7 +1,7 @@
 """Puts messages into the tables: draws their numbers, stores content and deliveries, and counts them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,6 +13,11 @@ from connectors.embedded.destinations import Destination, Subscription
 from connectors.embedded.sql import DELAYED, READY, Sql
 from correlator.selector import Selector
 
+PORTION_BYTES = 64 * 1024 * 1024
+"""Most bytes of content that one statement of PostgreSQL stores; one message at least.
+
+The server takes less than 1 GB in one statement, and content takes more than twice its size there.
+"""
 _DRAW = Sql(
     "UPDATE broker_store SET last_number = last_number + :total RETURNING last_number, {now}, 0",
     # The transaction has an id before it draws numbers: whoever sees a number knows which transactions may still come
@@ -173,7 +178,8 @@ def append(
     if rows and connection.dialect.name == "sqlite":
         _add_sqlite(connection, there.id, rows)
     elif rows:
-        _add_postgres(connection, there.id, rows)
+        for portion in _portions(rows):
+            _add_postgres(connection, there.id, portion)
     stored = {row.number for row in rows}
     return [entry.message_id for _, number, entry in fresh if entry.traced and number in stored]
 
@@ -215,6 +221,17 @@ def _add_sqlite(connection: Connection, destination: int, rows: Sequence[_Row]) 
         ]
         _ADD_DELIVERY.run_all(connection, deliveries)
     tally.add(connection, destination, len(rows), sum([len(row.content) for row in rows]))
+
+
+def _portions(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
+    """Split the rows into portions of at most `PORTION_BYTES`, or of one row."""
+    first = size = 0
+    for at, row in enumerate(rows):
+        size += len(row.content)
+        if size > PORTION_BYTES and at > first:
+            yield rows[first:at]
+            first, size = at, len(row.content)
+    yield rows[first:]
 
 
 def _add_postgres(connection: Connection, destination: int, rows: Sequence[_Row]) -> None:

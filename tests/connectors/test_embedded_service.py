@@ -280,6 +280,28 @@ def test_the_tallies_of_destinations_that_are_used_by_turns_stay_small(broker, m
     assert broker.tally() == (80, 0)
 
 
+@pytest.mark.postgres
+def test_large_batches_are_stored_in_portions(postgres, monkeypatch):
+    """PostgreSQL takes less than 1 GB in one statement."""
+    broker = Broker(postgres())
+    broker.send("first")
+    portions = []
+    add = storing._add_postgres
+
+    def counted(connection, destination, rows):
+        portions.append(len(rows))
+        add(connection, destination, rows)
+
+    monkeypatch.setattr(storing, "_add_postgres", counted)
+    monkeypatch.setattr(storing, "PORTION_BYTES", 250)
+    sent = [letter * size for letter, size in zip("abcdef", (70, 70, 900, 70, 70, 70), strict=True)]
+    broker.send(*sent)
+    assert portions == [2, 1, 2, 1]
+    assert bodies(broker.plain().receive(9, 0.0)) == ["first", *sent]
+    assert broker.tally() == (7, 0)
+    broker.close()
+
+
 # --- topics ---
 
 

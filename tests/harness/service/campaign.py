@@ -1,4 +1,4 @@
-"""Many runs of the service, with processes that are killed."""
+"""Runs the message service many times, and kills its processes."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ MOST_VIOLATIONS = 3
 TOGETHER = (2, 3, 4)
 WAVES = (1, 2, 2, 3)
 LIVES = (3, 10)
-"""How many lives a wave has: at least, and at most."""
+"""The least and the largest number of processes that a wave starts."""
 PATIENCE_S = 90.0
 
 
@@ -44,12 +44,12 @@ class Stores(Protocol):
         ...
 
     def drop(self, store: str) -> None:
-        """Remove it."""
+        """Remove the broker."""
         ...
 
 
 class FileStores:
-    """SQLite files, copies of one, whose content is `content`."""
+    """Makes SQLite files that are copies of one file, whose bytes are `content`."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
@@ -62,11 +62,11 @@ class FileStores:
         return f"sqlite:///{path}"
 
     def drop(self, store: str) -> None:
-        """See `Stores`; the file goes with its directory."""
+        """See `Stores`. Does nothing: whoever deletes the directory of the run deletes the file."""
 
 
 class ServerStores:
-    """Databases of a PostgreSQL server, copies of one.
+    """Makes databases of a PostgreSQL server that are copies of one database.
 
     Args:
         server: the address of one of its databases, as a superuser.
@@ -103,7 +103,7 @@ class ServerStores:
             server.execute(statement)
 
     def _wait_until_unused(self, database: str) -> None:
-        """A session ends a moment after its process."""
+        """Wait until nobody is connected to a database: the server ends a session a moment after its process."""
         with psycopg.connect(self._url(self._server.database or ""), autocommit=True) as server:
             deadline = time.monotonic() + PATIENCE_S
             while server.execute("SELECT 1 FROM pg_stat_activity WHERE datname = %s", (database,)).fetchall():
@@ -112,7 +112,7 @@ class ServerStores:
 
 
 def _made_in_child(directory: Path) -> bytes:
-    """The content of a broker that a process of its own has made: this one must stay without threads."""
+    """The bytes of an empty broker. Another process makes it, because this process forks and must not have threads."""
     path = directory / "made"
     bury(fork(directory, lambda: files.write(path, [topology.template(directory)])))
     return path.read_bytes()
@@ -131,19 +131,19 @@ class ServiceFigures(msgspec.Struct):
 
     Attributes:
         runs: runs from an empty broker until it is empty again.
-        lives: processes.
-        kills: processes that died as planned or with the broker.
+        lives: processes that were started.
+        kills: processes that died as planned, or because the server was killed.
         by_kind: kills by kind.
-        by_role: kills by what the process did.
-        restarts: how often all processes were dead.
-        messages: messages that were sent, or were to be.
-        handed: how often a program was given a message.
-        again: how often a program was given a message that one had been given before.
+        by_role: kills by the role of the process.
+        restarts: how often all processes were dead, so that the broker started anew.
+        messages: messages that a program sent or tried to send.
+        handed: how often a program got a message.
+        again: how often a program got a message that it or another program had got before.
         prepared: prepared transactions that were resolved.
         without_fault: runs in which no process was killed.
         violations: runs that failed.
-        by_violation: what was violated, by run.
-        found: the failed runs.
+        by_violation: runs by the promise that they violate.
+        found: the runs that failed.
         seconds, cpu_seconds: what the campaign took.
     """
 
@@ -208,7 +208,7 @@ class Run:
         self._on_sqlite = store.startswith("sqlite")
 
     def run(self) -> list[Breach]:
-        """From an empty broker to an empty one; returns what was violated. Ends with the first rows that are wrong."""
+        """Run from an empty broker to an empty broker; returns the violated promises. Ends early if rows are wrong."""
         write = Journal(appending(self._directory / JOURNAL), 0)
         spared = self._rng.random() < 0.05
         waves = self._rng.choice(WAVES)
@@ -225,7 +225,7 @@ class Run:
                 self._figures.restarts += 1
         if not stays:
             self._drain()
-        self._end(lambda: tidy(self._store))  # perhaps the one that kept the broker open was killed after the end
+        self._end(lambda: tidy(self._store))  # the process that kept the broker open may have been killed after the end
         self._look(empty=True)
         self._judge()
         self._figures.without_fault += not self._kills
@@ -270,7 +270,7 @@ class Run:
         return Death(statement=rng.randint(1, rng.choice((15, 60, 150, 400))), after=rng.random() < 0.5)
 
     def _one_of(self, living: set[int], deadline: float) -> list[tuple[int, int]]:
-        """The processes that have ended, at least one; none if the time is over."""
+        """Wait for processes to end; returns those that have ended, or none if the time is over."""
         while time.monotonic() < deadline:
             found = [(process, status) for process in living if (status := _status(process)) is not None]
             if found:
@@ -293,7 +293,7 @@ class Run:
 
     @contextlib.contextmanager
     def _kept_open(self, *, killed: bool) -> Iterator[None]:
-        """Within the block a process has the broker open, so that the broker does not start anew."""
+        """Let a process keep the broker open during the block, so that the broker does not start anew."""
         ready, tells = os.pipe()
         until, ends = os.pipe()
         self._lives += 1
@@ -365,7 +365,7 @@ def _keeper(tells: int, until: int, others: tuple[int, ...]) -> Callable[[Worker
 
 
 def _status(process: int) -> int | None:
-    """How a process has ended; `None` if it lives."""
+    """The exit status of a process; `None` if it lives."""
     found, status = os.waitpid(process, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if found else None
 
@@ -378,7 +378,7 @@ def bury(process: int) -> int:
 def run_seed(
     seed: int, stores: Stores, figures: ServiceFigures, cast: roles.Cast = roles.ROLES, *, keeps: bool = True
 ) -> list[Breach]:
-    """One run; its directory stays if it fails, unless nothing is to be kept."""
+    """Do one run. If it fails, its directory stays, unless `keeps` is false."""
     directory = Path(tempfile.mkdtemp(prefix="correlator-service-"))
     store = stores.fresh(directory)
     found = Run(directory, store, seed, figures, cast).run()
@@ -395,7 +395,7 @@ def run_seed(
 
 
 def campaign(kills: int, *, seed: int, step: int, stores: Stores) -> ServiceFigures:
-    """Runs with seeds from `seed` on, until so many processes were killed or too many runs have failed."""
+    """Do runs with ascending seeds, until `kills` processes were killed or too many runs have failed."""
     figures = ServiceFigures()
     began, used = time.monotonic(), _cpu_s()
     with contextlib.suppress(KeyboardInterrupt):
@@ -408,6 +408,6 @@ def campaign(kills: int, *, seed: int, step: int, stores: Stores) -> ServiceFigu
 
 
 def _cpu_s() -> float:
-    """CPU time of this process and of those that it has buried."""
+    """The CPU time of this process and of its children that have ended."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system

@@ -1,4 +1,4 @@
-"""Empties the broker at the end of a run, as a program would: what comes out is what was there."""
+"""Empties the broker at the end of a run with the calls of a program, so that the judge knows what was there."""
 
 import random
 import threading
@@ -25,7 +25,10 @@ _LEFT = (
 
 
 def drain(directory: Path, store: str, life: int, names: Sequence[str]) -> None:
-    """End the prepared transactions with these names, then take everything out; noted as what the process with this number gets."""
+    """End the prepared transactions with these names, then receive all messages.
+
+    The journal notes the messages as received by the process with the number `life`.
+    """
     journal = Journal(appending(directory / JOURNAL), life)
     journal.add(Born(now(), life, "drain"))
     worker = Worker(store, life, journal, random.Random(), 0)
@@ -72,12 +75,12 @@ def _empty(worker: Worker, session: Session, place: str, open_: Callable[[], Con
             if time.monotonic() > deadline:
                 worker.journal.answer(worker.journal.ask("stuck", name=place))
                 break
-            threading.Event().wait(0.01)  # for what is delayed
+            threading.Event().wait(0.01)  # for delayed messages
     consumer.close()
 
 
 def _left(store: str, place: str) -> int:
-    """How many messages a place has."""
+    """The number of messages in a place."""
     name, _, subscription = place.partition("/")
     with topology.connection(store)._looking() as connection:
         statement = _LEFT.replace(":name", f"'{name}'").replace(":subscription", f"'{subscription}'")
@@ -85,7 +88,7 @@ def _left(store: str, place: str) -> int:
 
 
 def tidy(store: str) -> None:
-    """A round of the sweeper, which removes what the dead have left."""
+    """Run one round of the sweeper, which removes what dead processes have left behind."""
     link = open_link(store)
     try:
         Round(link, lambda _: False).run()

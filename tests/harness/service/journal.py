@@ -1,7 +1,7 @@
-"""The journal of a run: what processes asked of the broker, what it answered, and what they were given.
+"""The journal of a run: what processes asked of the broker, what it answered, and which messages they got.
 
-An event is one `write` to a file that is opened for appending. So what a process has written survives its death by a
-kill, and the events of all processes have one order.
+An event is one `write` to a file that is opened for appending. So the events of a process survive when it is killed,
+and the events of all processes have one order.
 """
 
 import itertools
@@ -19,7 +19,7 @@ Copy = tuple[str, str]
 
 
 class Sending(msgspec.Struct, frozen=True, array_like=True):
-    """A message that a program sends; `name` is its body. The times are 0 if it has none."""
+    """A message that a program sends; its body is `name`. A time is 0 if the message does not set it."""
 
     name: str
     destination: str
@@ -46,7 +46,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
 
 
 class Restarted(msgspec.Struct, frozen=True, array_like=True, tag="restarted"):
-    """Every process is dead, so whoever opens the broker next starts it."""
+    """All processes are dead: the next process that opens the broker starts it."""
 
     at: int
     life: int = 0
@@ -57,11 +57,11 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
 
     Attributes:
         op: its number within the process.
-        call: what it is.
+        call: the kind of the call.
         sends: the messages that it sends.
         settles: the messages that it acknowledges.
         name: of a transaction; the place of a purge; the name of a consumer.
-        commits: whether a prepared transaction is to be carried out.
+        commits: whether the call commits a prepared transaction, or rolls it back.
     """
 
     at: int
@@ -75,7 +75,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
 
 
 class Answered(msgspec.Struct, frozen=True, array_like=True, tag="answered"):
-    """A call has returned: `code` is that of its error, "" if it succeeded; `ids` are those of sent messages."""
+    """A call has returned: `code` is the code of its error, "" if it succeeded; `ids` are the ids of the sent messages."""
 
     at: int
     life: int
@@ -88,13 +88,13 @@ class Got(msgspec.Struct, frozen=True, array_like=True, tag="got"):
     """A session hands a message to the program; in mode AUTO it acknowledges the message right after this.
 
     Attributes:
-        op: the call of `receive` under way.
+        op: the number of the call of `receive` that is under way.
         mode: the mode of the session.
         place: where the message was.
-        name: of the message.
+        name: the name of the message.
         message_id, redelivered, count: its headers.
-        reason, origin: why it is dead, and where it was before.
-        dead_count: how often it had been delivered when it died.
+        reason, origin: of a dead message: why it is dead, and where it was before.
+        dead_count: of a dead message: how often it had been delivered.
     """
 
     at: int
@@ -118,20 +118,20 @@ _SIZE = 4
 
 
 def encoded(event: Event) -> bytes:
-    """An event as it is written."""
+    """Encode an event for the journal."""
     return _encoder.encode(event)
 
 
 def decoded(content: bytes) -> Event:
-    """The event of `encoded`."""
+    """Decode an event of the journal."""
     return _decoder.decode(content)
 
 
 class Journal:
-    """What one process writes. Its threads may share it.
+    """The events that one process writes. Its threads may share the object.
 
     Args:
-        write: keeps an encoded event for good before it returns.
+        write: stores an encoded event; a kill after its return cannot undo that.
         life: the number of the process.
     """
 
@@ -163,7 +163,7 @@ class Journal:
         self.add(Answered(now(), self.life, op, code, list(ids)))
 
     def do(self, op: int, call: Callable[[], object]) -> str:
-        """Make a call that has been noted, and note its answer; returns the code of its error, "" if it succeeds."""
+        """Make a call that `ask` has noted, and note its answer; returns the code of its error, "" if it succeeds."""
         try:
             result = call()
         except CorrelatorError as error:
@@ -174,18 +174,18 @@ class Journal:
 
 
 def now() -> int:
-    """Nanoseconds of a clock that all processes share."""
+    """The time in nanoseconds, by a clock that all processes share."""
     return time.monotonic_ns()
 
 
 def appending(path: Path) -> Callable[[bytes], object]:
-    """Writes events to the file of a run."""
+    """Writes encoded events to the journal file of a run."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     return lambda content: os.write(descriptor, len(content).to_bytes(_SIZE, "big") + content)
 
 
 def read(path: Path) -> list[Event]:
-    """All events of a file, in the order of their times."""
+    """All events of a journal file, in the order of their times."""
     return sorted(_events(path.read_bytes()), key=lambda event: event.at) if path.exists() else []
 
 

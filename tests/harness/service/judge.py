@@ -13,13 +13,13 @@ MOST_LAZY = 10
 SLACK_NS = 2_000_000
 """The times of the broker are whole milliseconds."""
 LATEST_NS = 2_000_000_000
-"""So long after its end a message may still reach the journal of a process that waits for its turn on the machine."""
+"""Nanoseconds within which a process may note a message after it has expired: the process may have to wait for a CPU."""
 _ALLOWED = {"E8108", "E7514", "E7515", "E7520", "E7570"}
-"""How calls may fail: no room, no place, a client id in use, a transaction that has ended, a target that is full."""
+"""Codes with which a call may fail: no room, no place, a client id in use, an ended transaction, a full target."""
 
 
 class Breach(NamedTuple):
-    """A promise of the broker, and what contradicts it."""
+    """A promise of the broker that a run has violated, and the proof."""
 
     id: str
     what: str
@@ -30,37 +30,37 @@ class Breach(NamedTuple):
 
 @dataclass(slots=True)
 class Call:
-    """A call with its answer, if it had one."""
+    """A call with its answer, if there was one."""
 
     asked: Asked
     answer: Answered | None = None
 
     @property
     def succeeded(self) -> bool:
-        """Whether it was answered without an error."""
+        """Whether the call has returned without an error."""
         return self.answer is not None and not self.answer.code
 
     @property
     def failed(self) -> bool:
-        """Whether it was answered with an error."""
+        """Whether the call has failed with an error."""
         return self.answer is not None and bool(self.answer.code)
 
 
 @dataclass(slots=True)
 class Sent:
-    """A message, and the call that stores it: of a transaction, its end."""
+    """A message, and the call that stores it; for a message of a transaction, this is the call that ends it."""
 
     sending: Sending
     call: Call
     stored: bool | None
-    """Whether it was stored; `None` if nobody knows."""
+    """Whether the message was stored; `None` if that is unknown."""
     at: int
-    """When the last call began that may have stored it."""
+    """When the last call began that may have stored the message."""
 
 
 @dataclass(slots=True)
 class Facts:
-    """The journal, sorted."""
+    """The events of a journal, sorted by what they are about."""
 
     calls: dict[tuple[int, int], Call] = field(default_factory=dict)
     gots: dict[Copy, list[Got]] = field(default_factory=lambda: defaultdict(list))
@@ -86,12 +86,12 @@ class Facts:
         return bool(self.gots.get(copy) or self.dead.get(copy))
 
     def copies(self, one: Sending) -> list[Copy]:
-        """Where a message surely comes."""
+        """The places in which a message surely arrives."""
         return [(_unified(place), one.name) for place in topology.places(one.destination, is_even=one.is_even)]
 
 
 def violations(events: Sequence[Event]) -> Iterator[Breach]:
-    """Every promise that a complete run breaks: one whose last process has emptied the broker."""
+    """All violations of a complete run, whose last process has emptied the broker."""
     facts = sorted_out(events)
     yield from _answers(facts)
     for copy, gots in facts.gots.items():
@@ -169,7 +169,7 @@ def _note_sends(facts: Facts, call: Call) -> None:
 
 
 def _unified(place: str) -> str:
-    """What is moved from one place to another counts as one place."""
+    """The place of a message; two places between which messages are moved count as one."""
     return topology.DEPOT if place == topology.ARCHIVE else place
 
 
@@ -206,7 +206,7 @@ def _handed(facts: Facts, copy: Copy, gots: list[Got]) -> Iterator[Breach]:
 
 
 def _again(facts: Facts, copy: Copy, first: Got, then: Got) -> Iterator[Breach]:
-    """Whether a message may have come again."""
+    """Check that a message, which a process had got before, was allowed to come again."""
     held = f"{copy}, which life {first.life} had got in mode {first.mode},"
     for call in facts.settles.get(copy, ()):
         if call.asked.life != first.life or not first.at < call.asked.at < then.at or call.failed:
@@ -234,13 +234,13 @@ def _again(facts: Facts, copy: Copy, first: Got, then: Got) -> Iterator[Breach]:
 
 
 def _listened_on(facts: Facts, first: Got, then: Got) -> bool:
-    """Whether a listener that had not failed with a message got another one, before the message came again."""
+    """Whether a listener got another message after this one, and so had handled this one without an error."""
     until = next((at for at in facts.listened[first.life] if first.at < at < then.at), None)
     return until is not None and not any(first.at < at < until for at in facts.returns[first.life])
 
 
 def _took_back(facts: Facts, copy: Copy, first: Got, then: Got) -> bool:
-    """Whether a transaction that failed gave the message back."""
+    """Whether a failed transaction gave the message back."""
     return any(call.failed and first.at < call.asked.at < then.at for call in facts.settles.get(copy, ()))
 
 
@@ -294,7 +294,7 @@ def _is_somewhere(facts: Facts, copy: Copy, sent: Sent) -> bool:
 
 
 def _settles_itself(facts: Facts, got: Got) -> bool:
-    """Whether the session may have acknowledged a message: one with which a listener did not fail."""
+    """Whether the session may have acknowledged a message: its listener handled it without an error."""
     if got.mode != "LISTENER":
         return got.mode in BY_ITSELF
     until = next((at for at in facts.listened[got.life] if at > got.at), facts.last[got.life] + 1)
@@ -332,7 +332,7 @@ def _commit(facts: Facts, call: Call) -> Iterator[Breach]:
 
 
 def _whole(facts: Facts, call: Call, since: int) -> Iterator[Breach]:
-    """Whether a transaction without an answer happened completely or not at all."""
+    """Check that a transaction without an answer happened completely or not at all."""
     what = f"the {call.asked.call} of life {call.asked.life}"
     seen = {copy: facts.observed(copy) for one in call.asked.sends for copy in facts.copies(one)}
     if len(set(seen.values())) > 1:
@@ -392,7 +392,7 @@ def _lazy(facts: Facts) -> Iterator[Breach]:
 
 
 def _active(facts: Facts) -> Iterator[Breach]:
-    """Whether a backup got nothing while a consumer lived that had come before it."""
+    """Check that a backup got nothing while an earlier consumer lived."""
     opened = {
         call.asked.life: call for call in facts.named("open") if call.asked.name == topology.ORDERED and call.succeeded
     }
@@ -422,7 +422,7 @@ def _order(facts: Facts) -> Iterator[Breach]:
 
 
 def _ascending(facts: Facts, gots: list[Got], where: str) -> Iterator[Breach]:
-    """Whether the messages of each process came in the order in which it sent them, within a priority."""
+    """Check that messages of one process with one priority came in the order in which it sent them."""
     last: dict[tuple[int, int, str], int] = {}
     for got in gots:
         sent = facts.sent.get(got.name)
@@ -447,7 +447,7 @@ def _by_priority(facts: Facts, place: str, gots: list[Got]) -> Iterator[Breach]:
 
 
 def _ids(facts: Facts) -> Iterator[Breach]:
-    """Whether each message has an id of its own, the one that `send` returned."""
+    """Check that each message has an id of its own, and that `send` returned this id."""
     names: dict[str, str] = {}
     told = {
         call.asked.sends[0].name: call.answer.ids[0]

@@ -1,4 +1,4 @@
-"""One process of a run: forked from one that has imported everything, it lives for milliseconds.
+"""One process of a run. It is forked from a process that has imported everything, and lives for milliseconds.
 
 It dies before or after a statement of SQL, before a call that changes a file, or when its time is over.
 """
@@ -30,18 +30,18 @@ from tests.harness.service.roles import Worker
 JOURNAL = "journal"
 LOG = "log"
 BROKEN = 70
-"""Exit status of a process that an error ended which no program may meet."""
+"""Exit status of a process that has met an error that no program may meet."""
 SHORT_S = 0.05
 
 
 class Death(msgspec.Struct, frozen=True):
-    """When a process dies; at most one of these is above 0.
+    """When a process dies. At most one of `statement`, `call` and `after_ms` is above 0.
 
     Attributes:
-        statement: before this statement, or after it, counted from 1; a commit counts, too.
-        after: whether it dies after the statement.
-        call: before this call that changes a file, counted from 1.
-        after_ms: after so many milliseconds.
+        statement: the number of the statement at which it dies, counted from 1; a commit counts as a statement.
+        after: whether it dies after the statement, or before it.
+        call: the number of the call that changes a file before which it dies, counted from 1.
+        after_ms: the milliseconds after which it dies.
     """
 
     statement: int = 0
@@ -51,12 +51,12 @@ class Death(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """How it is counted."""
+        """The kind of death, for the figures."""
         return "statement" if self.statement else "call" if self.call else "time"
 
 
 def shorten_waits() -> None:
-    """Let what only passes time take little of it."""
+    """Shorten all pauses and intervals of the service, so that runs are short."""
     source.LOOK_S = SHORT_S
     vars(source)["_REAP_S"] = 4 * SHORT_S
     sweeping.INTERVAL_S = 2 * SHORT_S
@@ -66,7 +66,7 @@ def shorten_waits() -> None:
 
 
 def warm_up() -> None:
-    """Compile all statements, so that no process has to."""
+    """Compile all statements in the parent, so that no forked process has to."""
     for one in [found for found in gc.get_objects() if isinstance(found, Sql)]:
         for dialect in ("sqlite", "postgresql"):
             one._compile(dialect)
@@ -152,4 +152,4 @@ def _count_statements(death: Death) -> None:
     commit = database.commit
     Sql._execute = counted_execute  # type: ignore[assignment,method-assign]
     database.commit = counted_commit
-    event.listen(Engine, "commit", lambda _: at(after=False))  # of PostgreSQL
+    event.listen(Engine, "commit", lambda _: at(after=False))  # with PostgreSQL

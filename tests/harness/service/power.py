@@ -1,8 +1,9 @@
-"""Losses of power: records the service on a SQLite file call by call, and judges what a loss can leave on the disk.
+"""Losses of power: records all calls of the service on a SQLite file, and judges what a loss can leave on the disk.
 
-Processes live one after another, some of them are killed, and what they ask and are told stands in the trace. From an
-image the tables are read as if a program took out what they hold; so the same judge decides. From some images a real
-program goes on, in what it takes for another start of the host.
+Processes run one after another, and some of them are killed. The trace also holds the journal of their calls and
+answers. An image is the content that the disk may have after a loss. Its tables are read as if a program received all
+messages in them, so the judge of the other campaigns decides. On some images a real program goes on, as after a new
+start of the host.
 """
 
 import os
@@ -52,16 +53,16 @@ DATABASE = "broker.db"
 IMAGES_OF_A_RUN = 1500
 RESTART_EVERY = 50
 RESTART_OF_LOST_CLAIMS = 10
-"""Of so many images that lack a claim, a program goes on from one."""
+"""A program goes on from one of so many images that lack a claim."""
 STEPS = 6
 KILLED_BEFORE = (20, 120)
-"""A killed process dies before a call that changes a file between these two."""
+"""A killed process dies before a call that changes a file; the number of the call lies between these two."""
 WAL_PAGES = 40
 MOST_TOLD = 5
 _DRAIN = 10_000
-"""The number of the process that seems to take everything out of an image."""
+"""The number, in the journal, of a process that takes all messages out of an image."""
 _LOST_BY_POWER = {"COUNT"}
-"""A claim need not be on the disk, so a delivery may not count."""
+"""Violations that are allowed: a claim need not be on the disk, so a delivery may not count."""
 _DELIVERIES = (
     "SELECT n.name, s.name, d.state, d.deliveries, d.number, c.message_id, c.content FROM broker_delivery d"
     " JOIN broker_content c ON c.number = d.number JOIN broker_subscription s ON s.id = d.subscription"
@@ -82,14 +83,14 @@ class PowerFigures(msgspec.Struct):
     """The figures of a campaign.
 
     Attributes:
-        images: images that were judged.
+        images: images that the judge has judged.
         bad: images that contradict what programs were told.
-        no_effect: images that hold everything that processes saw.
-        without_claim: images in which a message looks as if nobody had got it, and somebody had.
-        restarts: images from which a program went on.
-        runs: recorded runs.
+        no_effect: images that hold everything that the processes had seen.
+        without_claim: images in which a delivered message looks as if nobody had got it.
+        restarts: images on which a real program went on.
+        runs: runs that were recorded.
         kinds: images by kind.
-        by_violation: bad images by what they violate.
+        by_violation: bad images by the promise that they violate.
         told: some of the violations.
         seconds, cpu_seconds: what the campaign took.
     """
@@ -137,7 +138,7 @@ LIVES = 10
 
 
 def record(directory: Path, trace: Path, seed: int) -> None:
-    """Record the run of a seed, which begins with the file that is in the directory."""
+    """Record the run of a seed, on the broker file in this directory."""
     rng = random.Random(f"service power {seed}")
     for life in range(1, LIVES + 1):
         role = roles.feed if life == 1 else rng.choices(list(CAST), list(CAST.values()))[0]
@@ -156,7 +157,7 @@ def _live(directory: Path, trace: Path, seed: int, life: int, role: roles.Role, 
 
 
 def power(images: int, *, seed: int, most_bad: int = MOST_TOLD) -> PowerFigures:
-    """Judge so many images, or until so many are bad."""
+    """Judge so many images; end earlier when too many are bad."""
     figures = PowerFigures()
     began, used = time.monotonic(), os.times()
     content = FileStores().content
@@ -178,7 +179,7 @@ class _Campaign:
             place.mkdir(mode=0o700)
 
     def run(self, seed: int, content: bytes, until: int, most_bad: int) -> None:
-        """Record a run, and pass over its trace until so many images are judged."""
+        """Record a run, and pass over its trace until enough images are judged."""
         directory, trace = self._directory / "run", self._directory / "trace"
         directory.mkdir(mode=0o700)
         files.write(directory / DATABASE, [content])
@@ -213,7 +214,7 @@ class _Campaign:
                 figures.told.append(f"{where}, {image.kind}: " + "; ".join(map(str, found[:3])))
 
     def _restart(self, image: dict[str, bytearray], events: Sequence[Event]) -> list[Breach]:
-        """Let a program go on from an image, after another start of the host."""
+        """Let a program go on from an image, as after a new start of the host."""
         shutil.rmtree(self._opened)
         self._opened.mkdir(mode=0o700)
         store = f"sqlite:///{put(self._opened, image) / DATABASE}"
@@ -239,16 +240,16 @@ def _note_another_boot(self: link.SqliteLink) -> None:
 
 
 def now_of(events: Sequence[Event]) -> int:
-    """The time right after the last event."""
+    """A time just after the last event."""
     return max((event.at for event in events), default=0) + 1
 
 
 def _moments(
     records: Sequence[CallRecord], content: bytes, seed: int, number: int
 ) -> Iterator[tuple[str, Image, list[Event]]]:
-    """One pass over a trace: an image of each moment at which something can be missing, and the events before it.
+    """Pass over a trace once: yields an image of each moment at which a loss can leave something out, and the events before.
 
-    The first pass shows whole images.
+    The first pass yields images that lack nothing.
     """
     disk, events = Disk({DATABASE: content}), list[Event]()
     for at, one in enumerate(records, 1):
@@ -263,7 +264,7 @@ def _moments(
 
 
 def _seen(image: Path, events: Sequence[Event]) -> tuple[list[Breach], bool]:
-    """What the tables of an image contradict, and whether a claim is lost in it."""
+    """The violations of an image, and whether it lacks a claim."""
     try:
         with tables(f"sqlite:///{image / DATABASE}") as rows:
             found = [Breach("ROWS", what) for what in rows.contradictions()]
@@ -276,7 +277,7 @@ def _seen(image: Path, events: Sequence[Event]) -> tuple[list[Breach], bool]:
 
 
 def _taken_out(rows: Tables, events: Sequence[Event]) -> Iterator[Event]:
-    """The events of a program that resolves all transactions of an image, and takes out all that it holds."""
+    """The events of a program that resolves all prepared transactions of an image, and receives all of its messages."""
     at = now_of(events)
     yield Born(at, _DRAIN, "drain")
     there = {name for (name,) in rows.rows("SELECT name FROM broker_tx")}
@@ -297,12 +298,12 @@ def _taken_out(rows: Tables, events: Sequence[Event]) -> Iterator[Event]:
 
 
 def _place(row: Sequence[Any]) -> str:
-    """Where a row of `_DELIVERIES` is."""
+    """The place of a row of `_DELIVERIES`."""
     return topology.place_of(row[0], row[1]) if row[1] else str(row[0])
 
 
 def _lacks_a_claim(rows: Tables, events: Sequence[Event]) -> bool:
-    """Whether a message looks as if nobody had got it, and somebody had."""
+    """Whether a delivered message looks as if nobody had got it."""
     fresh = {(_place(row), roles.name_of(read_message(row[6]))) for row in rows.rows(_DELIVERIES) if row[2:4] == (0, 0)}
     return any((one.place, one.name) in fresh for one in events if isinstance(one, Got))
 

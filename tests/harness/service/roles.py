@@ -1,4 +1,4 @@
-"""What the processes of a run do, by the calls that programs use."""
+"""The roles of the processes of a run: they use the broker with the calls of a program."""
 
 import itertools
 import os
@@ -31,14 +31,14 @@ READING = (Mode.AUTO, Mode.CLIENT, Mode.CLIENT_CUMULATIVE, Mode.CLIENT_INDIVIDUA
 
 
 class Worker:
-    """What one process uses.
+    """The means of one process.
 
     Args:
         store: the address of the broker.
         life: the number of the process.
-        journal: where it writes what happens.
-        rng: decides what it does.
-        steps: how many steps it takes.
+        journal: takes the events of the process.
+        rng: makes all random decisions.
+        steps: how many steps of its role it does.
     """
 
     def __init__(self, store: str, life: int, journal: Journal, rng: random.Random, steps: int) -> None:
@@ -53,7 +53,7 @@ class Worker:
         self._sent = 0
 
     def factory(self, client_id: str | None = None) -> ConnectionFactory:
-        """A factory whose sessions wait for room for a moment only."""
+        """A factory whose sessions wait for room only for a moment."""
         options = {"store": self.store, "ack_timeout_ms": topology.FLOW_TIMEOUT_MS}
         return ConnectionFactory(EmbeddedConnection, options, client_id=client_id, flow_limit=FLOW)
 
@@ -62,12 +62,12 @@ class Worker:
         return self.factory(client_id).create_connection()
 
     def new_name(self) -> str:
-        """A name that no other message and no other transaction has."""
+        """A new name, which no other message and no other transaction has."""
         self._named += 1
         return f"{self.life}.{self._named}"
 
     def sending(self, destination: str, *, plain: bool = False) -> Sending:
-        """A message to a destination, with drawn headers; `plain` ones are persistent, and have no times."""
+        """A message to a destination with random headers; with `plain` it is persistent and has no times."""
         rng = self.rng
         lives_ms = delay_ms = 0
         if destination == topology.TIMED:
@@ -79,11 +79,11 @@ class Worker:
         return Sending(self.new_name(), destination, persistent, priority, lives_ms, delay_ms, self._sent % 2 == 0)
 
     def send(self, producer: Producer, one: Sending) -> str:
-        """Send a message with the headers that were drawn."""
+        """Send a message with its random headers."""
         return producer.send(_message(one), **_headers(one))
 
     def sent(self, producer: Producer, one: Sending) -> None:
-        """As `send`; noted."""
+        """As `send`, with events in the journal."""
         self.journal.do(self.journal.ask("send", [one]), lambda: self.send(producer, one))
 
     def watch(self) -> None:
@@ -97,7 +97,7 @@ class Worker:
         Holdings.hand = noted  # type: ignore[method-assign]
 
     def got(self, message: Message, mode: str) -> None:
-        """Note that a message is handed over."""
+        """Note that a session hands a message over."""
         headers, properties = message.headers, message.properties
         assert headers is not None
         subscription = str(properties.get(f"{DMQ}subscription", ""))
@@ -120,7 +120,7 @@ class Worker:
         )
 
     def receive(self, consumer: Consumer, place: str, wait_s: float) -> Message | None:
-        """Receive a message; noted."""
+        """Receive a message, and note the call."""
         self.place, self.op = place, self.journal.ask("receive", name=place)
         try:
             message = consumer.receive(wait_s)
@@ -131,7 +131,7 @@ class Worker:
         return message
 
     def opened(self, open_: Callable[[], Consumer], place: str, codes: Sequence[str]) -> Consumer | None:
-        """Make a consumer; `None` if it is refused with one of these codes. Noted."""
+        """Make a consumer, and note the call; `None` if the broker refuses it with one of these codes."""
         op = self.journal.ask("open", name=place)
         try:
             consumer = open_()
@@ -144,7 +144,7 @@ class Worker:
         return consumer
 
     def give_back(self, session: Session, *, closes: bool) -> None:
-        """Recover or roll back, or close the session; noted."""
+        """Recover, roll back, or close the session, and note the call."""
         op = self.journal.ask("return", name="close" if closes else "")
         if closes:
             session.close()
@@ -156,12 +156,12 @@ class Worker:
 
 
 def name_of(message: Message) -> str:
-    """The name of a message."""
+    """The name of a received message."""
     return message.body.decode()
 
 
 def commits(transaction: str) -> bool:
-    """Whether a prepared transaction is to be carried out, whoever resolves it."""
+    """Whether a prepared transaction shall be committed; its name decides, so that all who resolve it agree."""
     return zlib.crc32(transaction.encode()) % 2 == 0
 
 
@@ -182,13 +182,13 @@ def _headers(one: Sending) -> dict[str, Any]:
 
 
 def send(worker: Worker) -> None:
-    """Send one by one, and without waiting, to queues without and with limits and to a topic."""
+    """Send with and without waiting for the broker, to queues with and without limits and to a topic."""
     targets = [topology.PLAIN, topology.DEPOT, topology.WASTE, topology.TIMED, topology.NEWS, *topology.LIMITED]
     send_to(worker, targets)
 
 
 def feed(worker: Worker) -> None:
-    """Send what transactions take."""
+    """Send to the queue from which transactions take messages."""
     send_to(worker, [topology.IN, topology.PREPARED_IN], plain=True)
 
 
@@ -198,12 +198,12 @@ def send_plainly(worker: Worker) -> None:
 
 
 def send_in_order(worker: Worker) -> None:
-    """Send to the queue with an active and backup consumers."""
+    """Send to the queue that has one active consumer and backups."""
     send_to(worker, [topology.ORDERED], plain=True)
 
 
 def send_to(worker: Worker, targets: Sequence[str], *, plain: bool = False) -> None:
-    """Send one by one, and without waiting, to one or the other of these destinations."""
+    """Send with and without waiting for the broker, to random ones of these destinations."""
     with worker.connect() as connection:
         session = connection.create_session()
         producers: dict[str, Producer] = {}
@@ -251,7 +251,7 @@ def send_in_transactions(worker: Worker) -> None:
 
 
 def consume(worker: Worker) -> None:
-    """Receive from a queue, in a mode that is drawn."""
+    """Receive from a random queue in a random mode."""
     queues = (topology.PLAIN, topology.PLAIN, topology.OUT, topology.DEPOT, topology.WASTE, topology.TIMED)
     place = worker.rng.choice((*queues, *topology.LIMITED, topology.PREPARED_OUT))
     with worker.connect() as connection:
@@ -266,7 +266,7 @@ def consume_lazily(worker: Worker) -> None:
 
 
 def listen(worker: Worker) -> None:
-    """Let a listener have the messages of a queue; it fails now and then, and gets its message again."""
+    """Let a listener handle the messages of a queue. It sometimes fails, and gets the message again."""
     place = worker.rng.choice((topology.PLAIN, topology.OUT, topology.DEPOT))
     enough = threading.Event()
     left = itertools.count(worker.steps, -1)
@@ -291,7 +291,7 @@ def listen(worker: Worker) -> None:
 
 
 class Tired(Exception):
-    """A listener fails."""
+    """The error of a listener."""
 
 
 def consume_in_order(worker: Worker) -> None:
@@ -393,7 +393,7 @@ def _acknowledge(worker: Worker, session: Session, mode: Mode, held: list[tuple[
 
 
 def take_and_send(worker: Worker) -> None:
-    """Take from one queue and send to another one, and to the topic, in transactions."""
+    """Move messages from a queue to another queue and to the topic, in transactions."""
     with worker.connect() as connection:
         session = connection.create_session(Mode.TRANSACTED)
         consumer = worker.opened(lambda: session.create_consumer(topology.IN), topology.IN, ())
@@ -441,7 +441,7 @@ def prepare(worker: Worker) -> None:
 
 
 def resolve(worker: Worker) -> None:
-    """Resolve what other lives have prepared."""
+    """Resolve transactions that other processes have prepared."""
     with worker.connect() as connection:
         session = connection.create_session()
         for _ in range(worker.steps):
@@ -451,7 +451,7 @@ def resolve(worker: Worker) -> None:
 
 
 def resolved(worker: Worker, session: Session, name: str) -> str:
-    """End a prepared transaction as its name says; noted."""
+    """End a prepared transaction as its name says, and note it in the journal."""
     op = worker.journal.ask("resolve", name=name, commits=commits(name))
     return worker.journal.do(op, lambda: session.resolve(name, commit=commits(name)))
 
@@ -476,7 +476,7 @@ def administer(worker: Worker) -> None:
 
 
 def use_temporaries(worker: Worker) -> None:
-    """Make temporary destinations, and talk to oneself over them."""
+    """Make temporary destinations, and exchange messages with itself over them."""
     with worker.connect() as connection:
         session = connection.create_session()
         for _ in range(max(2, worker.steps // 3)):
@@ -523,4 +523,4 @@ ROLES: Cast = {
     administer: 2,
     use_temporaries: 1,
 }
-"""What processes do, and how often."""
+"""The roles, and how often processes have them."""

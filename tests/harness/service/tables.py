@@ -1,4 +1,4 @@
-"""Looks at the rows of a broker: whether they agree with each other, and what is left."""
+"""Checks the rows of a broker: whether they agree with each other, and whether anything is left at the end."""
 
 import contextlib
 import sqlite3
@@ -63,11 +63,11 @@ _LIMITS = (
 
 
 class Tables:
-    """The rows of one moment.
+    """The rows of a broker at one moment.
 
     Args:
         execute: runs a query, all within one transaction.
-        on_sqlite: whether it is a file.
+        on_sqlite: whether the database is a SQLite file.
     """
 
     def __init__(self, execute: Any, *, on_sqlite: bool) -> None:
@@ -79,11 +79,11 @@ class Tables:
         return list(self._execute(query).fetchall())
 
     def one(self, query: str) -> int:
-        """The only number of a query."""
+        """The number that a query returns in its only row."""
         return int(self.rows(query)[0][0])
 
     def contradictions(self) -> Iterator[str]:
-        """What does not agree with each other."""
+        """Descriptions of rows that do not agree with each other."""
         for what, query in _CONTRADICTIONS.items():
             if "last_number" in query and not self._on_sqlite:
                 continue
@@ -93,7 +93,7 @@ class Tables:
             yield f"{name} has {count} messages, more than its limit of {topology.LIMIT}"
 
     def left(self) -> Iterator[str]:
-        """What should have gone with its owner."""
+        """Descriptions of rows that should have gone with their owner."""
         for what, query in _LEFT.items():
             if self.one(query):
                 yield f"{what}: {self.one(query)}"

@@ -1,4 +1,4 @@
-"""The destinations of a run, and the broker that has them."""
+"""The destinations of a run, and how a broker with them is made."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ LIMITED = {
 }
 EVICTING = {"queue:oldest": "OLDEST", "queue:low": "LOW_PRIORITY"}
 MOST_DELIVERIES = 4
-"""Of `PLAIN`."""
+"""The property `max_num_deliveries` of the queue `PLAIN`."""
 QUEUES = (PLAIN, ORDERED, IN, OUT, PREPARED_IN, PREPARED_OUT, DEPOT, ARCHIVE, WASTE, TIMED, *LIMITED)
 CLIENT_ID = "desk"
 FLOW_TIMEOUT_MS = 60
@@ -45,12 +45,12 @@ DURABLES = (
 
 
 def place_of(topic: str, subscription: str) -> str:
-    """Where a subscription has its messages."""
+    """The place that holds the messages of a subscription."""
     return f"{topic}/{subscription}"
 
 
 def places(destination: str, *, is_even: bool) -> list[str]:
-    """Where a message to a destination surely comes."""
+    """The places in which a message to a destination surely arrives."""
     if destination != NEWS:
         return [destination]
     return [place_of(NEWS, one.name) for one in DURABLES if one.selector is None or is_even]
@@ -82,7 +82,7 @@ def make(store: str) -> None:
 
 
 def template(directory: Path) -> bytes:
-    """The content of a SQLite file with this broker."""
+    """The bytes of a SQLite file with this broker."""
     path = directory / "template.db"
     make(f"sqlite:///{path}")
     return path.read_bytes()

@@ -27,15 +27,15 @@ class Access:
     Args:
         store: the broker's database.
         shared: whether several sources and sinks use it, so that `leave` keeps the link open.
-        client: registers the client that it belongs to before a link opens, if that is necessary; returns the id of the
-            client's row. By default it belongs to none. The client lives as long as this link does, or longer.
-        auto_create: whether its use of a destination that does not exist makes it.
+        client: called before a link opens. It registers the client of this object if that is necessary, and returns the
+            id of the client's row, or 0 if there is no client. The client lives at least as long as the link.
+        auto_create: whether the use of a destination that does not exist makes the destination.
 
     Attributes:
         is_sqlite: whether the database is a file.
         waits: whether senders may wait for room.
-        bell: wakes the thread that waits for room, or in the session for messages.
-        bells: wake consumers of this and other processes.
+        bell: the name of the bell that wakes the thread of a session that waits for room or for messages.
+        bells: wakes consumers of this process and of other processes.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Access:
             yield connection
 
     def write(self, where: str, link: DatabaseLink | None, do: Callable[[Connection], T], *, synced: bool = True) -> T:
-        """Run `do` in a writing transaction on the link, perhaps with the writes of other threads. Raises likewise."""
+        """Run `do` in a writing transaction, perhaps together with writes of other threads. Raises as `transaction`."""
         with self._exclusively(where, link) as own:
             return own.write(do, synced=synced)
 

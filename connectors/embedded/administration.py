@@ -1,4 +1,4 @@
-"""Makes destinations with properties, and changes their properties."""
+"""Creates destinations with properties, and changes the properties."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -58,6 +58,6 @@ def update(where: str, access: Access, name: str, given: Mapping[str, Any]) -> N
 
 
 def reserved(name: str) -> UsageError:
-    """The error of a name that belongs to the broker."""
+    """The error for a name that belongs to the broker."""
     allowed = "Names that begin with mq. belong to the broker"
     return UsageError("E7522", name, "this destination is not made, deleted or changed so", allowed, "Use another name")

@@ -1,6 +1,6 @@
 """What an administrator can do with the embedded broker; see `correlator.connector.Administration`.
 
-Large changes go in slices, each in a transaction of its own, so that others have their turn to write in between.
+Large changes are made in slices. Each slice is a transaction, so that others can write between two slices.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ class EmbeddedAdministration:
     Args:
         where: the connection, for messages.
         store: the broker's database.
-        looking: opens the database for reading.
+        looking: opens the database for reading; a context manager.
         attach: makes a client that does not wait for room.
     """
 
@@ -169,7 +169,7 @@ class EmbeddedAdministration:
     # --- removing and moving ---
 
     def delete(self, place: Place, *, force: bool) -> int:
-        """See `Administration`. The messages go in slices after the destination, or the subscription, is gone."""
+        """See `Administration`. Deletes the messages in slices, after the destination or the subscription."""
         name = place.destination
         if name == DEAD_MESSAGES:
             raise UsageError("E7566", name, "the queue of dead messages is always there", "", "To empty it: dmq purge")
@@ -299,7 +299,7 @@ class EmbeddedAdministration:
 
 
 def _way_back(message: Message) -> Route | None:
-    """Where a dead message came from, and what it was there."""
+    """The destination that a dead message came from, and the content that it had there."""
     destination = message.properties.get(f"{dead.PREFIX}destination")
     if not isinstance(destination, str) or parse_destination(destination) is None or destination == DEAD_MESSAGES:
         return None

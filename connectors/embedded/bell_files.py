@@ -1,11 +1,11 @@
 """Wakes the consumers of other processes by touching files beside a SQLite database: `FILE.bells/NUMBER`.
 
-A bell rings when its modification time changes. Whoever touches a file leaves a number of its own process as the access
-time, so that a process can ignore its own rings. A consumer makes the file before it listens. So if there is no file,
-nobody listens.
+A bell rings when the modification time of its file changes. A process that touches a file sets the access time to a
+number of its own, so that it can ignore its own rings. A consumer makes the file before it listens. So nobody listens
+if there is no file.
 
-The files are touched after the commit. An event of the write-ahead log would come too early: SQLite writes and syncs
-the log before the commit becomes visible.
+The files are touched after the commit. Watching the write-ahead log instead would wake consumers too early: SQLite
+writes and syncs the log before the commit becomes visible.
 """
 
 import errno
@@ -47,7 +47,7 @@ class BellFiles:
         return FileListener(self)
 
     def poller(self) -> "FilePoller":
-        """Look at the files again and again."""
+        """Listen by polling the times of the files."""
         return FilePoller(self)
 
     def path(self, bell: int) -> str:
@@ -140,7 +140,7 @@ class FilePoller:
         self._stamps: dict[int, tuple[int, ...]] = {}
 
     def fileno(self) -> int:
-        """There is no descriptor."""
+        """Return -1: there is no descriptor."""
         return -1
 
     def listen(self, bells: set[int]) -> None:

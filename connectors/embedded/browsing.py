@@ -33,13 +33,13 @@ _NEXT = Sql(
 
 
 def browse(looking: Callable[[], AbstractContextManager[Connection]], name: str, limit: int) -> Sequence[Message]:
-    """Copies of the oldest messages of a queue, held ones included.
+    """Copies of the messages that come first in a queue, including those that consumers hold.
 
     With SQLite it rests after each page for as long as that took. The write-ahead log begins anew only when nobody
     reads it: without rests it would grow for as long as somebody browses a deep queue.
 
     Args:
-        looking: makes a transaction for each page.
+        looking: opens a transaction; called for each page.
         name: the queue.
         limit: largest number of messages.
 
@@ -64,7 +64,7 @@ def browse(looking: Callable[[], AbstractContextManager[Connection]], name: str,
 
 
 class Browser:
-    """Walks through the messages that are in a queue when it begins, in the order of claims, held ones included.
+    """Reads the messages that are in a queue at the beginning, in the order of claims, including held messages.
 
     Args:
         connection: in a transaction.

@@ -1,10 +1,10 @@
 """Gives ready messages to a consumer, in the order of priority and number.
 
-A claim need not wait for the disk: if a power failure undoes it, the message is only ready again. A suspect, whose
-consumer died while it held the message, is different for sessions. It is claimed alone, and counted in the same commit,
-which waits for the disk. So the count of a message that kills its consumers rises each time, and that of its neighbours
-does not. Receivers of engines take suspects like all other messages: engines find out by themselves which message ends
-their process.
+A claim need not wait for the disk: if a power failure undoes it, the message is only ready again. A message is a
+suspect if its consumer died while it held the message. A session claims a suspect alone, and counts the delivery in the
+same commit, which waits for the disk. So the count of a message that kills its consumers rises each time, and the
+counts of its neighbours do not. Receivers of engines take suspects like all other messages: engines find out by
+themselves which message ends their process.
 """
 
 import math
@@ -68,19 +68,19 @@ _NEXT_DUE = Sql(
     " AND due > {now} - :elapsed ORDER BY due LIMIT 1"
 )
 EXPIRED = "EXPIRED"
-"""Why a message ends whose time to live is over."""
+"""The reason of the end of a message whose time to live is over."""
 
 
 class Holder(NamedTuple):
     """A registered consumer.
 
     Attributes:
-        destination, subscription, consumer: ids of their rows.
+        destination, subscription, consumer: the ids of the rows.
         is_queue: whether each message of the destination has one subscription only.
         suspect_through: ready messages up to this number may have been delivered before.
-        suspects_alone: whether suspects are claimed one by one, and counted then.
-        max_active: most consumers of the queue that get messages; -1 for no limit.
-        lets_wait: whether senders may wait for room. If that has changed since, they notice a second later.
+        suspects_alone: whether suspects are claimed one by one, and their deliveries are counted at the claim.
+        max_active: largest number of consumers of the queue that get messages; -1 for no limit.
+        lets_wait: whether senders may wait for room. If this is out of date, senders notice room a second later.
     """
 
     destination: int
@@ -107,8 +107,8 @@ class Claimed(NamedTuple):
         stored: the message.
         suspect: whether the claim has counted it already.
         rank: 9 less its priority.
-        ends: why it must not be handed over, as `dead` says it; "" otherwise.
-        at: the time of the database at the claim.
+        ends: the reason (see `dead`) why it must not be handed over; "" if it may.
+        at: the time of the claim, by the clock of the database.
     """
 
     stored: Stored
@@ -168,7 +168,7 @@ def claim(connection: Connection, holder: Holder, bounds: Bounds, *, suspects: b
 def claim_chosen(
     connection: Connection, holder: Holder, numbers: Sequence[int], *, suspects: bool
 ) -> Sequence[Claimed]:
-    """Give those of the messages to the consumer that are still ready, and of the kind that `claim` takes."""
+    """Give the messages with these numbers to the consumer, if they are still ready and `claim` would take them."""
     place = {"destination": holder.destination, "subscription": holder.subscription}
     values = {**place, "consumer": holder.consumer, "numbers": list(numbers)}
     if connection.dialect.name != "sqlite":

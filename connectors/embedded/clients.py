@@ -51,7 +51,7 @@ def is_there(connection: Connection, client: int) -> bool:
 
 
 def join(connection: Connection, client: int, where: str, lives: Lives) -> None:
-    """Let a client live as long as this link, too. Raises `ConnectionLost` E7003 if it is not registered."""
+    """Keep a client alive as long as this link is open. Raises `ConnectionLost` E7003 if it is not registered."""
     lives.live(name_of(client), together=True)
     if not is_there(connection, client):
         raise ConnectionLost("E7003", where, "the server has ended the session in which its client id was registered")
@@ -73,7 +73,7 @@ def make_temporary(connection: Connection, client: int, kind: str) -> str:
 
 
 def remove(connection: Connection, client: int) -> Sequence[str]:
-    """Remove a client with its producers and temporary destinations, and whoever consumes from these.
+    """Remove a client with its producers, its temporary destinations, and the consumers of these destinations.
 
     Called under the lock of the registry. Returns the names of the destinations.
     """
@@ -97,7 +97,7 @@ def finds_dead(connection: Connection, lives: Lives) -> bool:
 
 
 def reap(connection: Connection, lives: Lives) -> None:
-    """Remove the clients whose process is gone. Called under that lock."""
+    """Remove the clients whose process is gone. Called under the lock of the registry."""
     for (client,) in _ALL.rows(connection):
         if lives.is_dead(name_of(client)):
             remove(connection, client)

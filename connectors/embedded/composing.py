@@ -20,7 +20,7 @@ _HIGHEST_PRIORITY, _DEFAULT_PRIORITY = 9, 4
 
 @lru_cache(maxsize=256)
 def is_destination(text: str) -> bool:
-    """Whether a message may name it as its destination."""
+    """Whether a message may have this text as its destination."""
     return parse_destination(text) is not None
 
 
@@ -29,11 +29,11 @@ _NO_HEADERS = Headers()
 
 
 class Composer:
-    """Composes the messages of one life of a sink. Message ids hold a random part, so no other life has the same.
+    """Composes the messages of one sink. Message ids contain a random part, so no other sink makes the same ids.
 
     Args:
         where: the sender, for messages.
-        lasting: whether the next life of the sender uses the same source.
+        lasting: whether the sender uses the same source after a restart.
         passing: whether a message that says that it is not persistent ends with the broker.
     """
 

@@ -33,7 +33,7 @@ NOTICES_LOST_SESSION_WITHIN_S = 35.0
 
 
 class EmbeddedConnection:
-    """An embedded broker. Option `store`: its database, a `sqlite:///PATH` or `postgresql://` URL.
+    """A connection to an embedded broker. Option `store`: its database, a `sqlite:///PATH` or `postgresql://` URL.
 
     A relative path is below the working directory. The broker makes a missing file, its directory and the tables, but
     not the directories above that one.
@@ -91,7 +91,7 @@ class EmbeddedConnection:
         return EmbeddedClient(f"connections.{self._name}", self._store, None, self.features, _HARDLY_S)
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """Copies of the oldest messages of a queue, held ones included. Changes nothing.
+        """Copies of the messages that come first in a queue, including held messages. Changes nothing.
 
         Raises `UsageError` E2110 if the destination is not a queue, `ConnectionLost` if the database cannot be read.
         """

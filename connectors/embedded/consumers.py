@@ -1,4 +1,4 @@
-"""Consumers: their registration, and the one place where dead ones are struck off."""
+"""Consumers: their registration, and the one place where dead consumers are removed."""
 
 import os
 import socket
@@ -42,7 +42,7 @@ _ENDED = Sql(
 
 
 class Lives(Protocol):
-    """Knows who lives; see `link.DatabaseLink`."""
+    """Knows which consumers and clients live; see `link.DatabaseLink`."""
 
     boot: str
 
@@ -56,10 +56,10 @@ class Lives(Protocol):
 
 
 class Consumer(NamedTuple):
-    """A registered consumer, and the process that it is in.
+    """A registered consumer, and its process.
 
     Attributes:
-        cancelled: 1 if it takes no more messages, and is registered only for those that it holds.
+        cancelled: 1 if it takes no more messages, and is registered only for the messages that it holds.
     """
 
     id: int
@@ -73,7 +73,7 @@ class Consumer(NamedTuple):
 
 
 def register(connection: Connection, subscription: int, client: int, boot: str) -> int:
-    """Register a consumer; returns its id, which is never used again. Registered later means a higher id."""
+    """Register a consumer; returns its id. Ids ascend, and none is used again."""
     here = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot}
     return int(_REGISTER.one(connection, subscription=subscription, client=client, **here))
 
@@ -84,9 +84,9 @@ def of_subscription(connection: Connection, subscription: int) -> Sequence[Consu
 
 
 def living(connection: Connection, subscription: int, lives: Lives) -> Sequence[Consumer]:
-    """The consumers of a subscription that live. Strikes off the dead ones.
+    """The living consumers of a subscription. Strikes off the dead consumers.
 
-    Cancelled ones are among them: they have duties, but leave their place to others.
+    Cancelled consumers are included: they still hold messages, but another consumer may take their place.
     """
     found = []
     for consumer in of_subscription(connection, subscription):
@@ -98,23 +98,24 @@ def living(connection: Connection, subscription: int, lives: Lives) -> Sequence[
 
 
 def is_active(connection: Connection, subscription: int, consumer: int, most: int) -> bool:
-    """Whether a consumer is among the first `most` ones; it stays so until its end.
+    """Whether a consumer is among the first `most` consumers; if so, this stays true until its end.
 
-    A dead consumer counts until it is struck off. So a backup gets nothing before the messages of the dead one, which
-    are ready when its row is gone.
+    A dead consumer counts until it is struck off, which makes its messages ready again. So a backup gets these messages
+    before all others.
     """
     return bool(_EARLIER.one(connection, subscription=subscription, consumer=consumer) < most)
 
 
 def cancel(connection: Connection, consumer: int) -> None:
-    """Let another consumer have the place of this one, which goes on holding what it holds."""
+    """Let another consumer take the place of this one, which keeps the messages that it holds."""
     _CANCEL.run(connection, consumer=consumer)
 
 
 def strike_off(connection: Connection, subscription: int, consumer: Consumer, boot: str) -> None:
-    """Remove a dead consumer: what it held is ready again, in its place, and suspect.
+    """Remove a dead consumer: the messages that it held are ready again, in their place, as suspects.
 
-    If host or server have started anew since, claims may be lost: so all that is ready may have been delivered before.
+    If the host or the server has started anew since the registration, claims may be lost: then every ready message may
+    have been delivered before.
     """
     _SUSPECT_ALL.run(connection, subscription=subscription, consumer=consumer.id)
     _REMOVE.run(connection, consumer=consumer.id)
@@ -123,9 +124,9 @@ def strike_off(connection: Connection, subscription: int, consumer: Consumer, bo
 
 
 def close(connection: Connection, subscription: int, consumer: int) -> None:
-    """Remove a consumer that closes: what it held is ready again, in its place.
+    """Remove a consumer that closes: the messages that it held are ready again, in their place.
 
-    With the last consumer a subscription ends that is not durable.
+    A subscription that is not durable ends with its last consumer.
 
     Called under the lock of the registry.
     """
@@ -141,7 +142,10 @@ def finds_dead(connection: Connection, lives: Lives) -> bool:
 
 
 def reap(connection: Connection, lives: Lives) -> None:
-    """Strike off all dead consumers, and end the subscriptions that ended with them. Called under that lock."""
+    """Strike off all dead consumers, and delete the subscriptions that end with them.
+
+    Called under the lock of the registry.
+    """
     for subscription, *consumer in _ALL.rows(connection):
         if lives.is_dead(str(consumer[0])):
             strike_off(connection, subscription, Consumer(*consumer), lives.boot)

@@ -18,14 +18,14 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 class Stored(NamedTuple):
-    """A stored message, as one delivery of it is to be read.
+    """A stored message, with what the broker knows of one delivery.
 
     Attributes:
         number: its place in the broker.
         message_id, sent_at: its headers; milliseconds since the epoch.
         due: when consumers may get it at the earliest; 0 if it has no delay.
-        content: what `encode` has made.
-        deliveries: how often it was delivered, this time included.
+        content: the encoded message, from `encode`.
+        deliveries: how often it was delivered, including this time.
         redelivered: whether a program may have seen it before.
     """
 

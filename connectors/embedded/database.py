@@ -1,4 +1,4 @@
-"""Opens database connections of the embedded broker: commits are durable, and transactions begin explicitly.
+"""Opens database connections of the embedded broker. Commits are durable, and transactions begin explicitly.
 
 The store of an engine has one owner (`correlator.storage.database.connect`). A broker has many users at the same time:
 each opens a connection of its own here, without the lock of the database.
@@ -34,19 +34,19 @@ def connect_sqlite(path: Path) -> Connection:
 
 
 def _begin(connection: Connection) -> None:
-    """A transaction of SQLAlchemy, as revisions have it, unless there is one of the driver."""
+    """Begin a transaction of SQLAlchemy, which revisions use, unless a `SqliteTransaction` is open."""
     raw = raw_sqlite(connection)
     if not raw.in_transaction:
         raw.execute("BEGIN IMMEDIATE")
 
 
 class SqliteTransaction:
-    """A transaction by the driver; one of SQLAlchemy takes 15 µs more.
+    """A transaction of the driver, which takes 15 µs less than a transaction of SQLAlchemy.
 
     Args:
         raw: the driver's connection.
-        begin: the statement. One that writes must be BEGIN IMMEDIATE, which takes the lock at once: later it would fail
-            if another transaction wrote after its reads.
+        begin: the statement that begins it. A transaction that writes needs BEGIN IMMEDIATE, which takes the write lock
+            at once: if it took the lock later, it would fail after another transaction had written.
     """
 
     def __init__(self, raw: sqlite3.Connection, begin: str) -> None:
@@ -69,7 +69,7 @@ class SqliteTransaction:
 
 
 def commit(raw: sqlite3.Connection) -> None:
-    """Commit. A failure leaves the transaction open."""
+    """Commit. If this fails, the transaction may still be open."""
     raw.execute("COMMIT")
 
 

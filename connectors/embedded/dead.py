@@ -1,7 +1,7 @@
 """The dead message queue: every message that ends undelivered goes through `bury`, in the transaction that removes it.
 
-Not dead, only gone, are messages of temporary destinations, and those that are purged or deleted with their destination
-or subscription.
+Messages of temporary destinations do not become dead, nor do messages that are purged, or deleted with their
+destination or subscription.
 """
 
 import logging
@@ -21,7 +21,7 @@ from correlator.events import Message, PropertyValue
 from correlator.tracing import Event
 
 OLDEST, LOW_PRIORITY, UNDELIVERABLE, ERROR = "OLDEST", "LOW_PRIORITY", "UNDELIVERABLE", "ERROR"
-"""Why a message is dead besides EXPIRED: it made room for newer ones, or for ones of higher priority; it was
+"""Why a message is dead, besides EXPIRED: it made room for newer messages, or for messages of higher priority; it was
 delivered as often as its destination allows; it could not be read."""
 PREFIX = "correlator_dmq_"
 PRESERVE = "correlator_preserve_undelivered"
@@ -38,7 +38,7 @@ class Death(NamedTuple):
     Attributes:
         number: of the message.
         rank: 9 less its priority.
-        deliveries: how often a program was given it.
+        deliveries: how often a program got it.
         subscription: its name; "" for a queue.
     """
 
@@ -54,7 +54,7 @@ class Ending(NamedTuple):
     Attributes:
         reason: one of the reasons above.
         comment: a sentence for people.
-        exception: the error that made it dead; "" if there was none.
+        exception: the error because of which they are dead; "" if there was none.
     """
 
     reason: str
@@ -67,7 +67,7 @@ class Circumstances(NamedTuple):
 
     Attributes:
         destination: the name of their destination.
-        use_dmq: whether they go to the dead message queue if their senders did not say.
+        use_dmq: whether they go to the dead message queue if their senders did not decide that.
         ending: why they are dead.
     """
 
@@ -86,9 +86,9 @@ def bury(
 
     Args:
         connection: in a transaction.
-        why: what happened to them.
-        deaths: which ones.
-        newcomers: those that were never stored, by their numbers.
+        why: where and why the messages ended.
+        deaths: the messages and their subscriptions.
+        newcomers: the dead messages that were never stored, by their numbers.
     """
     if not deaths or why.destination == DEAD_MESSAGES or destinations.is_temporary(why.destination):
         return
@@ -112,7 +112,7 @@ def bury(
 
 
 def _buried(why: Circumstances, death: Death, message_id: str, content: bytes, at: int) -> bytes | None:
-    """The content of a dead message; `None` if its sender, or its destination, does not want to keep it."""
+    """The content of a dead message; `None` if its sender or its destination says that it is not to be kept."""
     try:
         message = read_message(content)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -152,7 +152,7 @@ def _says(message: Message, name: str, *, default: bool) -> bool:
 
 
 def _trim(connection: Connection, there: Destination) -> None:
-    """Keep the dead message queue within its limits: the oldest go.
+    """Delete the oldest dead messages above the limits of the dead message queue.
 
     Dead messages come from many transactions, which do not wait for each other. So the queue may hold more for as long
     as several of them end messages at the same time.

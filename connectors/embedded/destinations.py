@@ -1,7 +1,8 @@
 """Destinations and their subscriptions: how they are found, made and deleted.
 
-With PostgreSQL, whoever makes or deletes one of them, or registers a user of one, first takes the lock of the registry.
-A sender shares a lock on its destination, so that nobody deletes it meanwhile.
+With PostgreSQL, a transaction that makes or deletes a destination or subscription, or registers a client, consumer or
+producer, first takes the lock of the registry. A sender shares a lock on its destination, so that nobody deletes the
+destination meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,7 +118,7 @@ TEMPORARY = "mq.tmp."
 DEAD_MESSAGES = "queue:mq.sys.dmq"
 """The dead message queue, which is always there."""
 HOW_TO_CREATE = "Create it: correlator broker create"
-"""What to do about a destination that does not exist and is not made by its use."""
+"""What a user can do if a destination does not exist and its use does not make it."""
 
 
 class Subscription(NamedTuple):
@@ -136,10 +137,10 @@ class Destination(NamedTuple):
     """A destination with the properties that senders and consumers need (see `properties`).
 
     Attributes:
-        client: the owner of a temporary one.
-        messages, bytes: what it holds, as this transaction sees it; `None` if that has no limit.
-        paused: who waits: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
-        subscriptions: oldest first; a queue has one.
+        client: the id of the client that owns a temporary destination.
+        messages, bytes: how much it holds, as this transaction sees it; `None` if there is no limit.
+        paused: whom an administrator has paused: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
+        subscriptions: as this transaction saw them, oldest first; a queue has one.
     """
 
     id: int
@@ -161,22 +162,22 @@ class Destination(NamedTuple):
 
     @property
     def is_queue(self) -> bool:
-        """Whether each message has one subscription only."""
+        """Whether it is a queue, in which each message has only one subscription."""
         return self.name.startswith("queue:")
 
     @property
     def has_limits(self) -> bool:
-        """Whether a message may be refused, or may have to wait."""
+        """Whether it has limits, so that messages may be refused or have to wait."""
         return not self.max_num_msgs == self.max_total_msg_bytes == self.max_per_msg_bytes == UNLIMITED
 
     @property
     def lets_wait(self) -> bool:
-        """Whether senders wait for room."""
+        """Whether senders wait for room when it is full."""
         return self.limit_behavior == FLOW_CONTROL
 
     @property
     def stops_producers(self) -> bool:
-        """Whether an administrator lets senders wait."""
+        """Whether an administrator has paused its producers."""
         return self.paused in {"PRODUCERS", "ALL"}
 
 
@@ -229,9 +230,9 @@ def make(
     Args:
         connection: in a transaction.
         name: the destination.
-        properties: as `properties.checked` makes them; the others have their defaults.
-        client: the owner of a temporary one.
-        auto_created: whether it ends when nobody has used it for some time.
+        properties: as `properties.checked` returns them; other properties have their defaults.
+        client: the id of the client that owns a temporary destination.
+        auto_created: whether the broker deletes it when nobody has used it for some time.
     """
     made = int(_MAKE_DESTINATION.one(connection, name=name, client=client, auto_created=int(auto_created)))
     set_properties(connection, made, properties)
@@ -243,7 +244,7 @@ def make(
 
 
 def set_properties(connection: Connection, destination: int, properties: Mapping[str, Any]) -> None:
-    """Change these properties, as `properties.checked` makes them."""
+    """Change these properties, given as `properties.checked` returns them."""
     if properties:
         _SET.run(connection, destination=destination, **{**dict.fromkeys(_SETTABLE), **properties})
 
@@ -300,6 +301,9 @@ def lock_against_sends(connection: Connection, name: str) -> None:
 
 
 def delete(connection: Connection, destination: int) -> None:
-    """Delete a destination without subscriptions, and what it remembers. Called under the lock of the registry."""
+    """Delete a destination without subscriptions, with its producers, its tally and what is known of its senders.
+
+    Called under the lock of the registry.
+    """
     for statement in (_DELETE_SENDERS, _DELETE_PRODUCERS, _DELETE_TALLY, _DELETE_DESTINATION):
         statement.run(connection, destination=destination)

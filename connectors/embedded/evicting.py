@@ -1,4 +1,4 @@
-"""Chooses messages that nobody holds, and removes them to make room for others."""
+"""Chooses messages that nobody holds, and removes them to make room for other messages."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -27,7 +27,7 @@ _REFERENCES = Sql("SELECT number, refs_left FROM broker_content WHERE number IN 
 
 
 class Copy(NamedTuple):
-    """A message as one subscription has it."""
+    """The state of a message in one subscription."""
 
     subscription: Subscription
     deliveries: int
@@ -51,8 +51,8 @@ def candidates(
     Args:
         connection: in a transaction.
         readers: the subscriptions of the destination.
-        least_rank: for those of the lowest priority first, down to this rank; `None` for the oldest first. Messages of
-            one priority come in the order of their age.
+        least_rank: yield the messages of the lowest priority first, down to this rank, and within a priority the oldest
+            first; `None` for the oldest first, whatever their priority is.
     """
     if least_rank is None:
         yield from _in_order(connection, readers, None)
@@ -65,7 +65,7 @@ def _in_order(connection: Connection, readers: Sequence[Subscription], rank: int
     above: float = 0
     while True:
         pages = {reader: _page(connection, reader, rank, int(above)) for reader in readers}
-        # What lies beyond the end of a full page is complete only with the next one.
+        # Behind the last number of a full page, copies may be missing that are on its next page.
         through = min((rows[-1][0] for rows in pages.values() if len(rows) == PAGE), default=float("inf"))
         found: dict[int, Victim] = {}
         for reader, rows in pages.items():

@@ -40,7 +40,7 @@ def end_of(connection: Connection, readers: Sequence[Subscription]) -> int:
 
 
 def _end(connection: Connection, rows: Sequence[tuple[int, int, int, int, int, str, int, str, int]]) -> int:
-    """End these messages, except for those that another consumer is just acknowledging: nobody waits for him."""
+    """End these messages, except for messages that another transaction is acknowledging: do not wait for it."""
     free = {row[0] for row in _FREE.rows(connection, numbers=sorted({row[1] for row in rows}))} if rows else set()
     deaths: dict[Circumstances, list[Death]] = {}
     ended: dict[tuple[Holder, int], list[int]] = {}

@@ -11,7 +11,7 @@ from connectors.embedded.grouping import Group
 from correlator.processes import LockFile, not_forking
 
 TIMEOUT_S = 10.0
-"""How long a link waits for its turn."""
+"""Seconds that a link waits for its turn."""
 
 
 class Gate:
@@ -85,7 +85,7 @@ _gates_lock = threading.Lock()
 
 
 def gate(store: str) -> Gate:
-    """The gate of this process for a broker. A forked child has its own, since its parent's may be locked."""
+    """The gate of this process for a broker. A forked child has a gate of its own: that of its parent may be locked."""
     key = os.getpid(), store
     with not_forking(), _gates_lock:
         found = _gates.get(key)

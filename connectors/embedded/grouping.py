@@ -1,7 +1,7 @@
 """Group commit: writes of several threads of a process that wait for the same SQLite file share one transaction.
 
-SQLite has one writer at a time, and each commit waits for the disk. While one commits, other threads line up, and the
-first of them then writes for all. PostgreSQL shares commits among its sessions by itself.
+SQLite has one writer at a time, and each commit waits for the disk. While one thread commits, other threads line
+up. Then the first of them, the leader, writes for all. PostgreSQL shares commits among its sessions by itself.
 """
 
 import threading
@@ -14,12 +14,12 @@ from sqlalchemy import Connection
 from connectors.embedded.database import raw_sqlite
 
 MOST = 64
-"""Most writes of one transaction."""
+"""Largest number of writes in one transaction."""
 T = TypeVar("T")
 
 
 class Transaction(Protocol):
-    """Begins the transaction of a group, as `DatabaseLink.transaction`."""
+    """Begins the transaction of a group; see `DatabaseLink.transaction`."""
 
     def __call__(self, *, synced: bool) -> AbstractContextManager[Connection]:
         """BEGIN to COMMIT."""
@@ -27,10 +27,10 @@ class Transaction(Protocol):
 
 
 class _Write:
-    """What one thread wants to write.
+    """A write that one thread wants.
 
     Attributes:
-        woken: set when the thread shall lead a group, or when its write has ended; `None` if it leads at once.
+        woken: set when the thread shall lead a group, or when its write has ended; `None` if the thread leads at once.
     """
 
     def __init__(self, do: Callable[[Connection], Any], *, synced: bool) -> None:
@@ -53,7 +53,7 @@ class _Write:
         self.result = self.do(connection)
 
     def run_among_others(self, connection: Connection) -> None:
-        """An error undoes this write only."""
+        """Run the write within a savepoint, so that its error undoes only this write."""
         raw = raw_sqlite(connection)
         raw.execute("SAVEPOINT one")
         try:
@@ -79,10 +79,10 @@ class Group:
 
         Args:
             do: writes in a transaction. Another thread may call it, while this one waits.
-            transaction: of the link of this thread, if it writes for the group.
+            transaction: begins a transaction on the link of this thread; called if this thread leads the group.
             synced: whether the commit must wait for the disk.
 
-        Raises what `do` raises, and nothing is written then; what `transaction` raises if it fails.
+        Raises the error of `do`, whose write is undone then, or the error of `transaction`, if the transaction fails.
         """
         own = _Write(do, synced=synced)
         try:
@@ -131,7 +131,7 @@ class Group:
             self._line[0].wake()
 
     def _withdraw(self, own: _Write) -> None:
-        """The thread was interrupted before it wrote."""
+        """Take the write of a thread that was interrupted before it wrote out of the line."""
         with self._lock:
             if own in self._line:
                 self._line.remove(own)

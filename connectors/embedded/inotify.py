@@ -13,7 +13,7 @@ _MASK = _ATTRIB | _DELETE_SELF | _MOVE_SELF | _DONT_FOLLOW
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 64 * 1024
 OVERFLOW = -1
-"""What `read` returns, beside watches, when the kernel has dropped events."""
+"""What `read` returns in addition when the kernel has dropped events."""
 
 
 class Inotify:

@@ -1,4 +1,4 @@
-"""Keeps destinations within their limits: decides which new messages come in, which wait, and which old ones go.
+"""Keeps destinations within their limits: decides which new messages come in or wait, and which old messages go.
 
 The count is exact, also while others send. SQLite has one writer at a time. With PostgreSQL senders do not see what
 others have not committed yet. In the lower half of a limit that does not matter: `max_connections` bounds how many
@@ -25,7 +25,7 @@ _COUNT_DROPPED = Sql("UPDATE broker_destination SET dropped = dropped + :dropped
 
 
 class Crowded(Undone):
-    """The transaction must be done again, with the destination alone."""
+    """The transaction must be done again, and must then lock the destination for itself."""
 
 
 class NoRoom(Undone):
@@ -41,7 +41,7 @@ class Refusal(NamedTuple):
 
     Attributes:
         full: whether there may be room later; otherwise the message is too large.
-        what, allowed: for the error.
+        what, allowed: texts of the error.
     """
 
     full: bool
@@ -54,9 +54,9 @@ class Verdict:
     """What becomes of new messages, by their places in what is to be stored.
 
     Attributes:
-        admitted: they come in.
-        refused: they are not stored.
-        waiting: they are not stored now, since senders wait for room. All later ones wait, too.
+        admitted: the messages that come in.
+        refused: the messages that are not stored.
+        waiting: the messages that are not stored now, because senders wait for room. All later messages wait, too.
     """
 
     admitted: list[Arrival] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Verdict:
 
 
 def has_room(there: Destination, entries: Sequence[NewMessage], rivals: int) -> bool:
-    """Whether all of these messages fit, whatever so many other transactions add at the same time."""
+    """Whether all of these messages fit, whatever `rivals` other transactions add at the same time."""
     count, size = len(entries), 0
     if there.max_total_msg_bytes > 0:
         size = sum(len(entry.content) for entry in entries)
@@ -88,7 +88,7 @@ def exceed(there: Destination, entries: Sequence[NewMessage]) -> bool:
 
 
 def fits_by_itself(there: Destination, entries: Sequence[NewMessage]) -> bool:
-    """Whether no message is larger than one may be."""
+    """Whether no message is larger than `max_per_msg_bytes`."""
     most = there.max_per_msg_bytes
     return most <= 0 or all(len(entry.content) <= most for entry in entries)
 
@@ -142,7 +142,7 @@ class Gatekeeper:
         return None
 
     def _lacks(self, size: int) -> tuple[int, int]:
-        """How many messages and bytes there are too many for one more message of this size."""
+        """How many messages and bytes must go before one more message of this size has room."""
         most, most_bytes = self._there.max_num_msgs, self._there.max_total_msg_bytes
         return (
             max(0, self._messages + 1 - most) if most > 0 else 0,
@@ -168,7 +168,7 @@ class Gatekeeper:
             self._dropped += 1
 
     def _replace(self, arrival: Arrival) -> bool:
-        """Let a message in at the cost of others, or remove the message itself; false if all others are held."""
+        """Remove others for this message, or this message itself if it is the first to go; false if others are held."""
         messages, size = self._lacks(len(arrival.entry.content))
         stored, new = 0, list(self._verdict.admitted)
         chosen: list[Arrival] = []
@@ -200,7 +200,7 @@ class Gatekeeper:
         return True
 
     def _place(self, rank: int, number: int) -> tuple[int, int]:
-        """The place in the order in which messages make room for others."""
+        """The place in the order in which messages are removed to make room."""
         return (-rank, number) if self._there.limit_behavior == REMOVE_LOW_PRIORITY else (0, number)
 
     def _peek(self, at: int) -> Victim | None:
@@ -212,7 +212,7 @@ class Gatekeeper:
         return self._next[at]
 
     def _end(self) -> None:
-        """Carry out what was decided about the others."""
+        """Remove and count the messages that make room or are dropped."""
         by_rank = self._there.limit_behavior == REMOVE_LOW_PRIORITY
         reason = dead.LOW_PRIORITY if by_rank else dead.OLDEST
         why = Circumstances(self._there.name, self._there.use_dmq, Ending(reason, "the destination was full"))

@@ -4,12 +4,12 @@ SQLite: each writer first takes the gate, a lock among the threads of the proces
 So no writer polls a busy database, and no two connections write or checkpoint the write-ahead log at the same time
 (versions of SQLite before 3.51.3 can damage the file if they do). PostgreSQL needs no gate.
 
-Others must notice at once, without heartbeats, that the process of a consumer or client was killed. So each of them
-holds a lock (its life): with SQLite on a file of its own, with PostgreSQL an advisory lock of its session. The
-operating system or the server frees the lock when the process ends.
+Other processes must notice at once, without heartbeats, that the process of a consumer or client was killed. So each
+consumer and each client holds a lock (its life): with SQLite on a file of its own, with PostgreSQL an advisory lock of
+its session. The operating system or the server frees the lock when the process ends.
 
-Each link also holds a lock together with all other links. Whoever gets this lock alone is the first user of the broker:
-the broker starts.
+Each link also shares a lock with all other links. A link that gets this lock for itself alone is the first user of the
+broker: it starts the broker.
 """
 
 import sqlite3
@@ -48,7 +48,7 @@ class DatabaseLink(Protocol):
     """An open connection. Used by one thread at a time of the process that made it.
 
     Attributes:
-        boot: identifies the start of the host (SQLite), or the time since the last crash recovery of the server
+        boot: a text that changes with each start of the host (SQLite), or with each crash recovery of the server
             (PostgreSQL). If it has changed, commits that did not wait for the disk may be lost.
     """
 
@@ -59,13 +59,13 @@ class DatabaseLink(Protocol):
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[Connection]:
         """A writing transaction: commits at the end, rolls back after an exception.
 
-        Without `synced` the commit does not wait for the disk. With PostgreSQL the statements of such a transaction
-        ask for that themselves, which saves a round trip.
+        Without `synced` the commit does not wait for the disk. PostgreSQL ignores `synced`: there, statements of the
+        transaction set this themselves, which saves a round trip.
         """
         ...
 
     def write(self, do: Callable[[Connection], T], *, synced: bool = True) -> T:
-        """Run `do` in such a transaction, which with SQLite may also hold the writes of other threads."""
+        """Run `do` in a writing transaction. With SQLite this transaction may also contain writes of other threads."""
         ...
 
     def reading(self) -> AbstractContextManager[Connection]:
@@ -95,7 +95,7 @@ class DatabaseLink(Protocol):
     def live(self, name: str, *, together: bool = False) -> None:
         """Take the lock that shows that a consumer or client lives. Called in the transaction that registers it.
 
-        With `together` other links may have taken it so, too: a client lives until the last of its links has ended.
+        With `together` several links share the lock: a client lives until the last of its links has ended.
         """
         ...
 
@@ -163,9 +163,9 @@ def is_sqlite(store: str) -> bool:
 
 
 def is_alive(store: str, connection: Connection, name: str) -> bool:
-    """Whether a consumer lives whose row the connection reads. Disturbs nobody.
+    """Whether a consumer lives whose row the connection has read. Changes nothing.
 
-    Its lock is older than its row (`DatabaseLink.live`).
+    A consumer takes its lock before its row becomes visible (`DatabaseLink.live`).
     """
     if not is_sqlite(store):
         return not connection.execute(select(func.pg_try_advisory_xact_lock_shared(_lock_of(name)))).scalar()
@@ -219,7 +219,7 @@ class SqliteLink:
     def transaction(self, *, synced: bool = True) -> Iterator[Connection]:
         """BEGIN IMMEDIATE to COMMIT, with the checkpoint of the log that may follow, while holding the gate.
 
-        A later commit that is synced takes the ones before it to the disk, too, since they share one log.
+        A later commit that is synced brings the earlier commits to the disk, too, since all share one log.
         """
         with self._turn:
             try:
@@ -245,7 +245,7 @@ class SqliteLink:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Hold the gate."""
+        """Hold the gate over all transactions of the block."""
         with self._turn.over_transactions():
             yield
 
@@ -254,7 +254,7 @@ class SqliteLink:
         copy_while_running(f"sqlite:///{self._path}", files.beside(self._path, suffix))
 
     def note_boot(self) -> None:
-        """Ask the kernel, which has another id at each start."""
+        """Set `boot` to the id that the kernel has chosen at its start."""
         with suppress(OSError):
             self.boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
@@ -383,7 +383,7 @@ class PostgresLink:
                 self._do(unlock(_lock_of(name)))
 
     def is_dead(self, name: str) -> bool:
-        """Whether no session holds the lock. This session could take its own locks once more."""
+        """Whether no session holds the lock. This session's own locks are looked up: it could take them once more."""
         if name in self._own:
             return False
         return bool(self.connection.execute(select(func.pg_try_advisory_xact_lock(_lock_of(name)))).scalar())

@@ -1,7 +1,7 @@
 """Moves messages of a queue to other destinations, in slices.
 
-Each slice is one transaction that takes messages out of the queue and stores them anew. So each message is in exactly
-one place at each moment, also if the process dies between two slices, or within one.
+Each slice is one transaction that takes messages out of the queue and stores them anew. So each message is always in
+exactly one place, also if the process dies between two slices or within a slice.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,31 +48,31 @@ STILL_FREE = Sql(
     "SELECT number, state FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
     " AND consumer = 0 ORDER BY number FOR UPDATE SKIP LOCKED",
 )
-"""Those of the messages that nobody holds, with their states; nobody gets them before the transaction ends."""
+"""Finds which of these messages nobody holds, with their states. Nobody gets them before the transaction ends."""
 
 
 class Target(NamedTuple):
-    """Where a message goes: all subscriptions of a destination that want it, or one of them."""
+    """Where a message goes: to all subscriptions of a destination that want it, or to one of them."""
 
     destination: str
     subscription: str = ""
 
 
 class Route(NamedTuple):
-    """Where a message goes, and as what; its content is unchanged if `content` is `None`."""
+    """Where a message goes, and its new content; `None` if the content is unchanged."""
 
     target: Target
     content: bytes | None = None
 
 
 class Mover:
-    """Moves what is in a queue now, oldest first.
+    """Moves the messages that are in a queue at the beginning, oldest first.
 
     Args:
         access: the way to the broker.
         where: for messages.
         link: the link of `access`.
-        selector: chooses messages.
+        selector: chooses messages; `None` for all.
         route: says where a message goes; `None` leaves it where it is.
 
     Attributes:
@@ -178,7 +178,7 @@ class Mover:
             targets.setdefault(route.target, []).append(entry)
         # In the order of the names, so that two transactions never wait for each other's destinations.
         for target in sorted(targets):
-            # It "waits", so that a message that is not persistent is not dropped.
+            # `waits`: otherwise a full target would drop messages that are not persistent.
             terms = Terms(self._link, self._nearly_full, waits=True, moves=True, only=target.subscription)
             verdict = sending.store(connection, target.destination, targets[target], terms)
             if verdict is None:

@@ -2,9 +2,9 @@
 
 NOTIFY in the transaction that stores messages would make all senders commit one after another: the server holds a lock
 from NOTIFY until the commit is on disk. So a sender notifies after its commit, in a transaction that is not synced, and
-only if somebody waits. Whoever waits for a bell has a shared advisory lock on it; the sender tries to take the lock for
-itself. If nobody waits, the sender does not ask again for `_QUIET_S`. So whoever begins to wait must look for messages
-once more when that time has passed: this finds all messages of senders that did not ask.
+only if somebody waits. A process that waits for a bell has a shared advisory lock on it; the sender tries to take this
+lock for itself. If nobody waits, the sender does not try again for `_QUIET_S`. So a process that begins to wait must
+look for messages once more after this time: then it finds the messages of senders that did not try.
 """
 
 import contextlib
@@ -153,7 +153,7 @@ class NoticeListener:
 
 
 class Ticker:
-    """Hears every bell every 50 ms."""
+    """Pretends that every bell rings every 50 ms."""
 
     interval_s: float | None = 0.05
     settles_after_s = 0.0
@@ -162,15 +162,15 @@ class Ticker:
         self._bells: set[int] = set()
 
     def fileno(self) -> int:
-        """There is no descriptor."""
+        """Return -1: there is no descriptor."""
         return -1
 
     def listen(self, bells: set[int]) -> None:
-        """Hear these bells."""
+        """Set the bells that ring."""
         self._bells = bells
 
     def heard(self) -> set[int]:
-        """All of them."""
+        """All bells that were set."""
         return self._bells
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Removes the messages of subscriptions that are gone, in slices.
 
-A subscription with many messages is deleted at once, as everybody sees it, when its row is deleted. Its messages stay
-without an owner until they are removed here, also after a process that did it has died.
+A subscription with many messages counts as deleted when its row is deleted. Its messages stay without an owner until
+they are removed here. If the process that removes them dies, another process goes on.
 """
 
 from sqlalchemy import Connection

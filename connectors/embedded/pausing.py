@@ -1,7 +1,7 @@
-"""Pauses the producers or consumers of a destination. Its row says so, until an administrator changes it.
+"""Pauses the producers or consumers of a destination. The row of the destination says so until somebody resumes it.
 
 Senders read the row in each transaction, and wait as they do for room. A consumer reads it before it claims: so it
-takes nothing more, but settles what it holds.
+takes no more messages, but can settle the messages that it holds.
 """
 
 from sqlalchemy import Connection
@@ -14,7 +14,7 @@ _PAUSED = Sql("SELECT paused FROM broker_destination WHERE id = :destination")
 
 
 def pause(connection: Connection, name: str, destination: int, paused: str | None) -> None:
-    """Set who waits. No transaction that sends is under way then."""
+    """Set whom the destination lets wait, after all transactions that send to it have ended."""
     destinations.lock_against_sends(connection, name)
     _PAUSE.run(connection, destination=destination, paused=paused)
 

@@ -1,4 +1,4 @@
-"""Producers of sessions: their registration, and how many a destination may have.
+"""Producers of sessions: their registration, and the limit of their number.
 
 A producer lives as long as its client. So it needs no lock of its own: it is removed when it is closed, or with its
 client.

@@ -1,4 +1,4 @@
-"""Properties of destinations as an administrator writes and reads them."""
+"""Properties of destinations as texts, as an administrator writes and reads them."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def read(given: Mapping[str, str]) -> dict[str, Any]:
-    """The values that texts stand for, as `properties.checked` takes them; an unknown text stays what it is."""
+    """The values of texts, as `properties.checked` takes them. A text that is no value stays a text."""
     return {name: _read(name, text) for name, text in given.items()}
 
 

@@ -8,7 +8,7 @@ from connectors.embedded.access import Access
 from connectors.embedded.limits import Crowded, NoRoom, Refusal
 
 _LOOK_S = 1.0
-"""A waiting sender tries again so often by itself: a wake-up may be lost."""
+"""Seconds after which a waiting sender tries again by itself: a wake-up may be lost."""
 T = TypeVar("T")
 
 
@@ -18,7 +18,7 @@ def room_of(destination: str) -> str:
 
 
 class Rooms:
-    """What one sender knows of full destinations. Used by the thread that sends.
+    """What one sender knows of full destinations. Only the thread that sends uses the object.
 
     Args:
         access: the way to the broker.
@@ -34,11 +34,11 @@ class Rooms:
         self._access = access
 
     def deadline(self) -> float:
-        """When a sender that begins now ceases to wait, by the monotonic clock."""
+        """When a sender that begins to wait now gives up, by the monotonic clock."""
         return time.monotonic() + self._timeout_s if self._timeout_s else float("inf")
 
     def look(self, destinations: Collection[str]) -> int:
-        """What to hand to `wait`; read before the transaction that may find no room."""
+        """The argument `seen` of `wait`; to be read before the transaction that may find no room."""
         return self._access.bells.rung(*self._heard(destinations))
 
     def wait(self, destinations: Collection[str], seen: int, deadline: float) -> bool:
@@ -73,7 +73,7 @@ class Rooms:
 
 
 def unless_crowded(do: Callable[[], T]) -> T:
-    """Do a transaction, and do it again as often as it says `Crowded`."""
+    """Do a transaction, and do it again as often as it raises `Crowded`."""
     while True:
         try:
             return do()

@@ -1,13 +1,13 @@
 """Finds the messages of a queue that match the selector of a consumer.
 
 Message and selector never change, so a message that did not match once never will: the scan looks at each message once,
-however many stay in the queue for other consumers. It remembers the numbers of those that match as long as they are in
-the queue, since whoever holds them may give them back.
+however many stay in the queue for other consumers. It remembers the numbers of matching messages as long as they are in
+the queue, since a consumer that holds them may give them back.
 
 With PostgreSQL a message may become visible after one with a higher number. So the scan passes over a number for good
-only when every transaction has ended that may have drawn a lower one. A sender's transaction has an id before it draws
-numbers: so whoever drew a number below those that a snapshot shows has an id below the `xmax` of that snapshot, and has
-ended when the `xmin` of a later snapshot has reached it.
+only when every transaction has ended that may have drawn a lower number. A sender's transaction has an id before it
+draws numbers. So if it drew a number below the numbers that a snapshot shows, its id is below the `xmax` of that
+snapshot, and it has ended when the `xmin` of a later snapshot has reached this `xmax`.
 """
 
 from bisect import insort
@@ -51,10 +51,10 @@ _SNAPSHOT = Sql(
 
 
 class Scan:
-    """The progress of one consumer through its queue. Used by its thread.
+    """The progress of one consumer through its queue. Only the thread of the consumer uses the object.
 
     Args:
-        wanted: whether a message matches.
+        wanted: says whether a message matches.
 
     Attributes:
         behind: whether the last transaction ended before it had looked at all messages.
@@ -65,8 +65,9 @@ class Scan:
         self._wanted = wanted
         self._passed = 0  # no number up to this one will ever appear
         self._through = 0  # the highest number that was seen
-        self._seen: set[int] = set()  # those between the two
-        self._waits: tuple[int, int] | None = None  # a number, and below which id all must end until it is passed
+        self._seen: set[int] = set()  # the numbers between the two that were seen
+        # A number, and the id below which all transactions must have ended before the scan passes over it.
+        self._waits: tuple[int, int] | None = None
         self._matching: list[tuple[int, int]] = []  # rank and number, in the order of claims
 
     def choose(self, connection: Connection, subscription: int, bounds: Bounds) -> list[Ready]:
@@ -119,7 +120,7 @@ class Scan:
         self._seen = {seen for seen in self._seen if seen > number}
 
     def _late(self, connection: Connection, subscription: int) -> list[int]:
-        """Numbers below the highest one that were not visible before."""
+        """Numbers below the highest seen number that were not visible before."""
         if self._passed == self._through:
             return []
         span = {"above": self._passed, "through": self._through}

@@ -8,16 +8,16 @@ Tables (all names begin with `broker_`):
   2 delayed until `due`, 3 acknowledged by the prepared transaction `consumer`. `deliveries` counts how often a program
   was given the message; while it is held, that time does not count yet, except for a `suspect`, whose consumer died
   once. `expires` 0 means never. Times are milliseconds since the epoch.
-- `tally`: changes of the number of messages and bytes of a destination; their sum is what it holds. `changes` counts
-  them. SQLite has one row for each destination.
-- `destination`, `subscription` (a queue has exactly one, named ""), `consumer`, `client`: who uses what. `client` of a
-  destination is the owner of a temporary one.
+- `tally`: the sums over the rows of a destination are how many messages and bytes it holds, and in `changes`, how often
+  this has changed. SQLite has one row for each destination.
+- `destination`, `subscription` (a queue has exactly one, named ""), `consumer`, `client`: who uses what. The column
+  `client` of a destination is the owner of a temporary destination.
 - `producer`: the producers of sessions.
 - `sender`: the last sequence of each source, to recognise repeats.
-- `tx`, `tx_send`: prepared transactions, what they will send, and for a day how they ended.
+- `tx`, `tx_send`: prepared transactions and what they will send; for a day also how they ended.
 - `store`: one row, with the last number on SQLite (PostgreSQL has a sequence), and how often the broker has started.
 - `boot`: PostgreSQL only, a token that is there until the server recovers from a crash.
-- `schema`: the number of the schema, for programs from before the revisions. They refuse a higher one.
+- `schema`: the number of the schema, for programs from before the revisions. They refuse a higher number.
 """
 
 from pathlib import Path
@@ -72,7 +72,7 @@ def upgrade(connection: Connection, found: str) -> None:
 
 
 def settings(connection: Connection) -> dict[str, Any]:
-    """The arguments of `context.configure` that make each revision one transaction."""
+    """The arguments of `context.configure` with which each revision is one transaction."""
     return {
         "connection": connection,
         "version_table": VERSION_TABLE,

@@ -15,7 +15,7 @@ from correlator import tracing
 from correlator.tracing import Event
 
 MOST_LIVES = 100
-"""Most sources of BEST_EFFORT senders that a destination remembers: such a sender has a new source in each life."""
+"""How many sources of BEST_EFFORT senders a destination remembers: such a sender has a new source after each start."""
 _ONE_LIFE = "one life: "
 _LAST_SEQUENCE = Sql(
     "SELECT last_sequence FROM broker_sender WHERE destination = :destination AND source = :source{lock}"
@@ -39,7 +39,7 @@ def of_one_life(source: str) -> str:
 
 
 class NoSuchDestination(Exception):
-    """A message goes to a destination that does not exist, and that is not made for it."""
+    """A message is sent to a destination that does not exist, and that the send does not make."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -52,14 +52,14 @@ class Terms:
 
     Attributes:
         lives: knows which temporary destinations have ended with their process.
-        nearly_full: destinations that it must have alone (see `limits`); `store` keeps this up to date.
+        nearly_full: destinations that its transactions must lock for themselves (see `limits`); `store` updates this.
         lazy: whether the commit of the transaction need not wait for the disk.
         waits: whether it waits for room, whatever the limit behavior of a destination is.
         whole: whether all messages must be stored in this transaction.
         moves: whether the messages are moved, so that each must find a subscription that wants it.
-        only: the name of the subscriptions that get them; "" for all.
+        only: the name of the subscriptions that get the messages; "" for all subscriptions.
         makes: whether a destination that does not exist is made.
-        placed: destinations of the traced messages that were put there, by message id; `store` adds to it.
+        placed: the destinations of traced messages that were stored, by message id; `store` adds to it.
     """
 
     lives: Lives
@@ -81,8 +81,8 @@ class Terms:
 def make_missing(connection: Connection, names: Collection[str]) -> None:
     """Make the destinations that are missing, before messages are stored in several.
 
-    Storing shares a lock on its destination, and making one waits for the registry: the other order could wait for
-    somebody who deletes a destination.
+    Storing shares a lock on its destination, and making a destination waits for the lock of the registry. In the other
+    order this could become a deadlock with a transaction that deletes a destination.
     """
     if len(names) > 1:
         for name in sorted(names):
@@ -91,7 +91,7 @@ def make_missing(connection: Connection, names: Collection[str]) -> None:
 
 
 def store(connection: Connection, name: str, entries: Sequence[NewMessage], terms: Terms) -> Verdict | None:
-    """Store the messages that are no repeats, for each subscription of the destination that wants them.
+    """Store messages for each subscription of the destination that wants them, except for repeats.
 
     A message that no subscription wants is not stored.
 
@@ -102,7 +102,7 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
         terms: how the sender sends.
 
     Returns:
-        What became of them if not all are stored.
+        What became of the messages, if not all are stored.
 
     Raises:
         NoSuchDestination: the destination does not exist; it is a temporary one, or `terms` do not let it be made.
@@ -218,9 +218,9 @@ def _last_sequence(connection: Connection, destination: int, source: str) -> int
 
 
 def _forget_other_lives(connection: Connection, destination: int, source: str) -> None:
-    """Forget the other sources of BEST_EFFORT senders, once there are many. Nearly all of their lives have ended.
+    """Forget the other sources of BEST_EFFORT senders, once there are many. Nearly all of these senders have ended.
 
-    A source whose life goes on is stored again with its next message.
+    The source of a sender that goes on is stored again with its next message.
     """
     if _COUNT_LIVES.one(connection, destination=destination) > MOST_LIVES:
         _FORGET_LIVES.run(connection, destination=destination, source=source)

@@ -49,7 +49,7 @@ class EmbeddedClient:
         where: the connection, for messages.
         store: the broker's database.
         client_id: its client id, if it has one.
-        features: those of the connection.
+        features: the features of the connection.
         ack_timeout_s: how long its sessions wait for room in a full destination; 0 for without limit.
         auto_create: whether the use of a destination that does not exist makes it.
     """
@@ -144,7 +144,7 @@ class EmbeddedClient:
 
 
 class EmbeddedSession:
-    """The part of a session: sources and sinks on one link. One thread uses it, and perhaps another one that sends."""
+    """The sources and sinks of a session, which share a link. One thread uses it, and perhaps a second that sends."""
 
     def __init__(self, client: EmbeddedClient) -> None:
         self.features = client.features
@@ -157,7 +157,7 @@ class EmbeddedSession:
         self._woken = threading.Event()
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
-        """A consumer of a queue, or of a shared durable subscription of a topic that no client id owns."""
+        """A consumer of a queue, or of a shared durable subscription of a topic that belongs to no client id."""
         source = make_source(self._access, receiver, suspects_alone=True)
         self._sources.add(source)
         return source
@@ -405,8 +405,8 @@ def make_sink(access: Access, sender: SenderSettings, *, ack_timeout_s: float | 
     Args:
         access: the way to the broker.
         sender: the settings.
-        ack_timeout_s: how long the producer of a session waits for room; `None` for that of an engine, which stores
-            every message durably, also one that says that it is not persistent.
+        ack_timeout_s: how long the producer of a session waits for room; `None` for the sender of an engine, which
+            stores every message durably, also if the message says that it is not persistent.
     """
     where = f"senders.{sender.id}"
     check_options(where, sender.options, ())

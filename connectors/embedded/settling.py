@@ -1,4 +1,4 @@
-"""Ends or gives back what a consumer holds: every message leaves a subscription through `leave`."""
+"""Ends or gives back the messages that a consumer holds. Every message leaves its subscription through `leave`."""
 
 from collections.abc import Sequence
 
@@ -58,9 +58,9 @@ def acknowledge(connection: Connection, holder: Holder, numbers: Sequence[int]) 
 
 
 def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state: int) -> bool:
-    """Delete messages that are in this state for this holder; their content goes with the last subscription.
+    """Delete messages that are in this state for this holder. Their content is deleted with the last subscription.
 
-    Returns whether all of them were there.
+    Returns whether all of these messages were there.
     """
     if not numbers:
         return True
@@ -91,7 +91,7 @@ def reject(connection: Connection, holder: Holder, numbers: Sequence[int]) -> No
 
 
 def reject_all(connection: Connection, subscription: int, consumer: int) -> None:
-    """As `reject`, for all that a consumer holds."""
+    """As `reject`, for all messages that a consumer holds."""
     _REJECT_ALL.run(connection, subscription=subscription, consumer=consumer)
 
 

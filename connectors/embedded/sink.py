@@ -17,9 +17,9 @@ from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Outgoing
 
 _Places = Mapping[str, Sequence[tuple[int, NewMessage]]]
-"""What is to be sent, by destination, with its places in the batch."""
+"""Messages to be sent, by destination, with their places in the batch."""
 PATIENCE_S = 1.0
-"""How long the sink of an engine waits for room; the engine must be able to stop it."""
+"""Seconds that the sink of an engine waits for room: the engine must be able to stop it."""
 
 
 class EmbeddedSink:
@@ -28,15 +28,15 @@ class EmbeddedSink:
     The sink refuses a message before it looks at its sequence, so it never takes a later try for a repeat. The commit
     of a batch without persistent messages does not wait for the disk.
 
-    If a destination is full, the sink of a session does what the limit behavior says. That of an engine waits, since a
-    later try of a message would be taken for a repeat after messages behind it were stored: then `send` raises
-    `ConnectionLost`, and the engine tries again.
+    If a destination is full, the sink of a session does what the limit behavior says. The sink of an engine waits for
+    room, and then raises `ConnectionLost`, so that the engine tries again. It refuses no message for lack of room:
+    after later messages were stored, the broker would take a new try of this message for a repeat.
 
     Args:
         where: the sender, for messages.
         access: the way to the broker.
         composer: composes its messages.
-        timeout_s: how long the sink of a session waits for room, 0 for without limit; `None` for that of an engine.
+        timeout_s: how long the sink of a session waits for room, 0 for without limit; `None` for the sink of an engine.
         destination: where it registers as a producer; `None` for nowhere.
     """
 
@@ -91,7 +91,7 @@ class EmbeddedSink:
         return results
 
     def _store(self, batch: Sequence[Outgoing], wanted: _Places) -> tuple[dict[int, SendRejected], _Places]:
-        """Store messages in one transaction; returns the refused ones, and those that must wait for room."""
+        """Store messages in one transaction; returns the refused messages, and the messages that must wait for room."""
         refused: dict[int, SendRejected] = {}
         left: dict[str, list[tuple[int, NewMessage]]] = {}
         lazy = not any(entry.persistent for entries in wanted.values() for _, entry in entries)

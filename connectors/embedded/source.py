@@ -37,16 +37,16 @@ from correlator.settings import ReceiverSettings
 from correlator.tracing import Event
 
 _REAP_S = 5.0
-"""Seconds between two looks of a waiting consumer for whatever dead processes have left."""
+"""Seconds after which a waiting consumer looks again for what dead processes have left behind."""
 LOOK_S = 1.0
-"""A waiting consumer looks so often by itself: a wake-up may be lost, and nobody tells of consumers that have died."""
+"""Seconds after which a waiting consumer looks by itself: a wake-up may be lost, and a dying consumer wakes nobody."""
 
 
 class EmbeddedSource:
     """Claims ready messages in order. Acknowledging deletes them; giving them back makes them ready again.
 
     Senders wake the source (see `waking`), and it looks for messages once a second by itself. After a consumer has
-    died, the messages that it held come one in a chunk if suspects are claimed alone (see `claiming`).
+    died, each message that it held comes in a chunk of its own if suspects are claimed alone (see `claiming`).
 
     Args:
         where: the receiver, for messages.
@@ -185,13 +185,13 @@ class EmbeddedSource:
         self._untraced(self._held.release(tokens))
 
     def tell_removed(self, numbers: Sequence[int]) -> None:
-        """Log that the traced ones of these messages have left the queue or subscription, after the commit."""
+        """Log, after the commit, which traced messages have left the queue or subscription."""
         if self._traced:
             for message_id in self._untraced(numbers):
                 tracing.log(Event.REMOVED, message_id, self.destination)
 
     def _untraced(self, numbers: Sequence[int]) -> list[str]:
-        """Trace these messages no longer; returns the ids of those that were traced."""
+        """Stop tracing these messages; returns the ids of the messages that were traced."""
         return [self._traced.pop(number) for number in numbers if number in self._traced]
 
     def reject(self, tokens: Sequence[int]) -> None:
@@ -269,7 +269,7 @@ class EmbeddedSource:
         return None
 
     def _tell_routed(self, claimed: Sequence[Claimed], messages: Sequence[Message]) -> None:
-        """Log that this consumer has claimed the traced ones of these messages."""
+        """Log which traced messages this consumer has claimed."""
         for one, message in zip(claimed, messages, strict=True):
             if tracing.is_marked(message):
                 self._traced[one.stored.number] = one.stored.message_id
@@ -277,7 +277,7 @@ class EmbeddedSource:
                 tracing.log(Event.ROUTED, one.stored.message_id, self.destination, consumer=consumer)
 
     def _plan_next_look(self, begin: float) -> None:
-        """When to look again after a look that began then and found nothing, unless somebody rings."""
+        """Decide when to look again, unless a bell rings, after a look that began at `begin` and found nothing."""
         if self._scan is not None and self._scan.behind:
             self._next_look = 0.0
             return
@@ -289,7 +289,7 @@ class EmbeddedSource:
     def _readable(
         self, claimed: Sequence[Claimed], messages: Sequence[Message]
     ) -> tuple[Sequence[Claimed], Sequence[Message]]:
-        """The messages whose content could be decoded; the others end here."""
+        """The messages whose content could be decoded; the other messages become dead."""
         unread = [at for at, one in enumerate(claimed) if is_as_stored(messages[at], one.stored)]
         if not unread:
             return claimed, messages
@@ -345,7 +345,7 @@ class EmbeddedSource:
             return self._end_dead(connection, claimed)
 
     def _end_dead(self, connection: Connection, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
-        """Let claimed messages end that have expired, or were delivered too often; returns all, marked."""
+        """Let claimed messages end that have expired or were delivered too often; returns all, with `ends` set."""
         if not any(one.ends or one.stored.deliveries > 1 for one in claimed):
             return claimed
         there = destinations.find(connection, self.destination)

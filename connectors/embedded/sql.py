@@ -1,12 +1,13 @@
 """Statements of the embedded broker: fixed texts, one for each database where they differ, compiled at first use.
 
 A text may hold `IN :numbers`, for a list of numbers, and `{now}`, the clock of the database: of the server with
-PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds, and `{skip}` those of them that nobody
-else has locked (`{skip_d}`: those of the table `d`); SQLite has one writer at a time. `{returned}`
-sets a delivery that a program has seen to what it is when it is given back: in its place, and perhaps delayed.
-`{unpaused}` is true unless an administrator has paused the consumers of `:destination`. `{take_chosen}` ends a claim
-of PostgreSQL whose query `chosen` has found the numbers: the consumer takes them; only a suspect waits for the disk.
-`{counted}` ends an insert into the tally.
+PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds. `{skip}` does the same, but skips
+rows that another transaction has locked (`{skip_d}`: only rows of the table `d`). SQLite needs neither, since it has
+one writer at a time. `{returned}` gives back a delivery that a program has seen: it keeps its place, and is perhaps
+delayed. `{unpaused}` is true unless an administrator has paused the consumers of `:destination`. `{take_chosen}` ends a
+claim of PostgreSQL whose query `chosen` has found the numbers: the consumer takes these messages, and the commit waits
+for the disk only for a suspect. `{counted}` ends an insert into the tally: with SQLite it adds to the row of the
+destination.
 """
 
 import time
@@ -82,7 +83,7 @@ class Sql:
     Its methods raise `sqlalchemy.exc.DBAPIError`.
 
     Args:
-        sqlite: the text; of both if there is no other one.
+        sqlite: the text for SQLite, and for PostgreSQL unless `postgresql` is given.
         postgresql: the text for PostgreSQL.
     """
 
@@ -95,7 +96,7 @@ class Sql:
         return int(self._execute(connection, [_values(connection, values)], attrgetter("rowcount")))
 
     def run_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute with the values of each row, if there is one."""
+        """Execute once for each row of values; do nothing without rows."""
         if rows:
             self._execute(connection, rows, attrgetter("rowcount"))
 

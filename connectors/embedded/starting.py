@@ -1,4 +1,4 @@
-"""The start of the broker, by whoever opens it while nobody else has it open.
+"""The start of the broker, which the process does that opens the broker while no other process has it open.
 
 What ends with the broker ends here: consumers, clients with their temporary destinations, subscriptions that are not
 durable, messages that are not persistent. Prepared transactions stay.
@@ -37,6 +37,6 @@ def finds_dead(connection: Connection, lives: Lives) -> bool:
 
 
 def reap(connection: Connection, lives: Lives) -> None:
-    """Remove what dead processes have left behind. Called under the lock of the registry."""
+    """Remove the consumers and clients of dead processes. Called under the lock of the registry."""
     consumers.reap(connection, lives)
     clients.reap(connection, lives)

@@ -1,8 +1,8 @@
 """Shows destinations, consumers, subscriptions and transactions to an administrator. Changes nothing.
 
-What a queue holds is the sum of its tally; only what somebody holds, and what is delayed, is counted one by one, by
-an index. So the cost does not grow with the messages that wait in a queue. Those that wait for the subscriptions of a
-topic are counted by an index.
+The number of messages in a queue is the sum of its tally. Only held and delayed messages are counted one by one, by an
+index. So the cost does not grow with the messages that wait in a queue. The messages that wait for the subscriptions of
+a topic are counted by an index.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ from connectors.embedded.sql import HELD, PREPARED, Sql, now_ms
 from correlator.connector import ConsumerState, DestinationState, SubscriptionState, TransactionState
 
 Alive = Callable[[Connection, str], bool]
-"""Whether the consumer with this number lives."""
+"""Says whether the consumer with this name lives."""
 LIVING = ("active", "backup")
-"""The roles of consumers that live and take messages, or would."""
+"""The roles of living consumers that take messages, or wait to take over."""
 _DESTINATIONS = Sql("SELECT * FROM broker_destination ORDER BY name")
 _TALLY = Sql("SELECT destination, sum(messages), sum(bytes) FROM broker_tally GROUP BY destination")
 _SUBSCRIPTIONS = Sql(
@@ -133,7 +133,7 @@ def subscriptions(connection: Connection, alive: Alive) -> Sequence[Subscription
 
 
 def _subscriptions(connection: Connection, tally: Mapping[int, tuple[int, int]]) -> Iterator[Read]:
-    """The subscriptions with their counts; those of queues only if the tally is given."""
+    """The subscriptions with their counts. The counts of queues are right only if the tally is given."""
     now = now_ms(connection)
     taken: Counter[tuple[int, int]] = Counter()
     for _, subscription, state, count in _TAKEN.rows(connection):
@@ -179,7 +179,7 @@ def consumers(connection: Connection, alive: Alive) -> Sequence[ConsumerState]:
 
 
 def _role(row: Any, active: dict[int, int], most: int | None) -> str:
-    """The role of a living consumer, whose elders were counted in `active`."""
+    """The role of a living consumer; `active` counts the living consumers that registered before it."""
     if row.cancelled:
         return "closing"
     elders = active.get(row.subscription, 0)
@@ -188,7 +188,7 @@ def _role(row: Any, active: dict[int, int], most: int | None) -> str:
 
 
 def transactions(connection: Connection) -> Sequence[TransactionState]:
-    """The prepared transactions, then those that ended within a day."""
+    """The prepared transactions, then the transactions that ended within a day."""
     now = now_ms(connection)
     acknowledged = {row[0]: int(row[1]) for row in _ACKNOWLEDGED.rows(connection)}
     return [

@@ -20,9 +20,9 @@ The server takes less than 1 GB in one statement, and content takes more than tw
 """
 _DRAW = Sql(
     "UPDATE broker_store SET last_number = last_number + :total RETURNING last_number, {now}, 0",
-    # The transaction has an id before it draws numbers: whoever sees a number knows which transactions may still come
-    # with lower ones (`scan`). It shares a lock on the destination, so that nobody deletes it meanwhile, or has the
-    # lock alone, so that nobody else sends there meanwhile.
+    # The transaction has an id before it draws numbers: so a scan that sees a number knows which transactions may still
+    # store lower numbers. It shares a lock on the destination, so that nobody deletes it meanwhile, or has the lock
+    # alone, so that nobody else sends there meanwhile.
     "WITH begun AS MATERIALIZED (SELECT pg_current_xact_id(),"
     " set_config('synchronous_commit',"
     " CASE WHEN :lazy THEN 'off' ELSE current_setting('synchronous_commit') END, true),"
@@ -43,7 +43,7 @@ _ADD_DELIVERY = Sql(
     "SELECT 1",
 )
 _DELIVER_ALL = Sql(
-    # Transactions of SQLite are alone: all messages between two numbers are those of the transaction.
+    # SQLite has one transaction at a time: all messages between two of its numbers are its own.
     "INSERT INTO broker_delivery"
     " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
     " SELECT :subscription, number, :rank, 0, 0, 0, 0, 0, 0, length(content) FROM broker_content"
@@ -73,7 +73,7 @@ class NewMessage(NamedTuple):
     """A message to be stored.
 
     Attributes:
-        source, sequence: by these the broker recognises a repeat; "" for a message that is none.
+        source, sequence: by these the broker recognises a repeat; the source "" is for a message that is no repeat.
         message_id: its header.
         content: the encoded message.
         rank: 9 less its priority.
@@ -83,7 +83,7 @@ class NewMessage(NamedTuple):
         persistent: 0 if it ends with the broker, else 1.
         sent_at: when it was sent, if it is moved; 0 for now.
         traced: whether this process logs its steps.
-        insists: whether it is refused rather than dropped if it is not persistent and there is no room.
+        insists: whether a message that is not persistent is refused, not dropped, if there is no room.
     """
 
     source: str
@@ -104,8 +104,8 @@ class Arrival(NamedTuple):
     """A new message.
 
     Attributes:
-        at: its place in what is to be stored.
-        number: what was drawn for it.
+        at: its place in the batch that is to be stored.
+        number: its number, which was drawn for it.
     """
 
     at: int
@@ -114,7 +114,7 @@ class Arrival(NamedTuple):
 
 
 class Undone(Exception):
-    """A transaction is rolled back on purpose, and the link is in order."""
+    """A transaction is rolled back on purpose. The link stays open."""
 
 
 class Drawn(NamedTuple):
@@ -132,7 +132,7 @@ class Drawn(NamedTuple):
 
 
 def draw(connection: Connection, name: str, total: int, *, lazy: bool = False, alone: bool = False) -> Drawn:
-    """Draw numbers for messages to a destination, which nobody deletes before the transaction ends.
+    """Draw numbers for messages to a destination. Nobody deletes the destination before the transaction ends.
 
     Args:
         connection: in a transaction.
@@ -150,7 +150,7 @@ def draw(connection: Connection, name: str, total: int, *, lazy: bool = False, a
 
 
 class _Row(NamedTuple):
-    """What is stored of a message; `due` and `expires` are 0 for never, `readers` the ids of subscriptions."""
+    """What is stored of a message. `due` and `expires` are 0 for never; `readers` are the ids of its subscriptions."""
 
     number: int
     message_id: str
@@ -172,7 +172,7 @@ def append(
 ) -> list[str]:
     """Store new messages with their numbers for each of these subscriptions that wants them.
 
-    A message that none of them wants is not stored. Returns the message ids of the stored ones that are traced.
+    A message that no subscription wants is not stored. Returns the message ids of the stored messages that are traced.
     """
     rows = _rows(readers, fresh, sent_at)
     if rows and connection.dialect.name == "sqlite":
@@ -185,7 +185,7 @@ def append(
 
 
 def _rows(readers: Sequence[Subscription], fresh: Sequence[Arrival], sent_at: int) -> list[_Row]:
-    """What is stored of the messages that are wanted."""
+    """The rows of the messages that at least one subscription wants."""
     rows = []
     everybody = tuple([reader.id for reader in readers])
     choosy = any(reader.selector is not None for reader in readers)
@@ -204,7 +204,7 @@ def _rows(readers: Sequence[Subscription], fresh: Sequence[Arrival], sent_at: in
 
 
 def _add_sqlite(connection: Connection, destination: int, rows: Sequence[_Row]) -> None:
-    """Insert the rows, with one statement for all deliveries of a subscription if they are alike."""
+    """Insert the rows, with one statement for all deliveries of a subscription if the messages are alike."""
     _ADD_CONTENT.run_all(
         connection,
         [{**row._asdict(), "destination": destination, "refs_left": len(row.readers)} for row in rows],

@@ -24,7 +24,7 @@ class Wanted(NamedTuple):
         shared: 1 if it may have several consumers.
         selector: what the broker keeps for the subscription of a topic; `None` for all messages.
         keeps_selector: whether an existing subscription keeps its own selector.
-        client: the id of the row of the client; 0 for none.
+        client: the id of the row of the client; 0 if there is none.
         suspects_alone: see `claiming.Holder`.
         makes: whether a destination that does not exist is made.
     """
@@ -47,8 +47,8 @@ def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -
         ConnectionLost: `NO_SUCH_DESTINATION`, a temporary destination is gone, or the destination does not exist and is
             not to be made; E7514, as below, for an engine.
         UsageError: E7514, the queue has as many active and backup consumers as it may; E7516, E7517 as
-            `ServiceSession.subscriber`; E7521, a temporary destination of another client; E7522, a reserved name that
-            the broker does not have.
+            `ServiceSession.subscriber`; E7521, a temporary destination of another client; E7522, a reserved name of a
+            destination that the broker does not have.
     """
     destinations.lock_registry(connection)
     there = destinations.find(connection, name)

@@ -1,13 +1,13 @@
 """Tidies the broker up in the background: a thread of one of the processes that have it open, elected by a lock.
 
 It ends expired messages, removes what dead processes have left behind, forgets how old transactions ended, and deletes
-destinations that were made because somebody used them and that nobody uses any more. Nothing depends on it: consumers
-never get an expired message, senders make room by themselves, and whoever registers finds dead ones. So it works in
-small transactions, and pauses after each for twice as long as it took: others have most of the time.
+destinations that their first use made and that nobody uses any more. No promise depends on the thread: consumers never
+get an expired message, senders make room by themselves, and a consumer that registers finds dead consumers. So the
+thread works in small transactions, and rests after each of them for three times as long as it took.
 
 Only processes with clients of the service have the thread. Engines do without: their sources and sinks are often the
-only users of a file, whose lock a thread would take from them, and they meet dead consumers and expired messages by
-themselves.
+only users of a file, and a thread would only compete with them for its lock. They find dead consumers and expired
+messages by themselves.
 """
 
 import logging
@@ -29,9 +29,9 @@ from correlator.processes import Maker, not_forking
 INTERVAL_S = 10.0
 """Seconds between two rounds."""
 MOST_DEAD = 1000
-"""At so many dead messages a warning is logged, once in a process."""
+"""The number of dead messages at which a process logs a warning, once."""
 _LONGEST_S = 0.01
-"""Expired messages end in transactions that take about half as long to all of it: a checkpoint may come on top."""
+"""Seconds that a transaction that ends expired messages should take; a checkpoint of SQLite may be added."""
 _REST = 3
 _FIRST_SLICE = 100
 _CLOSES_WITHIN_S = 5.0
@@ -55,7 +55,7 @@ class Round:
         self._pause = pause
 
     def run(self) -> None:
-        """Do all that is to be done, or end early. Raises errors of the database."""
+        """Do all tasks, or end early. Raises errors of the database."""
         self.reap()
         if self.expire() and self._remove_orphans():
             self._forget()
@@ -88,7 +88,7 @@ class Round:
                 return True
 
     def _remove_orphans(self) -> bool:
-        """Remove what deleted subscriptions have left, some at a time; false if the round is to end."""
+        """Remove the messages of deleted subscriptions, some at a time; false if the round is to end."""
         with self._link.reading() as connection:
             more = orphans.exist(connection)
         while more:

@@ -1,8 +1,8 @@
 """Counts the messages and bytes of each destination.
 
-On SQLite, whose transactions follow one another, a destination has one row. On PostgreSQL each transaction adds a row
-of what it changes, so that none waits for another. Their sum is what the destination holds; one of so many transactions
-folds the rows of its destination into one.
+On SQLite, which runs one writing transaction at a time, a destination has one row. On PostgreSQL each transaction adds
+a row with what it changes, so that no transaction waits for another. The sum of the rows is what the destination holds.
+On average one of `FOLDED` transactions folds the rows of its destination into one row.
 """
 
 from sqlalchemy import Connection
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from connectors.embedded.sql import Sql
 
 FOLDED = 64
-"""One of so many transactions folds the rows of its destination."""
+"""On average one of so many transactions on PostgreSQL folds the rows of its destination."""
 _SPREAD = 0x9E3779B1
 _ADD = Sql(
     "INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes){counted}"
@@ -29,24 +29,24 @@ _FOLD = Sql(
 
 
 def add(connection: Connection, destination: int, messages: int, size: int) -> None:
-    """Add to what a destination holds; negative numbers take away."""
+    """Add messages and bytes to the tally of a destination; negative numbers subtract."""
     added = int(_ADD.one(connection, destination=destination, messages=messages, bytes=size))
     if connection.dialect.name == "postgresql":
         fold_in_turn(connection, destination, added)
 
 
 def fold_in_turn(connection: Connection, destination: int, added: int) -> None:
-    """Fold the rows of a destination on PostgreSQL if it is the turn of the transaction that has added this row.
+    """Fold the rows of a destination on PostgreSQL if the id of the row that the transaction has added says so.
 
-    The ids are scattered first. If two destinations are used by turns, one gets only odd ids and the other only even
-    ones, and both must be folded.
+    The ids are scattered by a hash: if two destinations are used by turns, one destination gets only odd ids and the
+    other only even ids, and the rows of both must be folded.
     """
     if ((added * _SPREAD & 0xFFFFFFFF) >> 8) % FOLDED == 0:
         _fold(connection, destination, added)
 
 
 def _fold(connection: Connection, destination: int, last: int) -> None:
-    """Make one row of the rows of a destination up to this id."""
+    """Replace the rows of a destination up to this id by one row with their sums."""
     rows = _GONE.rows(connection, destination=destination, last=last)
     if rows:
         messages, size, changes = (int(sum(column)) for column in zip(*rows, strict=True))

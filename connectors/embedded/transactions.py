@@ -1,4 +1,4 @@
-"""Prepared transactions: what they will do is stored; how they ended is remembered for a day."""
+"""Prepared transactions: the broker stores what they will do, and for a day how they ended."""
 
 import time
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Resolved(NamedTuple):
     """What a resolved transaction sends.
 
     Attributes:
-        since_s: when it was prepared, by the monotonic clock.
+        since_s: when the transaction was prepared, by the monotonic clock of this process.
     """
 
     sends: Sequence[PreparedSend]

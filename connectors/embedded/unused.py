@@ -1,9 +1,9 @@
-"""Deletes destinations that were made because somebody used them, when nobody has used them for some time.
+"""Deletes destinations that their first use made, when nobody has used them for some time.
 
 A destination is in use while it has a consumer, a producer, a message, a durable subscription of a topic, or a prepared
-transaction that will send there, and while an administrator has paused it. It is kept, too, while it remembers the
-sequence of a sender that may repeat its messages after a crash: otherwise a repeat would be stored as a new message.
-That it was used in between shows in the number of changes that its tally has counted.
+transaction that will send there, and while an administrator has paused it. It is also kept while the broker remembers
+the sequence of a sender that may repeat its messages after a crash: otherwise a repeat would be stored as a new
+message. The number of changes that the tally counts shows whether messages came and went between two rounds.
 """
 
 from collections.abc import Callable
@@ -61,11 +61,11 @@ _STILL = _sql(
 
 
 def delete(link: DatabaseLink, pause: Callable[[float], bool]) -> None:
-    """Note which destinations are unused, and delete those that have been so for long, each in a transaction.
+    """Note which destinations are unused; delete those that have long been unused, each in a transaction.
 
     Args:
         link: of the sweeper.
-        pause: true if it is to end early.
+        pause: waits for so many seconds; true if the round is to end early.
     """
     with link.reading() as connection:
         changed = _CHANGED.rows(connection)
@@ -84,7 +84,7 @@ def delete(link: DatabaseLink, pause: Callable[[float], bool]) -> None:
 def _delete_one(connection: Connection, destination: int, name: str) -> None:
     destinations.lock_registry(connection)
     destinations.lock_against_sends(connection, name)
-    if not _STILL.rows(connection, destination=destination, kept=KEPT_MS):  # somebody came first
+    if not _STILL.rows(connection, destination=destination, kept=KEPT_MS):  # somebody has used it meanwhile
         return
     for subscription in destinations.subscriptions(connection, destination):
         destinations.delete_subscription(connection, subscription.id)

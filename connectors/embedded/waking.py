@@ -65,7 +65,7 @@ class Listener(Protocol):
         ...
 
     def listen(self, bells: set[int]) -> None:
-        """Listen to these bells from now on, and to no other ones."""
+        """Listen to these bells from now on, and to no others."""
         ...
 
     def heard(self) -> set[int]:
@@ -126,7 +126,7 @@ class Bells:
         return self.wait_for_any((destination,), rung, timeout_s)
 
     def wait_for_any(self, destinations: Iterable[str], rung: int, timeout_s: float) -> bool:
-        """As `wait`, until the bells of these destinations have rung more often together."""
+        """As `wait`, for the sum of the rings of these destinations' bells."""
         numbers = set(map(_bell_of, destinations))
         own = [self._bells[number] for number in numbers]
         changed = threading.Condition(self._lock)
@@ -250,7 +250,7 @@ class Bells:
         return False
 
     def _wanted(self) -> tuple[set[int], float]:
-        """The bells that somebody waits for or may soon wait for again, and for how long this surely stays so."""
+        """The bells that somebody waits for or may soon wait for again; in how many seconds to look again."""
         now = time.monotonic()
         with self._lock:
             wanted = {number for number, bell in enumerate(self._bells) if bell.is_wanted(now)}

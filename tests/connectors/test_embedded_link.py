@@ -1,10 +1,11 @@
 """The link to a SQLite file: what interrupts and failures leave of its transactions and locks."""
 
+import resource
 import sqlite3
 
 import pytest
 
-from connectors.embedded import gates
+from connectors.embedded import database, gates
 from connectors.embedded.link import open_link
 from correlator.processes import LockFile
 
@@ -103,6 +104,29 @@ def test_a_commit_that_fails_is_rolled_back(links):
     with pytest.raises(sqlite3.IntegrityError), link.transaction(synced=False) as connection:
         connection.connection.cursor().execute("INSERT INTO child VALUES (1)")
     assert link._raw.execute("SELECT count(*) FROM child").fetchone() == (0,)
+    assert_as_before(link, other)
+
+
+def test_a_commit_for_which_the_disk_has_no_space_stores_nothing(links, monkeypatch):
+    link, other = links
+    with link.transaction() as connection:
+        connection.connection.cursor().execute("CREATE TABLE t (content BLOB)")
+    log = link._path.with_name("broker.db-wal")
+    commit = database.commit
+
+    def without_space(raw):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 10_000, hard))
+        try:
+            commit(raw)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "commit", without_space)
+        with pytest.raises(sqlite3.OperationalError, match="full|I/O"), link.transaction(synced=False) as connection:
+            connection.connection.cursor().execute("INSERT INTO t VALUES (zeroblob(100000))")
+    assert other._raw.execute("SELECT count(*) FROM t").fetchone() == (0,)
     assert_as_before(link, other)
 
 

@@ -14,7 +14,7 @@ broker: it starts the broker.
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -201,19 +201,18 @@ class SqliteLink:
         path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # not its parents: a disk may not be mounted
         threads = gate(store)
         self._group = threads.group
-        self._gate = LockFile(Path(f"{path}.gate"))
-        self._turn = Turn(threads, self._gate)
-        self._users = LockFile(Path(f"{path}.users"))
-        try:
+        with ExitStack() as opened:
+            self._gate = LockFile(Path(f"{path}.gate"))
+            opened.callback(self._gate.close)
+            self._turn = Turn(threads, self._gate)
+            self._users = LockFile(Path(f"{path}.users"))
+            opened.callback(self._users.close)
             with self._turn:
                 self.connection = connect_sqlite(path)
             never_finalize(self.connection)
             self._raw = raw_sqlite(self.connection)
             self._place = files.OpenFiles(path)
-        except BaseException:
-            self._gate.close()
-            self._users.close()
-            raise
+            opened.pop_all()  # nothing has failed: `close` closes them
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[Connection]:

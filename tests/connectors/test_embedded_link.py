@@ -2,6 +2,7 @@
 
 import resource
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +138,12 @@ def test_a_failure_within_the_transaction_is_raised_though_sqlite_has_rolled_bac
         connection.connection.cursor().execute("CREATE TABLE t AS SELECT zeroblob(1000000)")
     link._raw.execute("PRAGMA max_page_count = 1000000")
     assert_as_before(link, other)
+
+
+def test_a_link_that_cannot_open_leaves_no_descriptor_open(tmp_path):
+    (tmp_path / "broker.db.users").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(IsADirectoryError):
+            open_link(f"sqlite:///{tmp_path}/broker.db")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

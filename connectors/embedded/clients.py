@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from connectors.embedded import consumers, destinations
 from connectors.embedded.consumers import Lives
+from connectors.embedded.destinations import Destination
 from connectors.embedded.sql import Sql
 from correlator.errors import ConnectionLost, UsageError, quoted
 
@@ -58,11 +59,16 @@ def join(connection: Connection, client: int, where: str, lives: Lives) -> None:
 
 
 def has_ended(connection: Connection, name: str, lives: Lives) -> bool:
-    """Whether this is a temporary destination whose client has ended, perhaps without anybody having noticed yet."""
+    """Whether this is a temporary destination that is gone or an orphan."""
     if not destinations.is_temporary(name):
         return False
     there = destinations.find(connection, name)
-    return there is None or there.client is None or lives.is_dead(name_of(there.client))
+    return there is None or is_orphan(there, lives)
+
+
+def is_orphan(there: Destination, lives: Lives) -> bool:
+    """Whether the client of a temporary destination has ended, perhaps without anybody having noticed yet."""
+    return destinations.is_temporary(there.name) and (there.client is None or lives.is_dead(name_of(there.client)))
 
 
 def make_temporary(connection: Connection, client: int, kind: str) -> str:

@@ -110,10 +110,9 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
     """
     alone = name in terms.nearly_full
     drawn = storing.draw(connection, name, len(entries), lazy=terms.lazy, alone=alone)
-    if clients.has_ended(connection, name, terms.lives):
-        raise NoSuchDestination(name)
-    there = destinations.ensure(connection, name) if terms.makes else destinations.find(connection, name)
-    if there is None:
+    makes = terms.makes and not destinations.is_temporary(name)
+    there = destinations.ensure(connection, name) if makes else destinations.find(connection, name)
+    if there is None or clients.is_orphan(there, terms.lives):
         raise NoSuchDestination(name)
     if there.stops_producers:
         return Verdict(waiting=list(range(len(entries))))

@@ -140,6 +140,12 @@ class PostgresServer:
         while backends := self.backends(url):
             assert time.monotonic() < deadline, backends
 
+    def wait_for_end(self, url: str, backend: int) -> None:
+        """Wait until one of these processes has ended."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while backend in self.backends(url):
+            assert time.monotonic() < deadline, backend
+
     def terminate_backends(self, url: str) -> int:
         """End all sessions of the database of an address; returns how many."""
         name = database_of(url)

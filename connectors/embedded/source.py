@@ -38,6 +38,8 @@ from correlator.tracing import Event
 
 _REAP_S = 5.0
 """Seconds after which a waiting consumer looks again for what dead processes have left behind."""
+LONGEST_OVERRUN_S = 0.1
+"""Seconds that a receive goes on behind its timeout if it has met only messages that end, such as expired ones."""
 LOOK_S = 1.0
 """Seconds after which a waiting consumer looks by itself: a wake-up may be lost, and a dying consumer wakes nobody."""
 
@@ -244,7 +246,7 @@ class EmbeddedSource:
         self._traced.clear()
 
     def _claim(self, limit: int, deadline: float) -> Chunk | None:
-        """A chunk of messages, or `None` if none is ready or the time is over. Expired messages end here."""
+        """A chunk of messages, or `None` if none is ready or the time is over. Expired and poison messages end here."""
         begin = time.monotonic()
         if begin >= self._next_check:
             self._strike_off_the_dead(begin)
@@ -262,7 +264,7 @@ class EmbeddedSource:
                     self._tell_routed(fresh, messages)
                 self._next_look = 0.0
                 return Chunk(messages, tokens, clock_ms=fresh[-1].at)
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= max(deadline, begin + LONGEST_OVERRUN_S):
                 self._next_look = 0.0
                 return None
         self._plan_next_look(begin)

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Dialect, text
+from sqlalchemy import ClauseElement, Connection, Dialect, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.exc import DBAPIError
@@ -93,7 +93,7 @@ class Sql:
 
     def run(self, connection: Connection, **values: Any) -> int:
         """Execute; returns the number of rows that matched."""
-        return int(self._execute(connection, [_values(connection, values)], attrgetter("rowcount")))
+        return int(self._execute(connection, [values], attrgetter("rowcount")))
 
     def run_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute once for each row of values; do nothing without rows."""
@@ -102,12 +102,12 @@ class Sql:
 
     def rows(self, connection: Connection, **values: Any) -> Sequence[Any]:
         """Execute; returns the rows of the result."""
-        rows: Sequence[Any] = self._execute(connection, [_values(connection, values)], methodcaller("fetchall"))
+        rows: Sequence[Any] = self._execute(connection, [values], methodcaller("fetchall"))
         return rows
 
     def named(self, connection: Connection, **values: Any) -> Sequence[Any]:
         """As `rows`, with the columns as attributes of each row. Slower: for commands."""
-        rows: Sequence[Any] = self._execute(connection, [_values(connection, values)], _named)
+        rows: Sequence[Any] = self._execute(connection, [values], _named)
         return rows
 
     def one(self, connection: Connection, **values: Any) -> Any:
@@ -135,21 +135,30 @@ class Sql:
         written = self._texts[dialect]
         for form, meaning in _FORMS[dialect].items():
             written = written.replace(form, meaning)
-        made = self._compiled[dialect] = Statement(_KINDS[dialect](), text(written))
+        kind = _SqliteStatement if dialect == "sqlite" else Statement
+        made = self._compiled[dialect] = kind(_KINDS[dialect](), text(written))
         return made
+
+
+class _SqliteStatement(Statement):
+    """Gets the clock of this host, and lists as JSON."""
+
+    def __init__(self, dialect: Dialect, clause: ClauseElement) -> None:
+        super().__init__(dialect, clause)
+        self._is_plain = self.names.isdisjoint({"now", "numbers"})
+
+    def parameters(self, row: Mapping[str, Any]) -> Any:
+        if self._is_plain:
+            return super().parameters(row)
+        values = {"now": time.time_ns() // 1_000_000, **row}
+        if "numbers" in row:
+            values["numbers"] = msgspec.json.encode(row["numbers"]).decode()
+        return super().parameters(values)
 
 
 def _named(cursor: Any) -> Sequence[Any]:
     names = [column[0] for column in cursor.description]
     return [SimpleNamespace(**dict(zip(names, values, strict=True))) for values in cursor.fetchall()]
-
-
-def _values(connection: Connection, values: dict[str, Any]) -> dict[str, Any]:
-    if connection.dialect.name == "sqlite":
-        values.setdefault("now", time.time_ns() // 1_000_000)
-        if "numbers" in values:
-            values["numbers"] = msgspec.json.encode(values["numbers"]).decode()
-    return values
 
 
 _NOW = Sql("SELECT {now}")

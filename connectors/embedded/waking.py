@@ -26,6 +26,7 @@ import zlib
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -291,5 +292,6 @@ def bells(store: str) -> Bells:
         return found
 
 
+@lru_cache(maxsize=1024)
 def _bell_of(destination: str) -> int:
     return zlib.crc32(destination.encode()) % BELLS

@@ -24,6 +24,7 @@ class Statement:
 
     Attributes:
         sql: its text for the driver.
+        names: of its parameters.
     """
 
     def __init__(self, dialect: Dialect, clause: ClauseElement) -> None:
@@ -32,6 +33,7 @@ class Statement:
         order: Sequence[str] | None = getattr(compiled, "positiontup", None)
         self._in_order = None if order is None else _picker(order)
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
+        self.names = frozenset(compiled.params)
 
     def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
         """Execute the statement with the values of each row.
@@ -55,7 +57,10 @@ def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ..
     """Returns the values of these names as a tuple."""
     if len(names) > 1:
         return itemgetter(*names)
-    return lambda values: tuple(values[name] for name in names)
+    if names:
+        (name,) = names
+        return lambda values: (values[name],)
+    return lambda _: ()
 
 
 def upsert(dialect: Dialect, table: Table, *, only: Sequence[str] = (), unless: str = "") -> ClauseElement:

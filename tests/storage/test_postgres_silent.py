@@ -153,6 +153,7 @@ def standby(server: PostgresServer, name: str) -> None:
     server.execute("SELECT pg_reload_conf()")
     while server.execute("SHOW synchronous_standby_names") != [(name,)]:
         pass
+    server.execute("CHECKPOINT")  # by the process that tells all sessions of the new setting, which it does before
 
 
 def cancelling(server: PostgresServer) -> threading.Thread:

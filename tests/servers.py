@@ -134,17 +134,14 @@ class PostgresServer:
         """The processes of the sessions of the database of an address."""
         return [int(str(pid)) for (pid,) in self.execute(_sessions(url))]
 
-    def wait_for_no_backend(self, url: str) -> None:
-        """Wait until the sessions of the database of an address have ended: each ends a moment after its client."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while backends := self.backends(url):
-            assert time.monotonic() < deadline, backends
+    def wait_for_no_backend(self, url: str, *only: int) -> None:
+        """Wait until the sessions of the database of an address have ended: each ends a moment after its client.
 
-    def wait_for_end(self, url: str, backend: int) -> None:
-        """Wait until one of these processes has ended."""
+        With `only`, wait for these processes.
+        """
         deadline = time.monotonic() + START_TIMEOUT_S
-        while backend in self.backends(url):
-            assert time.monotonic() < deadline, backend
+        while backends := [one for one in self.backends(url) if not only or one in only]:
+            assert time.monotonic() < deadline, backends
 
     def terminate_backends(self, url: str) -> int:
         """End all sessions of the database of an address; returns how many."""

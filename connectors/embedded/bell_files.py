@@ -33,7 +33,6 @@ class BellFiles:
     def __init__(self, database: str) -> None:
         self._database = Path(database)
         self._directory = Path(f"{database}.bells")
-        self._beginning = f"{self._directory}/"
         self._removed_at = float("-inf")
         self.token_ns = secrets.randbits(60)  # a time before 2007 that any file system can hold
 
@@ -53,7 +52,7 @@ class BellFiles:
 
     def path(self, bell: int) -> str:
         """The file of a bell."""
-        return f"{self._beginning}{bell}"
+        return f"{self._directory}/{bell}"
 
     def make(self, bell: int) -> None:
         """Make the file if there is none.

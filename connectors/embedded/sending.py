@@ -134,8 +134,7 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
             for message_id in storing.append(connection, there, readers, new, drawn.sent_at):
                 tracing.log(Event.PLACED, message_id, name)
                 terms.placed[message_id] = name
-    if sources:
-        _remember(connection, there.id, sources, [entries[at] for at in fresh])
+    _remember(connection, there.id, sources, [entries[at] for at in fresh])
     return verdict
 
 
@@ -186,8 +185,6 @@ def _sources(connection: Connection, destination: int, entries: Sequence[NewMess
 
 def _fresh(sources: Mapping[str, int], entries: Sequence[NewMessage]) -> list[int]:
     """The places of the messages whose sequence is above the last one of their source."""
-    if not sources:
-        return list(range(len(entries)))
     last = dict(sources)
     fresh = []
     for at, entry in enumerate(entries):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from connectors.embedded import tally
 from connectors.embedded.content import Stored, decode
 from connectors.embedded.destinations import Destination, Subscription
-from connectors.embedded.sql import DELAYED, READY, Sql
+from connectors.embedded.sql import Sql
 from correlator.selector import Selector
 
 PORTION_BYTES = 64 * 1024 * 1024
@@ -39,7 +39,8 @@ _ADD_CONTENT = Sql(
 _ADD_DELIVERY = Sql(
     "INSERT INTO broker_delivery"
     " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
-    " VALUES (:subscription, :number, :rank, :state, 0, 0, 0, :due, :expires, :size)",
+    " VALUES (:subscription, :number, :rank, CASE WHEN :due > 0 THEN 2 ELSE 0 END, 0, 0, 0, :due, :expires,"
+    " length(:content))",
     "SELECT 1",
 )
 _DELIVER_ALL = Sql(
@@ -215,10 +216,7 @@ def _add_sqlite(connection: Connection, destination: int, rows: Sequence[_Row]) 
             span = {"rank": first.rank, "first": first.number, "last": last.number}
             _DELIVER_ALL.run(connection, subscription=reader, **span)
     else:
-        states = {row.number: {"state": DELAYED if row.due else READY, "size": len(row.content)} for row in rows}
-        deliveries = [
-            {**row._asdict(), **states[row.number], "subscription": reader} for row in rows for reader in row.readers
-        ]
+        deliveries = [{**row._asdict(), "subscription": reader} for row in rows for reader in row.readers]
         _ADD_DELIVERY.run_all(connection, deliveries)
     tally.add(connection, destination, len(rows), sum([len(row.content) for row in rows]))
 

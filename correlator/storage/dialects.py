@@ -57,10 +57,7 @@ def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ..
     """Returns the values of these names as a tuple."""
     if len(names) > 1:
         return itemgetter(*names)
-    if names:
-        (name,) = names
-        return lambda values: (values[name],)
-    return lambda _: ()
+    return lambda values: tuple([values[name] for name in names])
 
 
 def upsert(dialect: Dialect, table: Table, *, only: Sequence[str] = (), unless: str = "") -> ClauseElement:

@@ -33,6 +33,11 @@ def broker(request):
     return (Service() if request.param == "service" else Memory()).broker
 
 
+async def send_one(connection):
+    """Send a message by a session of its own."""
+    await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+
+
 def factory_of(broker):
     return ConnectionFactory(broker.connection)
 
@@ -145,7 +150,7 @@ def test_what_a_cancelled_receive_has_left_comes_again_when_the_consumer_is_clos
             consumer = await session.create_consumer(QUEUE)
             task = asyncio.create_task(consumer.receive())
             await asyncio.sleep(0)
-            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            await send_one(connection)
             task.cancel()
             await asyncio.wait([task])
             await consumer.close()
@@ -173,7 +178,7 @@ def test_a_cancelled_receive_ends_no_other_one_of_its_session(broker):
             await asyncio.sleep(0)
             cancelled.cancel()
             await asyncio.wait([cancelled])
-            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            await send_one(connection)
             return await waiting
 
     assert ran(program()).body == b"1"
@@ -187,7 +192,7 @@ def test_a_consumer_is_closed_though_another_one_of_its_session_waits(broker):
             waiting = asyncio.create_task(consumer.receive())
             await asyncio.sleep(0)
             await other.close()
-            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            await send_one(connection)
             return await waiting
 
     assert ran(program()).body == b"1"
@@ -198,7 +203,7 @@ def test_what_receive_has_when_the_consumer_is_closed_is_received_once(broker):
 
     async def program():
         async with await AsyncConnection.connect(factory_of(broker)) as connection:
-            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            await send_one(connection)
             session = await connection.create_session()
             consumer = await session.create_consumer(QUEUE)
             task = asyncio.create_task(consumer.receive())
@@ -216,7 +221,7 @@ def test_what_receive_has_when_the_consumer_is_closed_is_received_once(broker):
 def test_a_close_that_was_cancelled_can_be_repeated(broker):
     async def program():
         async with await AsyncConnection.connect(factory_of(broker)) as connection:
-            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            await send_one(connection)
             consumer = await (await connection.create_session(CLIENT)).create_consumer(QUEUE)
             for call in (consumer.receive, consumer.close):
                 task = asyncio.create_task(call())

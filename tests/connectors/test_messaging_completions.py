@@ -329,38 +329,24 @@ def test_a_completion_uses_no_part_of_its_session_and_waits_for_none():
     assert found == ["E7505"] * 5 + ["E7506"] * 5
 
 
-def test_what_is_sent_while_the_session_closes_is_refused_or_completed(monkeypatch):
+@pytest.mark.parametrize("earlier", [["1"], []], ids=["behind another one", "alone"])
+def test_what_is_sent_while_the_session_closes_is_refused_or_completed(monkeypatch, earlier):
     """Another thread sends when the session has ended the thread of its completions."""
     memory, completed = Memory(), Completed()
     session = memory.session()
     producer = session.create_producer("queue:q")
-    producer.send_async(Message(b"1"), completed)
+    for body in earlier:
+        producer.send_async(Message(body.encode()), completed)
     close = session._completions.close
 
     def close_and_send():
         close()
         with pytest.raises(UsageError, match="^E7501"):
-            producer.send_async(Message(b"2"), completed)
+            producer.send_async(Message(b"late"), completed)
 
     monkeypatch.setattr(session._completions, "close", close_and_send)
     session.close()
-    assert bodies(completed.messages) == ["1"]
-
-
-def test_what_is_sent_while_the_session_closes_is_refused_or_completed_without_earlier_messages(monkeypatch):
-    memory, completed = Memory(), Completed()
-    session = memory.session()
-    producer = session.create_producer("queue:q")
-    close = session._completions.close
-
-    def close_and_send():
-        close()
-        with pytest.raises(UsageError, match="^E7501"):
-            producer.send_async(Message(b"1"), completed)
-
-    monkeypatch.setattr(session._completions, "close", close_and_send)
-    session.close()
-    assert completed.messages == []
+    assert bodies(completed.messages) == earlier
     assert completing_threads() == []
 
 

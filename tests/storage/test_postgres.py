@@ -161,7 +161,7 @@ def test_our_own_lost_session_is_ended_before_we_look(
     (lost,) = server.backends(direct)
     committed = store.resolve(1)
     assert committed is (after == 12 and committed), "a request that arrived whole may have been carried out"
-    server.wait_for_end(direct, lost)  # the server lists it until a moment after it has freed its lock
+    server.wait_for_no_backend(direct, lost)  # the server lists it until a moment after it has freed its lock
     store.commit(1 + committed, [values.received(2, 1)])
 
 

@@ -6,7 +6,6 @@ a broker. All objects belong to one event loop.
 
 import asyncio
 import functools
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from connectors.messaging.deliveries import AcknowledgeMode
 from connectors.messaging.factory import ConnectionFactory
 from connectors.messaging.failures import closed
 from connectors.messaging.producer import Producer
+from connectors.messaging.send_options import seconds
 from connectors.messaging.session import Session
 from correlator.errors import UsageError
 from correlator.events import Message
@@ -139,7 +139,7 @@ class AsyncConsumer(_Of):
         In modes AUTO and DUPS_OK the message is acknowledged right after this has returned it. If the awaiting task is
         cancelled, no message is lost: the next `receive` returns it, or it comes again when the consumer is closed.
         """
-        deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        deadline = time.monotonic() + seconds(self._consumer.where, timeout_s)
         async with self._turn:
             if self._closes:
                 raise closed(self._consumer.where)

@@ -12,6 +12,7 @@ from connectors.messaging.link import Link
 from connectors.messaging.listening import Listening
 from connectors.messaging.owner import Owner
 from connectors.messaging.selections import Selections
+from connectors.messaging.send_options import outside
 from connectors.messaging.session import ConnectionOptions, Session, Shared
 from connectors.messaging.temporaries import Temporaries
 from correlator import connector as port
@@ -72,16 +73,18 @@ class Connection:
         """Make a session, without connecting: its consumers and producers connect.
 
         Args:
-            mode: who acknowledges received messages, and when.
+            mode: who acknowledges received messages, and when; its name is allowed, too.
 
         Raises:
             ConfigError: an option of the connection is wrong.
-            UsageError: E7501 if this connection is closed, E7509 for mode TRANSACTED if the connector is no message
-                service, unless the factory has `emulate_transactions`.
+            UsageError: E7501 if this connection is closed, E7540 for an unknown mode, E7509 for mode TRANSACTED if the
+                connector is no message service, unless the factory has `emulate_transactions`.
             ConnectionLost: a message service cannot be reached.
         """
         self._check()
-        mode = AcknowledgeMode(mode)  # may be its name
+        if mode not in AcknowledgeMode.__members__.values():  # may be its name
+            raise outside("session.mode", mode, f"One of {', '.join(AcknowledgeMode)}")
+        mode = AcknowledgeMode(mode)
         client = self._attach()
         service = None if client is None else client.session()
         if mode is AcknowledgeMode.TRANSACTED and service is None and not self._options.emulates_transactions:

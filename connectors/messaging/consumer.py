@@ -15,6 +15,7 @@ from connectors.messaging.intake import Intake
 from connectors.messaging.link import Link
 from connectors.messaging.listening import Listener, Listening
 from connectors.messaging.origin import read
+from connectors.messaging.send_options import seconds
 from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Message
 from correlator.handlers import refuse_deferred, refuse_result
@@ -103,14 +104,14 @@ class Consumer:
         needs it.
 
         Args:
-            timeout_s: longest wait in seconds; 0 does not wait, `None` and `math.inf` wait for ever.
+            timeout_s: longest wait in seconds; 0 or less does not wait, `None` and `math.inf` wait for ever.
 
         Raises:
             ConnectionLost: the broker cannot be reached. The unacknowledged messages of this consumer come again. Call
                 `receive` again to reconnect.
             UsageError: E7501 if the consumer is closed, E7502 if as many messages are unacknowledged as `flow_limit`
                 allows (acknowledge or recover), E7505 in a thread that does not own the session, E7507 if the consumer
-                has a listener.
+                has a listener, E7540 for a timeout that is no number.
         """
         return self._receive(timeout_s, self._holdings.hand, self._link.stops)
 
@@ -229,17 +230,18 @@ class Consumer:
         if self._listener is not None:
             what = "it has a listener, which gets its messages"
             raise UsageError("E7507", self.where, what, "", "Take the listener away, or use another consumer")
-        deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        wait_s = seconds(self.where, timeout_s)
+        deadline = time.monotonic() + wait_s
         # Without a time to wait, this skips all unwanted messages that are there.
-        last = math.inf if timeout_s == 0 else deadline
+        last = math.inf if wait_s == 0 else deadline
 
         def is_over() -> bool:
             return self._link.stops != stops or time.monotonic() >= last
 
         while True:
             seen = self._link.look()
-            wait_s = min(max(0.0, deadline - time.monotonic()), self._link.slice_s)
-            message = self._next(wait_s, is_over, hand)
+            slice_s = min(max(0.0, deadline - time.monotonic()), self._link.slice_s)
+            message = self._next(slice_s, is_over, hand)
             remaining_s = deadline - time.monotonic()
             if message is not None or self._intake.ended or remaining_s <= 0 or self._closed:
                 return message

@@ -6,12 +6,14 @@ from typing import Any, Protocol
 import msgspec
 
 from connectors import kinds
-from correlator.errors import UsageError
+from correlator.errors import UsageError, quoted
 from correlator.events import Headers, Message, PropertyValue
 
 _PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
 _HEADERS = {"correlation_id": str, "type": str, "priority": int, "persistent": bool, "time_to_live_ms": int}
 """The headers that a sender may set, except `reply_to`, which may not name a destination of this broker."""
+_PARTS = (("headers", Headers), ("destination", str))
+"""The parts of a `Message` that a producer reads. Connectors refuse other parts of a wrong type."""
 _UNCONVERTIBLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
@@ -43,9 +45,15 @@ def converted(message: ForeignMessage) -> Message:
     A body, property or header that cannot be read or converted is ignored.
 
     Raises:
-        UsageError: E7504 for an object without body or properties.
+        UsageError: E7504 for an object without body or properties, and for a `Message` whose headers or destination
+            have a wrong type.
     """
     if isinstance(message, Message):
+        for name, kind in _PARTS:
+            value = getattr(message, name)
+            if value is not None and not isinstance(value, kind):
+                what = f"the {name} of the message: {quoted(value)} is no {kind.__name__}"
+                raise UsageError("E7504", "send", what, f"{kind.__name__} or None")
         return message
     for name in ("body", "properties"):
         if _read(message, name) is msgspec.UNSET:

@@ -1,6 +1,5 @@
 """Questions of a session, and the answers to them."""
 
-import math
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -9,6 +8,7 @@ import msgspec
 
 from connectors.messaging.consumer import Consumer
 from connectors.messaging.foreign import ForeignMessage, converted
+from connectors.messaging.send_options import seconds
 from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import ConnectionLost
 from correlator.events import Headers, Message
@@ -47,6 +47,7 @@ class Requests:
         return self._session.create_consumer(self._queue)
 
     def _ask(self, destination: str, question: ForeignMessage, timeout_s: float | None) -> Message | None:
+        wait_s = seconds("request", timeout_s)
         if self._answers is None:
             self._answers = self._consumer()
         native = converted(question)
@@ -57,7 +58,7 @@ class Requests:
             producer.send(msgspec.structs.replace(native, headers=headers))
         finally:
             producer.close()
-        deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        deadline = time.monotonic() + wait_s
         while (answer := self._answers.receive(max(0.0, deadline - time.monotonic()))) is not None:
             self._answers.settle(answer)
             if answer.headers is not None and answer.headers.correlation_id == correlation:

@@ -1,5 +1,6 @@
-"""How a message is to be delivered, and the ranges of these values."""
+"""How a message is to be delivered, and the ranges of the values that sessions take."""
 
+import math
 from typing import NamedTuple, Self
 
 from correlator.errors import UsageError, quoted
@@ -43,7 +44,7 @@ class SendOptions(NamedTuple):
         check_whole(f"{where}.time_to_live_ms", self.time_to_live_ms, LONGEST_LIFE_MS)
         check_whole(f"{where}.delivery_delay_ms", self.delivery_delay_ms, LONGEST_LIFE_MS)
         if self.persistent is not None and type(self.persistent) is not bool:
-            raise _outside(f"{where}.persistent", self.persistent, "True or False")
+            raise outside(f"{where}.persistent", self.persistent, "True or False")
         self.check_delay(where)
 
     def check_delay(self, where: str) -> None:
@@ -57,8 +58,22 @@ class SendOptions(NamedTuple):
 def check_whole(where: str, value: object, most: int, least: int = 0) -> None:
     """Raise `UsageError` E7540 unless the value is `None`, or a whole number from `least` to `most`."""
     if value is not None and (type(value) is not int or not least <= value <= most):
-        raise _outside(where, value, f"A whole number from {least} to {most}")
+        raise outside(where, value, f"A whole number from {least} to {most}")
 
 
-def _outside(where: str, value: object, allowed: str) -> UsageError:
+def seconds(where: str, timeout_s: object) -> float:
+    """The longest wait in seconds: infinity for `None`, and 0 for less than 0.
+
+    Raises:
+        UsageError: E7540 for a value that is no time.
+    """
+    if timeout_s is None:
+        return math.inf
+    if not isinstance(timeout_s, int | float) or math.isnan(timeout_s):
+        raise outside(f"{where}.timeout_s", timeout_s, "A number of seconds, or None to wait for ever")
+    return max(0.0, timeout_s)
+
+
+def outside(where: str, value: object, allowed: str) -> UsageError:
+    """The error E7540 of a value that is not allowed."""
     return UsageError("E7540", where, f"{quoted(value)} is not allowed", allowed)

@@ -1,5 +1,6 @@
 """Sessions over a message service: fetching ahead, transactions, client ids, kinds of subscriptions (docs/rules.md)."""
 
+import math
 import threading
 import time
 from queue import SimpleQueue
@@ -920,6 +921,24 @@ def test_a_value_out_of_its_range_is_refused_before_anything_is_sent(service, na
     with pytest.raises(UsageError, match=expected):
         producer.defaults = SendOptions(**{name: value})
     assert service.left() == (0, 0)
+
+
+@pytest.mark.parametrize("timeout_s", [math.nan, "5", [1]])
+def test_a_timeout_that_is_no_time_is_refused_before_anything_is_sent(service, timeout_s):
+    session = service.session()
+    consumer = session.create_consumer(QUEUE)
+    with pytest.raises(UsageError, match="^E7540 consumer of queue:q.timeout_s: .* is not allowed"):
+        consumer.receive(timeout_s)
+    with pytest.raises(UsageError, match="^E7540 request.timeout_s: .* is not allowed"):
+        session.request(QUEUE, Message(b""), timeout_s)
+    assert service.left() == (0, 0)
+    assert consumer.receive(-1) is None
+
+
+@pytest.mark.parametrize("mode", ["auto", 5, None])
+def test_an_unknown_mode_is_refused(service, mode):
+    with pytest.raises(UsageError, match="^E7540 session.mode: .* is not allowed. One of AUTO, CLIENT, "):
+        service.session(mode)
 
 
 def test_what_would_expire_before_anybody_gets_it_is_refused(service):

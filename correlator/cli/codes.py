@@ -318,7 +318,7 @@ CODES = {
     "E7501": "A connection, session, consumer, producer or browser is used after it, or its session, was closed.",
     "E7502": "A consumer holds as many unacknowledged messages as it may; acknowledge them or recover the session.",
     "E7503": "A consumer of a topic, or of a queue whose readers all get every message, needs a subscription.",
-    "E7504": "An object to be sent is not a message: no body, no properties, or a wrong type of headers or destination.",
+    "E7504": "An object to be sent is not a message: no body or properties, or a wrong type of headers or destination.",
     "E7505": "A session is used by a thread other than that of its listeners, or by that of its completions.",
     "E7506": "A listener or completion makes a call that would wait for its own end.",
     "E7507": "A consumer that has a listener is asked for a message.",

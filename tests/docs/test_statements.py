@@ -15,7 +15,7 @@ def said_on(page: str) -> str:
     ("rule", "statement"),
     [
         ("A6.1", "given stable storage that keeps what it has confirmed"),
-        ("A6.1", "a broker that keeps its word, and no message that cannot be mapped"),
+        ("A6.1", "a broker that keeps its word, and messages that can be mapped"),
         ("A6.3", "Consider `AT_LEAST_ONCE` with consumers that tolerate repeats first"),
         ("A6.3", "needs windows of the right size"),
         ("A8.11", "one domain for all of them does work that is not needed"),

@@ -43,7 +43,7 @@ class ReadProgress(Generic[P]):
 
     @property
     def held(self) -> int:
-        """Number of held messages."""
+        """How many messages the receiver holds: taken, and neither acknowledged nor given back."""
         return len(self._held)
 
     def next(self) -> tuple[P, P | None]:

@@ -142,7 +142,7 @@ class LockFile:
         return False
 
     def unlock(self) -> None:
-        """Release the lock."""
+        """Release the lock, whether it is held alone or shared. The file stays open. Without a lock do nothing."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:

@@ -79,12 +79,15 @@ class EmbeddedAdministration:
     # --- showing ---
 
     def destinations(self) -> Sequence[DestinationState]:
-        """See `Administration`."""
+        """The state of all destinations, sorted by name; see `Administration.destinations`."""
         with self._looking() as connection:
             return statistics.destinations(connection, self._alive)
 
     def consumers(self, destination: str | None) -> Sequence[ConsumerState]:
-        """See `Administration`."""
+        """The consumers of a destination, or of all; see `Administration.consumers`.
+
+        Raises `UsageError` E7564 if there is no such destination.
+        """
         with self._looking() as connection:
             if destination is not None:
                 _existing(connection, destination)
@@ -92,7 +95,10 @@ class EmbeddedAdministration:
         return [one for one in found if destination in (None, one.destination)]
 
     def subscriptions(self, topic: str | None) -> Sequence[SubscriptionState]:
-        """See `Administration`."""
+        """The subscriptions of a topic, or of all; see `Administration.subscriptions`.
+
+        Raises `UsageError` E7564 if there is no such topic.
+        """
         with self._looking() as connection:
             if topic is not None:
                 _existing(connection, topic)
@@ -100,7 +106,7 @@ class EmbeddedAdministration:
         return [one for one in found if topic in (None, one.topic)]
 
     def transactions(self) -> Sequence[TransactionState]:
-        """See `Administration`."""
+        """The prepared transactions, then those that ended within a day; see `Administration.transactions`."""
         with self._looking() as connection:
             return statistics.transactions(connection)
 
@@ -115,7 +121,11 @@ class EmbeddedAdministration:
         administration.create(self._where, Access(self._store), destination, property_texts.read(given))
 
     def update(self, destination: str, given: Mapping[str, str]) -> None:
-        """See `Administration`."""
+        """Change properties of a destination; see `Administration.update`.
+
+        Raises `UsageError` E7564 if there is no such destination, E7566 if it is temporary, E7523 if a property or its
+        value is not allowed, E7525 if the change needs a destination without consumers.
+        """
         with self._changing() as (access, link):
             with access.reading(self._where, link) as connection:
                 there = _existing(connection, destination)
@@ -142,7 +152,10 @@ class EmbeddedAdministration:
             destinations.make_subscription(connection, there.id, wanted)
 
     def pause(self, destination: str, paused: str | None) -> None:
-        """See `Administration`."""
+        """Pause the producers, the consumers or both of a destination, or let them go on; see `Administration.pause`.
+
+        Raises `UsageError` E7564 if there is no such destination, E7566 if it is temporary or the dead message queue.
+        """
         if destination == DEAD_MESSAGES:
             raise UsageError("E7566", destination, "the queue of dead messages cannot be paused")
         with self._changing() as (access, link):
@@ -153,7 +166,10 @@ class EmbeddedAdministration:
             access.ring((destination, room_of(destination)))
 
     def resolve(self, name: str, *, commit: bool) -> None:
-        """See `Administration`."""
+        """Carry out a prepared transaction, or undo it; see `Administration.resolve`.
+
+        Raises `UsageError` E7570 if the broker refuses one of its messages: the transaction stays prepared.
+        """
         with self._looking():
             pass
         client = self._attach()
@@ -205,7 +221,11 @@ class EmbeddedAdministration:
         return messages
 
     def purge(self, place: Place) -> Taken:
-        """See `Administration`."""
+        """Remove the messages of a queue, or of one or all subscriptions of a topic; see `Administration.purge`.
+
+        Raises `UsageError` E7564 if there is no such destination, E7512 if there is no such subscription, E7567 for a
+        subscription of a queue.
+        """
         with self._changing() as (access, link):
             with access.reading(self._where, link) as connection:
                 there = _existing(connection, place.destination)
@@ -232,7 +252,12 @@ class EmbeddedAdministration:
             above = numbers[-1]
 
     def move(self, source: str, target: str, selector: str | None, limit: int | None) -> Taken:
-        """See `Administration`."""
+        """Move messages of a queue to another destination, in slices; see `Administration.move`.
+
+        Raises `UsageError` E7569 if source and target are the same, E7566 if the target is temporary or the dead
+        message queue, E7564 if one of the two does not exist, E7567 if the source is a topic, E7570 if the broker
+        refuses a message.
+        """
         if source == target:
             raise UsageError("E7569", source, "a queue cannot be moved to itself")
         if target == DEAD_MESSAGES:

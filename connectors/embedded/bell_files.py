@@ -85,7 +85,7 @@ class FileListener:
         self._inotify = Inotify()
 
     def fileno(self) -> int:
-        """The descriptor of inotify."""
+        """The descriptor of inotify, which becomes readable when a watched file changes; -1 after `close`."""
         return self._inotify.fileno()
 
     def listen(self, bells: set[int]) -> None:
@@ -115,7 +115,7 @@ class FileListener:
             raise
 
     def close(self) -> None:
-        """End all watches."""
+        """End all watches and close the descriptor of inotify."""
         self._inotify.close()
 
     def _is_heard(self, bell: int) -> bool:
@@ -157,7 +157,7 @@ class FilePoller:
         return {bell for bell in changed if self._files.token_ns not in self._stamps[bell]}
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: a poller holds no resources."""
 
     def _stamp(self, bell: int) -> tuple[int, ...]:
         try:

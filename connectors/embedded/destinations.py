@@ -268,7 +268,7 @@ def make_subscription(connection: Connection, destination: int, wanted: Subscrip
 
 
 def queues(connection: Connection) -> Sequence[str]:
-    """All queues, sorted."""
+    """Return all queues of the broker, each as `queue:NAME`, sorted; the caller has begun a transaction."""
     return [row[0] for row in _QUEUES.rows(connection)]
 
 

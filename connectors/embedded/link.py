@@ -321,7 +321,10 @@ class PostgresLink:
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[Connection]:  # noqa: ARG002
-        """BEGIN to COMMIT."""
+        """A transaction of the session; commits at the end of the block, rolls back after an exception.
+
+        Ignores `synced`; see `DatabaseLink.transaction`.
+        """
         with self.connection.begin():
             yield self.connection
 
@@ -331,7 +334,7 @@ class PostgresLink:
             return do(connection)
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """BEGIN to COMMIT."""
+        """A transaction like any other: a reader of PostgreSQL waits for nobody."""
         return self.transaction()
 
     @contextmanager
@@ -349,7 +352,7 @@ class PostgresLink:
             return connection.execute(select(call)).scalar()
 
     def back_up(self, suffix: str) -> None:
-        """Do nothing."""
+        """Do nothing: an administrator backs up the server with its own tools."""
 
     def note_boot(self) -> None:
         """Read the token in an unlogged table, which a crash recovery empties; store a new one if there is none."""
@@ -375,7 +378,9 @@ class PostgresLink:
         self._own[name] = together
 
     def die(self, name: str) -> None:
-        """Release the lock."""
+        """Release the advisory lock that showed that a consumer or client lives; never raises. If it has none, do
+        nothing.
+        """
         if name in self._own:
             unlock = func.pg_advisory_unlock_shared if self._own.pop(name) else func.pg_advisory_unlock
             with suppress(SQLAlchemyError):
@@ -388,7 +393,7 @@ class PostgresLink:
         return bool(self.connection.execute(select(func.pg_try_advisory_xact_lock(_lock_of(name)))).scalar())
 
     def close(self) -> None:
-        """End the session."""
+        """End the session, and with it all its advisory locks. Never raises; does nothing in a forked child."""
         if self.maker.is_another_process:
             return
         with suppress(SQLAlchemyError):

@@ -122,7 +122,7 @@ class NoticeListener:
         return heard & self._listened
 
     def close(self) -> None:
-        """End the session."""
+        """End the session with the server, which ends all its LISTENs and advisory locks. Never raises."""
         with contextlib.suppress(SQLAlchemyError):
             self._connection.invalidate()  # a lost session cannot be rolled back
             self._connection.close()
@@ -174,7 +174,7 @@ class Ticker:
         return self._bells
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: a ticker holds no resources."""
 
 
 def _channel(key: int) -> str:

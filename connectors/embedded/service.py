@@ -183,7 +183,10 @@ class EmbeddedSession:
         return source
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
-        """A producer."""
+        """Make a producer that shares the link of this session; does not connect.
+
+        Raises `ConfigError` if the destination or an option of the sender is wrong.
+        """
         return make_sink(self._access, sender, ack_timeout_s=self._client.ack_timeout_s)
 
     def settle(self, work: Work) -> None:
@@ -342,7 +345,7 @@ class EmbeddedSession:
         return out, self._composer.compose(out, since_s)
 
     def look(self) -> int:
-        """See `ServiceSession`."""
+        """Return how often the bells of this session and its sources have rung, the number for `wait`."""
         return self._access.bells.rung(*self._heard())
 
     def wait(self, seen: int, timeout_s: float) -> None:
@@ -356,7 +359,7 @@ class EmbeddedSession:
         self._woken.clear()
 
     def wake(self) -> None:
-        """See `ServiceSession`."""
+        """End the present and the next `wait`. Any thread may call it; see `ServiceSession.wake`."""
         self._woken.set()
         self._access.bells.ring_here((self._access.bell,))
 
@@ -364,15 +367,21 @@ class EmbeddedSession:
         return {self._access.bell, *(source.destination for source in self._sources)}
 
     def refuse_to_wait(self) -> None:
-        """See `ServiceSession`."""
+        """Let no call of this session wait for room in a full destination; see `ServiceSession.refuse_to_wait`.
+
+        Any thread may call it.
+        """
         self._access.refuse_to_wait()
 
     def allow_to_wait(self) -> None:
-        """See `ServiceSession`."""
+        """Let calls of this session wait for room again. Any thread may call it; see `ServiceSession.allow_to_wait`."""
         self._access.allow_to_wait()
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """See `correlator.connector.Browsable`."""
+        """Return copies of the oldest messages of a queue, through the link of this session; changes nothing.
+
+        Raises as `connector.Browsable.browse`. There are no options.
+        """
         link = self._access.connect(self._where)
         return browse(lambda: self._access.reading(self._where, link), destination, limit)
 
@@ -381,7 +390,7 @@ class EmbeddedSession:
         removal.delete_subscription(self._where, self._access, topic, subscription, self._client.client_id or "")
 
     def close(self) -> None:
-        """Close the link."""
+        """Close the link, and with it all sources and sinks of this session. Never raises; may be called again."""
         self._access.close()
 
 

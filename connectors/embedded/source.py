@@ -82,7 +82,7 @@ class EmbeddedSource:
 
     @property
     def destination(self) -> str:
-        """The queue or topic."""
+        """The destination that the source consumes from, `queue:NAME` or `topic:NAME`."""
         return self._receiver.destination
 
     @property

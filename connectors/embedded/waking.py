@@ -74,7 +74,7 @@ class Listener(Protocol):
         ...
 
     def close(self) -> None:
-        """Cease to listen."""
+        """Stop listening, and free all resources. Never raises."""
         ...
 
 

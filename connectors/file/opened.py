@@ -76,7 +76,7 @@ class OpenedFile:
 
     @property
     def size(self) -> int:
-        """The size in bytes."""
+        """The present size of the file in bytes; another program may lengthen the file meanwhile."""
         return os.fstat(self._descriptor).st_size
 
     @property

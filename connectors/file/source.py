@@ -112,7 +112,11 @@ class FileSource:
             self._save()
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Read these records again."""
+        """Give these records back: the source reads them again before any new record. A token from before a reconnect
+        does nothing.
+
+        Raises `ConnectionLost` if the source is not connected.
+        """
         for file in self._connected():
             file.reject(tokens)
 

@@ -49,7 +49,7 @@ class Browser:
 
     @property
     def destination(self) -> str:
-        """The queue, as `queue:NAME`."""
+        """The queue whose messages the browser shows, as `queue:NAME`. It never changes."""
         return self._destination
 
     @property

@@ -40,7 +40,7 @@ class Transaction:
         return [_aged(outgoing, int((now - added) * 1000)) for added, outgoing in self._sends]
 
     def clear(self) -> None:
-        """Forget all messages."""
+        """Forget all messages: they are committed, or the session rolls back."""
         self._sends.clear()
 
 

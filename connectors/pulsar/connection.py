@@ -81,7 +81,11 @@ class PulsarConnection:
         return Order.ANY if mixed else Order.POSITION
 
     def sink(self, sender: SenderSettings) -> PulsarSink:
-        """Producers."""
+        """Make a sink, with a client of its own, for the topic of the sender or those of its messages; does not
+        connect.
+
+        Raises `ConfigError` if the destination or an option of the sender is wrong.
+        """
         route = route_of_sender(sender, self._broker)
         return PulsarSink(f"senders.{sender.id}", self._broker, route, sender, self._id)
 
@@ -111,7 +115,7 @@ class PulsarConnection:
         delete_topic(self._where, self._broker, destination, self._topic(destination))
 
     def close(self) -> None:
-        """Free the `client_id`."""
+        """Free the `client_id`, so that another connection of this process may have it. Never raises."""
         clients.release(self)
 
     def _check_rest(self, code: str, what: str) -> None:

@@ -40,7 +40,7 @@ class RabbitBroker(Server):
 
     @property
     def address(self) -> str:
-        """HOST:PORT, for messages."""
+        """The server as HOST:PORT, for texts of errors."""
         return f"{self.host}:{self.port}"
 
     def parameters(self) -> pika.ConnectionParameters:

@@ -44,7 +44,11 @@ class RabbitConnection:
         )
 
     def sink(self, sender: SenderSettings) -> RabbitSink:
-        """A publisher."""
+        """Make a publisher, with a link of its own, for the destination of the sender or those of its messages; does
+        not connect.
+
+        Raises `ConfigError` if the destination or an option of the sender is wrong.
+        """
         where = f"senders.{sender.id}"
         destination = destination_of_sender(sender, self._broker)
         is_topic = sender.destination is not None and sender.destination.startswith("topic:")

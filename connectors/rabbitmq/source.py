@@ -56,7 +56,9 @@ class RabbitSource:
             raise
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The next deliveries."""
+        """Take the next deliveries in order, as `connector.Source.receive`. Raises `ConnectionLost` if the link has
+        ended.
+        """
         self._connected()
         deliveries = self._inbox.take(max_messages, self._most_bytes, timeout_s)
         if not deliveries:

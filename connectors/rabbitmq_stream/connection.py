@@ -32,7 +32,10 @@ class StreamConnection:
         return StreamSource(f"receivers.{receiver.id}", self._broker, destination, receiver)
 
     def sink(self, sender: SenderSettings) -> StreamSink:
-        """A publisher."""
+        """Make a publisher for the stream of the sender, or for the streams of its messages; does not connect.
+
+        Raises `ConfigError` if the destination or an option of the sender is wrong.
+        """
         return StreamSink(f"senders.{sender.id}", self._broker, destination_of_sender(sender, self._broker))
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:

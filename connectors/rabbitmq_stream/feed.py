@@ -30,7 +30,7 @@ class EntryRun(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the entries."""
+        """How many bytes the entries have together."""
         return sum(map(len, self.entries))
 
     def part(self, begin: int, end: int) -> "EntryRun":
@@ -56,7 +56,10 @@ class PackedRun(NamedTuple):
         return len(self.batch.packed)
 
     def unpacked(self) -> EntryRun:
-        """The messages, unpacked."""
+        """Return the messages as entries of their own, with consecutive offsets from `first`.
+
+        The receiver's thread calls it. If the batch cannot be unpacked, each entry is a `chunk.Packed` that says why.
+        """
         return EntryRun(self.first, self.timestamp, self.batch.unpack())
 
 
@@ -138,7 +141,7 @@ class Feed:
 
     @property
     def empty(self) -> bool:
-        """Whether no entry waits."""
+        """Whether no entry waits to be taken. Only the thread of the receiver asks."""
         return not self._waiting
 
     def take(self, start: int, until: int | None, most: int, timeout_s: float) -> TakenRuns:

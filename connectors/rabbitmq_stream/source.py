@@ -92,7 +92,11 @@ class StreamSource:
         return messages
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The next messages."""
+        """Take the next messages as `connector.Source.receive`: messages that were given back first, then new ones in
+        order.
+
+        Raises `ConnectionLost` when the connection has ended, or when the next message cannot be read.
+        """
         link = self._connected()
         progress = self._progress
         most = min(max_messages, self._most - progress.held)

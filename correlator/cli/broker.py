@@ -68,7 +68,7 @@ Limit = Annotated[
 
 
 class Paused(StrEnum):
-    """Who waits."""
+    """Whom `correlator broker pause` lets wait: the producers of a destination, its consumers, or both (`ALL`)."""
 
     PRODUCERS = "PRODUCERS"
     CONSUMERS = "CONSUMERS"
@@ -95,7 +95,7 @@ Properties = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
+    """Register `correlator broker` and its subcommands with `app`, the Typer application of all commands."""
     group = typer.Typer(
         help="Administer a broker: its destinations, consumers, subscriptions, messages and transactions.",
         rich_markup_mode=None,

@@ -23,7 +23,7 @@ MostShown = Annotated[int, typer.Option(metavar="NUMBER", min=1, max=100_000, he
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator browse` with `app`, the Typer application of all commands."""
     app.command()(browse)
 
 

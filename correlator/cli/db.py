@@ -22,7 +22,7 @@ from correlator.storage.witness import witness_of
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
+    """Register `correlator db` and its subcommands with `app`, the Typer application of all commands."""
     group = typer.Typer(help="Upgrade, check, back up or empty a store.", rich_markup_mode=None)
     group.command("upgrade")(upgrade)
     group.command("current")(current)

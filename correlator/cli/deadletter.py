@@ -25,7 +25,9 @@ Numbers = Annotated[
 
 
 class DeadLetterKind(StrEnum):
-    """Where a message failed."""
+    """What could not be done with a message, so that it became a dead letter: `DeadLetter.kind` as an option of
+    commands.
+    """
 
     MAPPING = "mapping"
     HANDLER = "handler"
@@ -55,7 +57,7 @@ Json = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
+    """Register `correlator deadletter` and its subcommands with `app`, the Typer application of all commands."""
     group = typer.Typer(help="List, show, replay or discard dead letters of a store.", rich_markup_mode=None)
     group.command("list")(list_letters)
     group.command("show")(show)

@@ -29,7 +29,7 @@ class Examinable(Protocol):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator doctor` with `app`, the Typer application of all commands."""
     app.command()(doctor)
 
 

@@ -19,7 +19,7 @@ from correlator.storage import inspect as store
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register `correlator dup` and its subcommand with `app`, the Typer application of all commands."""
     group = typer.Typer(help="Show why duplicate detection would drop an id.", rich_markup_mode=None)
     group.callback()(_group)
     group.command("explain")(explain)

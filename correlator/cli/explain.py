@@ -63,7 +63,7 @@ class EffectiveSetting(NamedTuple):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator explain` with `app`, the Typer application of all commands."""
     app.command()(explain)
 
 

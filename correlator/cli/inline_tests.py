@@ -49,7 +49,7 @@ class KeptState:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator test` with `app`, the Typer application of all commands."""
     app.command("test")(run_tests)
 
 

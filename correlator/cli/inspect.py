@@ -34,7 +34,7 @@ class View(NamedTuple):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator inspect` with `app`, the Typer application of all commands."""
     app.command("inspect")(inspect_store)
 
 

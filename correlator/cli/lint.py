@@ -18,7 +18,7 @@ _WHERE = re.compile(r"(?P<file>.*?):(?P<line>\d+):(?P<column>\d+)(?: (?P<path>.*
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator lint` with `app`, the Typer application of all commands."""
     app.command()(lint)
 
 

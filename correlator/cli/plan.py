@@ -47,7 +47,7 @@ Redact = Callable[[str], str]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator plan` with `app`, the Typer application of all commands."""
     app.command()(plan)
 
 

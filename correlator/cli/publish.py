@@ -26,7 +26,7 @@ MOST_NAMED = 20
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator publish` with `app`, the Typer application of all commands."""
     app.command()(publish)
 
 

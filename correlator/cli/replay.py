@@ -18,7 +18,7 @@ COLUMNS = ("log", "ended", "events", "timers", "checkpoints", "outputs", "dead l
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator replay` with `app`, the Typer application of all commands."""
     app.command("replay")(replay_log)
 
 

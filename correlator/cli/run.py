@@ -55,7 +55,7 @@ class LogLevel(StrEnum):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator run` with `app`, the Typer application of all commands."""
     app.command()(run)
 
 

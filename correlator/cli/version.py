@@ -15,7 +15,7 @@ SAFE_SQLITE = (3, 51, 3)
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator version` with `app`, the Typer application of all commands."""
     app.command()(version)
 
 

@@ -56,7 +56,9 @@ class Bar:
         self._progress.stop()
 
     def tick(self, status: Status) -> None:
-        """Draw the current figures."""
+        """Draw the counts of `status` and the rate of received messages. Called by the thread that waits for the
+        engine.
+        """
         now = Counts(status)
         rate = self._rate.of(now.received)
         self._progress.update(self._task, received=now.received, processed=now.processed, sent=now.sent, rate=rate)
@@ -73,7 +75,7 @@ class Nothing:
     ) -> None: ...
 
     def tick(self, status: Status) -> None:
-        """Show nothing."""
+        """Ignore the status: there is no bar to draw. Has the signature of `Bar.tick`."""
 
 
 class Rate:

@@ -32,7 +32,7 @@ class ScalarNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceNode:
-    """A list."""
+    """A YAML list: its nodes in order, and the position of its beginning in the file."""
 
     position: Position
     items: tuple["Node", ...]

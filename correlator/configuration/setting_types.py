@@ -85,7 +85,7 @@ class SettingType:
 
     @cached_property
     def optional(self) -> bool:
-        """Whether `None` is allowed."""
+        """Whether the setting may be `None`: its annotation is `None` or a union that includes `None`."""
         return self.bare is None or types.NoneType in (self.arguments if self.origin is Union else ())
 
 

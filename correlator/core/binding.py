@@ -229,7 +229,7 @@ class ContextBinding:
         self._monitors.begin(made, on_error)
 
     def stop(self, monitor: Monitor) -> None:
-        """End an instance."""
+        """End an instance after the running handler has returned; `Monitor.stop` calls it with itself as `monitor`."""
         self._calls.refuse_outside(monitor)
         self._calls.stage(monitor, self._monitors.end, monitor)
 

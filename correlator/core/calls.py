@@ -37,11 +37,11 @@ class OneThread:
     """A process with one thread, for tests and tools."""
 
     def thread(self) -> object:
-        """The only thread."""
+        """Identify the calling thread, as `Maker.thread`: always the same object, since there is only one thread."""
         return self
 
     def check(self, where: str) -> None:
-        """Never raises."""
+        """Accept every call: the process never forks. `Maker.check` raises `UsageError` E2050 in a forked child."""
 
 
 class HandlerCalls:

@@ -32,7 +32,11 @@ class Cuttable(Protocol):
     staging: Staging
 
     def cut(self) -> ContextCut:
-        """Queue and counters."""
+        """Return what a checkpoint stores of this context beside its state: the queue, and the counters of
+        `ContextCut`.
+
+        The checkpointer calls it in its own thread while it holds the lock of the context. It changes nothing.
+        """
         ...
 
     def take_state(self) -> list[StateEntry]:

@@ -256,7 +256,7 @@ class Intake:
         self.batch = self._new_batch()
 
     def close(self) -> None:
-        """Go to CLOSED."""
+        """Change the state to CLOSED, from any state; the receiver calls it once, when its thread ends."""
         self._cycle.receive(ReceiverInput.CLOSE)
 
     # --- a batch ---

@@ -70,7 +70,9 @@ class ListenerIndex(Generic[W]):
         self.types: dict[type[Any], _OfType[W]] = {}
 
     def add(self, listener: W) -> None:
-        """Add a listener."""
+        """Add a listener, so that `matching` returns it for the events that fit its pattern. Add each listener only
+        once.
+        """
         self.types.setdefault(listener.pattern.event_type, _OfType()).add(listener)
 
     def remove(self, listener: W) -> None:

@@ -184,13 +184,16 @@ class LoadedMonitors:
     # --- what monitors wait for ---
 
     def keep_listener(self, listener: Listener) -> None:
-        """Add a dynamic listener."""
+        """Add a listener that a handler has requested with `on_all` or `once`; the next cut stores it.
+
+        Does nothing if its monitor has ended meanwhile.
+        """
         if listener.instance.alive:
             listener.instance.listeners[listener.number] = listener
             self.index.add(listener)
 
     def forget_listener(self, listener: Listener) -> None:
-        """Remove a dynamic listener."""
+        """Remove a `once` listener, as an effect of the event that it waited for; do nothing if it is gone."""
         self.cancel((listener.instance, listener.number))
 
     def cancel(self, waiting: tuple[Instance, int]) -> None:

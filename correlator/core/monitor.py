@@ -177,7 +177,7 @@ class Binding(Protocol):
 
     @property
     def engine_time(self) -> float:
-        """Seconds of engine time."""
+        """Engine time in seconds, as at the beginning of the work on the present events; see `Monitor.engine_time`."""
         ...
 
 
@@ -534,7 +534,9 @@ class Monitor:
 
     @classmethod
     def state_codec(cls) -> Codec[Any]:
-        """Encodes the annotated attributes."""
+        """The codec that turns the annotated attributes of this class, without its tables, into the bytes of a
+        checkpoint.
+        """
         return cls._codec
 
     def attributes(self) -> dict[str, Any]:
@@ -562,7 +564,7 @@ class Monitor:
             raise
 
     def tables(self) -> list[StateTable[Any, Any]]:
-        """Its state tables."""
+        """The state tables of this instance, in the order in which its class declares them."""
         return [getattr(self, name) for name in self._tables]
 
     def check_tables(self, made: Sequence[StateTable[Any, Any]]) -> None:

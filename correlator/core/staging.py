@@ -21,7 +21,7 @@ class Staging:
         self._dead_letters: list[DeadLetter] = []
 
     def add_dead_letter(self, letter: DeadLetter) -> None:
-        """Stage a dead letter."""
+        """Keep a dead letter until the next cut. A context without checkpoints discards it after it has been logged."""
         self._dead_letters.append(letter)
 
     def count(self, sender: str) -> int:

@@ -290,7 +290,7 @@ class StateTable(MutableMapping[K, V]):
         return self._cold.get(key)
 
     def clear(self) -> None:
-        """Delete every key."""
+        """Delete every key. The next checkpoint deletes the keys in the store; a handler that raises gets them back."""
         for key in (*self._live, *self._cold):
             self._touch(key)
         self._live.clear()

@@ -110,7 +110,10 @@ class SparkProcessor:
         return done
 
     def close(self) -> None:
-        """Release the Spark session."""
+        """Release the Spark session, which ends when the last pipeline of this process has released it.
+
+        Does nothing before `open` has succeeded, and at further calls.
+        """
         if self._compiled is not None:
             self._compiled = None
             self._shared.release()

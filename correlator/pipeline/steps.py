@@ -79,7 +79,7 @@ def quote(name: str) -> str:
 
 
 def text(value: str) -> str:
-    """A string literal."""
+    """Return the value as a string literal of Spark SQL, in quotes, with backslashes, quotes and line ends escaped."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     return f"'{escaped}'"
 

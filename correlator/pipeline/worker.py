@@ -127,7 +127,7 @@ class KeyedFunction:
 
     @cached_property
     def monitor(self) -> type[KeyedMonitor[Any, Any]]:
-        """The monitor class."""
+        """The class of the keyed monitor, made by `factory` at the first use in each Python worker."""
         return self.factory()
 
     def _live_rows(self, batches: Iterator[pa.RecordBatch], results: "_Results") -> Iterator[_Row]:

@@ -85,7 +85,7 @@ class Actor:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """Whether `stop` was called; the thread ends after the step that is running now. Any thread may read it."""
         return self._stopping
 
     def _run(self, failed: "Callable[[Actor, BaseException], None] | None") -> None:

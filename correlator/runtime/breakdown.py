@@ -36,7 +36,7 @@ class Batches:
     most: int = 0
 
     def add(self, size: int) -> None:
-        """Count a batch."""
+        """Count a batch of `size` messages."""
         self.least = min(self.least, size) if self.count else size
         self.most = max(self.most, size)
         self.count += 1
@@ -44,16 +44,16 @@ class Batches:
 
 
 class NoBreakdown:
-    """Measures nothing."""
+    """Stands in for `Breakdown` where the settings ask for no measurement: its methods do nothing."""
 
     def restart(self) -> None:
-        """Count the time since the last call for nothing."""
+        """Attribute the time since the last call to no item."""
 
     def lap(self, item: str) -> None:
-        """Count the time since the last call for an item."""
+        """Attribute the time since the last call to an item."""
 
     def lap_until(self, item: str, then: float) -> None:
-        """Count the time from the last call to an earlier moment for an item."""
+        """Attribute the time from the last call to `then`, an earlier moment in monotonic seconds, to an item."""
 
     def batch(self, size: int) -> None:
         """Count a batch of `size` messages."""
@@ -78,11 +78,11 @@ class Breakdown(NoBreakdown):
         self._begin(self._since)
 
     def restart(self) -> None:
-        """Count the time since the last call for nothing: there was no connection."""
+        """Attribute the time since the last call to no item: there was no connection."""
         self._since = self._now()
 
     def lap(self, item: str) -> None:
-        """Count the time since the last call for an item, and log the line when it is due."""
+        """Attribute the time since the last call to an item, and log the line if it is due."""
         now = self._now()
         self._spent[item] += now - self._since
         self._since = now
@@ -91,7 +91,7 @@ class Breakdown(NoBreakdown):
             self._begin(now)
 
     def lap_until(self, item: str, then: float) -> None:
-        """Count the time from the last call to `then` for an item."""
+        """Attribute the time from the last call to `then` to an item; the next call counts from `then`."""
         self._spent[item] += then - self._since
         self._since = then
 

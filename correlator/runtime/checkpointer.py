@@ -31,7 +31,7 @@ class Parkable(Protocol):
 
     @property
     def context(self) -> Cuttable:
-        """Its context."""
+        """The context that this thread owns; the checkpointer uses it only while it holds `lock`."""
         ...
 
     def request_cut(self, *, requested: bool) -> None:

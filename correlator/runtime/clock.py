@@ -24,7 +24,7 @@ class SystemClock:
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since the epoch."""
+        """The time of day in seconds since the epoch (UTC); an administrator may set it back."""
         return time.time()
 
 
@@ -45,7 +45,7 @@ class EngineTime:
         self._offset += max(0.0, seconds - self.now())
 
     def now(self) -> float:
-        """Seconds of engine time."""
+        """Engine time in seconds; it never goes back. Any thread may call it."""
         return self._clock.monotonic() + self._offset
 
     def calendar(self) -> float:

@@ -58,12 +58,13 @@ class ContextActor(Actor):
 
     @property
     def queue(self) -> InputQueue:
-        """The input queue."""
+        """The queue of the context. Receivers and other contexts add events in their threads; this thread takes them.
+        """
         return self.context.queue
 
     @property
     def idle(self) -> bool:
-        """Whether no event waits."""
+        """Whether the queue is empty. The handler of the last event may still be running."""
         return not len(self.context.queue)
 
     def request_cut(self, *, requested: bool) -> None:
@@ -211,7 +212,7 @@ class ProcessorThread(ContextActor):
         self._suspects = suspects
 
     def finish(self) -> None:
-        """Close the processor."""
+        """Close the processor; called once in this thread, after its last step."""
         self.processor.close()
 
     def _advance(self) -> float | None:

@@ -54,7 +54,9 @@ class InputLog(Actor):
 
     @property
     def full(self) -> bool:
-        """Whether contexts should pause."""
+        """Whether `MOST_WAITING` or more records wait for the disk, so that contexts pause until the thread has written
+        some.
+        """
         return len(self._waiting) >= MOST_WAITING
 
     def append(self, record: Record) -> None:

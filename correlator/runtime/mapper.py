@@ -52,7 +52,9 @@ class Mapper:
         self._parts = []
 
     def close(self) -> None:
-        """End the threads."""
+        """End the mapping threads, and wait until each has ended; messages that no thread has begun to map stay
+        unmapped.
+        """
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

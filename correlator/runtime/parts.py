@@ -187,11 +187,11 @@ class Parts:
         return thread
 
     def monitor_threads(self) -> list[MonitorThread]:
-        """The contexts of monitors."""
+        """The threads of contexts that run monitors, in the order in which they were made."""
         return [thread for thread in self.contexts.values() if isinstance(thread, MonitorThread)]
 
     def processor_threads(self) -> list[ProcessorThread]:
-        """The contexts of pipelines."""
+        """The threads of contexts that run pipelines, in the order in which they were made."""
         return [thread for thread in self.contexts.values() if isinstance(thread, ProcessorThread)]
 
     def _tell_monitors(self, event: Any) -> None:
@@ -205,7 +205,9 @@ class Parts:
             thread.wake()
 
     def wake_all(self) -> None:
-        """Wake senders and contexts."""
+        """Wake the threads of all senders and contexts: something to send or to handle may be there. Any thread may
+        call it.
+        """
         for sender in self.senders.values():
             sender.wake()
         for thread in self.contexts.values():

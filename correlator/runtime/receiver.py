@@ -134,7 +134,7 @@ class Receiver(Actor):
 
     @property
     def counters(self) -> ReceiverCounters:
-        """What it did."""
+        """What this receiver has done in this life. Its own thread writes the counters; any thread may read them."""
         return self.intake.counters
 
     @property
@@ -211,7 +211,7 @@ class Receiver(Actor):
             self._log.warning(text, **values)
 
     def finish(self) -> None:
-        """Close the source."""
+        """Close the intake, the source and the mapping threads; called once in this thread, after its last step."""
         self.intake.close()
         self._source.close()
         self.mapper.close()

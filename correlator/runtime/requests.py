@@ -174,7 +174,10 @@ class CheckpointRequest(Request[None]):
     cut: Cut
 
     def plan(self, group: Group) -> Planned[None]:
-        """Place the changed state."""
+        """Plan the rows of the cut, and place its changed state in segments of the state log.
+
+        May read state segments from the store, and then raises the errors of `Store.read_state`.
+        """
         log = group.state_log
         numbers = log.to_clean(len(self.cut.changes))
         cleaned = group.store.read_state(numbers) if numbers else ()
@@ -190,7 +193,7 @@ class SuspectRequest(Request[None]):
     commit: SuspectCommit
 
     def plan(self, group: Group) -> Planned[None]:
-        """Written as it is."""
+        """Plan to write the note unchanged: it depends on nothing else in the group."""
         del group
         return Planned(self.commit, _nothing_to_apply, None)
 

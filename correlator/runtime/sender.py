@@ -74,12 +74,12 @@ class Sender(Actor):
 
     @property
     def outbox(self) -> Outbox:
-        """Its sends."""
+        """The messages that this sender has yet to send, or whose confirm it awaits."""
         return self.dispatcher.outbox
 
     @property
     def counters(self) -> SenderCounters:
-        """What it did."""
+        """What this sender has done in this life. Its own thread writes the counters; any thread may read them."""
         return self.dispatcher.counters
 
     @property
@@ -111,7 +111,7 @@ class Sender(Actor):
             return self._lost(error)
 
     def finish(self) -> None:
-        """Close the sink."""
+        """Close the sink; called once in this thread, after its last step."""
         self._sink.close()
 
     # --- the connection ---

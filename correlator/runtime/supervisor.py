@@ -41,7 +41,7 @@ class Supervisor:
             self.changed.wait(timeout)
 
     def request_stop(self) -> None:
-        """Let the engine stop."""
+        """Set `stop_asked`, and wake the thread that waits for the end of the engine. Returns at once."""
         self.stop_asked.set()
         self.notify()
 

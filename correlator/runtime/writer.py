@@ -152,7 +152,7 @@ class Writer(Actor):
         return wait
 
     def finish(self) -> None:
-        """Close the store."""
+        """Close the store, which gives up its lock; called once in this thread, after its last step."""
         self.store.close()
 
     def _commit_waiting(self) -> Sequence[_InTransaction]:

@@ -37,7 +37,7 @@ def joined(conditions: Sequence[Condition], *, decisive: bool) -> Condition:
 
 
 def opposite(condition: Condition) -> Condition:
-    """NOT: unknown stays unknown."""
+    """Return the condition NOT `condition`; where `condition` is unknown (`None`), its opposite is unknown, too."""
 
     def opposite(message: Message) -> bool | None:
         truth = condition(message)

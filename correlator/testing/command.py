@@ -25,7 +25,7 @@ VIOLATED = 1
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the command `correlator crashtest` with `app`, the Typer application of all commands."""
     app.command("crashtest")(crashtest)
 
 

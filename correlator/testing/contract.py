@@ -138,7 +138,9 @@ class BrokerWorld:
         return f"{kind}:{label}{next(self._numbers)}"
 
     def body(self, text: str) -> bytes:
-        """The text in UTF-8."""
+        """Encode a text as the body of a message, in UTF-8. A subclass overrides it if its broker limits the content of
+        bodies.
+        """
         return text.encode()
 
     def publish(self, destination: str, messages: Sequence[Message]) -> None:

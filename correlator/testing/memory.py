@@ -271,6 +271,7 @@ class MemoryBroker:
 
     @down.setter
     def down(self, down: bool) -> None:
+        """Cut every source and sink if `down` is true; let sources and sinks connect again if it is false."""
         with self.changed:
             self._down = down
             if down:
@@ -427,7 +428,9 @@ class MemorySource:
             broker.faults.after_acknowledge(self._id, messages)
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Give back these messages."""
+        """Give these messages back to the broker, which redelivers them. Raises `ConnectionLost` E7001 if not
+        connected.
+        """
         with self._broker.changed:
             self._connected()
             self._give_back(tokens)
@@ -562,7 +565,7 @@ class MemorySink:
             return self._results(batch, refused)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from the broker. Never raises; may be called again."""
         with self._broker.changed:
             self.cut()
             self._broker.leave(self)

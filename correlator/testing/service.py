@@ -125,6 +125,7 @@ class ServiceBroker:
 
     @down.setter
     def down(self, down: bool) -> None:
+        """Cut every source and sink if `down` is true; let sources and sinks connect again if it is false."""
         with self.changed:
             self._down = down
             if down:
@@ -258,7 +259,7 @@ class ServiceConnection:
         return self._own.source(receiver)
 
     def sink(self, sender: SenderSettings) -> "ServiceSink":
-        """Make a sink."""
+        """Make a sink, without connecting. Raises `ConfigError` if the destination has no correct name."""
         return self._own.sink(sender)
 
     def close(self) -> None:
@@ -328,7 +329,7 @@ class ServicePart:
         return source
 
     def sink(self, sender: SenderSettings) -> "ServiceSink":
-        """Make a sink."""
+        """Make a sink, without connecting. Raises `ConfigError` if the destination has no correct name."""
         if sender.destination is not None:
             check_destination(f"senders.{sender.id}.destination", sender.destination)
         sink = ServiceSink(self._broker, sender.id)
@@ -352,7 +353,9 @@ class ServicePart:
             broker.prepared[name] = (acknowledged, list(work.sends), _now_ms())
 
     def resolve(self, name: str, *, commit: bool) -> None:
-        """End a prepared transaction."""
+        """Carry out or undo a prepared transaction, as `ServiceSession.resolve`. Never raises `SendRejected`: nothing
+        is full.
+        """
         broker = self._broker
         with broker.changed:
             broker.check_up("resolve")
@@ -393,7 +396,7 @@ class ServicePart:
         """Do nothing: no destination of this broker is ever full."""
 
     def allow_to_wait(self) -> None:
-        """Do nothing."""
+        """Do nothing: no call of this service waits for room, since its destinations have no limits."""
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """The oldest messages of a queue that nobody holds; see `connector.Browsable`."""
@@ -506,7 +509,9 @@ class ServiceSource:
                 broker.changed.wait(min(remaining_s, broker.next_due_s()))
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Acknowledge these messages."""
+        """Acknowledge these messages: the broker forgets them. Raises `ConnectionLost` E7001 if the source is not
+        connected.
+        """
         with self._broker.changed:
             self.check_connected()
             self.holds.release(tokens)
@@ -590,7 +595,12 @@ class ServiceSource:
 
 
 class ServiceSink:
-    """A producer; see `connector.Sink`."""
+    """A producer for any destination; see `connector.Sink`.
+
+    Args:
+        broker: stores the messages.
+        where: names the sender in the texts of errors.
+    """
 
     def __init__(self, broker: ServiceBroker, where: str) -> None:
         self._broker = broker
@@ -616,7 +626,7 @@ class ServiceSink:
             return results
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from the broker. Never raises; may be called again."""
         with self._broker.changed:
             self.cut()
             self._broker.leave(self)

@@ -42,7 +42,7 @@ class Messages(Sequence[Message]):
         return f"Messages({self.bodies()!r})"
 
     def bodies(self) -> list[bytes]:
-        """The bodies, in order."""
+        """The body of each message, in the order of the messages."""
         return [message.body for message in self._messages]
 
     def values(self, field: str) -> list[Any]:

@@ -45,7 +45,9 @@ class CrashTestFigures:
     seconds: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
-        """Count a run."""
+        """Add one run, with its faults and deaths, to the figures. `singles_tried` and `seconds` are left to the
+        caller.
+        """
         self.runs += 1
         self.without_fault += not outcome.faults
         self.crashes += outcome.crashes

@@ -58,7 +58,7 @@ class Kill9World(ConfiguredWorld):
         self._kills = kills
 
     def dead_letters(self) -> list[DeadLetter]:
-        """See `worlds.World`."""
+        """All dead letters in the store, oldest first; none while there is no store with content."""
         store = self._store_with_content()
         return [row.letter for row in inspect.dead_letters(store)] if store is not None else []
 
@@ -134,7 +134,7 @@ class Kill9:
 
     @contextlib.contextmanager
     def world(self, plan: RunPlan) -> Iterator[Kill9World]:
-        """See `runs.Level`."""
+        """A new world of real processes for one plan of faults, in a directory that is removed unless the run fails."""
         with directory_of_a_run() as directory, self._world(plan, self._schedule(plan), directory) as world:
             yield world
 
@@ -144,7 +144,7 @@ class Kill9:
             yield (fault,)
 
     def close(self) -> None:
-        """See `runs.Level`."""
+        """End the server that children are forked from, if a run has started it."""
         if "_zygote" in vars(self):
             self._zygote.close()
 

@@ -39,7 +39,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plan(self) -> RunPlan:
-        """The run that failed."""
+        """The plan that repeats the failed run: its seed, its faults and its shares."""
         return RunPlan(self.seed, tuple(self.faults), self.shares)
 
     def doubts(self, config: Path, test: str) -> str:

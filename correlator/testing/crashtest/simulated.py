@@ -64,7 +64,7 @@ class SimulatedWorld(ConfiguredWorld):
         self.simulated = SimulatedRun(_scenario(configured, plan.seed), schedule, known, operator)
 
     def dead_letters(self) -> list[DeadLetter]:
-        """See `worlds.World`."""
+        """All dead letters on the simulated disk, oldest first; see `worlds.World.dead_letters`."""
         return self.simulated.disk.dead_letters
 
     def _hand_over(self, parcels: Sequence[Parcel]) -> None:
@@ -128,7 +128,7 @@ class Simulated:
 
     @contextlib.contextmanager
     def world(self, plan: RunPlan) -> Iterator[SimulatedWorld]:
-        """See `runs.Level`."""
+        """A new simulated world for one plan of faults; nothing is left of it after the block."""
         with small_world(), innocent_messages():
             yield SimulatedWorld(self._configured, plan)
 

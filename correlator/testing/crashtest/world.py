@@ -32,7 +32,7 @@ class ConfiguredWorld(ABC):
         self._quiet = False
 
     def publish(self, destination: str, messages: Iterable[Publishable]) -> None:
-        """See `worlds.World`."""
+        """Put messages into a destination, as `worlds.World.publish`. The world is not quiet any more."""
         place = self._configured.place(destination)
         there = self._published.setdefault(place, [])
         parcels = [
@@ -44,24 +44,24 @@ class ConfiguredWorld(ABC):
         self._quiet = False
 
     def run_until_quiet(self) -> None:
-        """See `worlds.World`."""
+        """Run engines of this level until nothing is left to do, as `worlds.World.run_until_quiet`."""
         self._run()
         self._quiet = True
 
     def published(self, destination: str) -> Messages:
-        """See `worlds.World`."""
+        """All messages that the test has published to this destination, as `worlds.World.published`."""
         return Messages(one.message for one in self._published.get(self._configured.place(destination), ()))
 
     def sent(self, sender: str) -> Messages:
-        """See `worlds.World`."""
+        """The messages that the broker accepted from a sender, as `worlds.World.sent`."""
         return self._configured.sent(sender, self._accepted().get(sender, ()))
 
     def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
-        """See `worlds.World`."""
+        """The state of each living instance of a persistent monitor in the last checkpoint, as `worlds.World.state`."""
         return self._configured.state(monitor, self._held())
 
     def check(self) -> None:
-        """See `worlds.World`."""
+        """Check the history of the run against the invariants, as `worlds.World.check`; raises `InvariantViolated`."""
         if not self._quiet:
             what = "'check' was called before 'run_until_quiet', or after more was published"
             raise InvariantViolated(Violation("G7", self.restless, what))

@@ -9,7 +9,13 @@ Check = Callable[[Facts], Iterator[str]]
 
 
 class Invariant(NamedTuple):
-    """One invariant."""
+    """An invariant of docs/hazards.md.
+
+    Attributes:
+        id: a letter and a number, such as `G3`.
+        sentence: what must hold for every history.
+        check: yields a text for each contradiction that it finds in a history.
+    """
 
     id: str
     sentence: str
@@ -34,7 +40,11 @@ class Violation(NamedTuple):
 
 
 class InvariantViolated(AssertionError):
-    """`World.check` found this."""
+    """A run contradicts an invariant, or did not come to rest. `World.check` and `World.run_until_quiet` raise it.
+
+    Args:
+        violation: the first contradiction.
+    """
 
     def __init__(self, violation: Violation) -> None:
         super().__init__(str(violation))

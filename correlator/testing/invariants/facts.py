@@ -44,7 +44,7 @@ class Facts:
 
     @cached_property
     def published(self) -> dict[str, Published]:
-        """Every message by pid."""
+        """Every message that was published to the broker, by its `pid`, the id that the test gave it."""
         return {one.pid: one for _, record in self.history.of("published") for one in record.data}
 
     @cached_property
@@ -57,7 +57,7 @@ class Facts:
 
     @cached_property
     def streams(self) -> dict[str, Stream]:
-        """What each receiver committed."""
+        """The messages that each receiver has committed to the store, over all lives, by receiver."""
         found: dict[str, Stream] = {}
         for at, record in self.history.of("received"):
             stream = found.setdefault(record.who, Stream())
@@ -211,7 +211,7 @@ class Facts:
         return self.setup.of_mode(*modes)
 
     def stored_senders(self) -> list[str]:
-        """Reliable senders."""
+        """The senders whose sends are stored until they are confirmed: all but those in mode BEST_EFFORT."""
         return [name for name, mode in self.setup.senders.items() if mode is not Reliability.BEST_EFFORT]
 
     def monitor(self, name: str) -> dict[str, object] | None:

@@ -82,7 +82,9 @@ def recovery_is_idempotent(facts: Facts) -> Iterator[str]:
 
 @invariant("G3", "checkpoint numbers grow by exactly 1 in the lineage")
 def checkpoints_are_numbered(facts: Facts) -> Iterator[str]:
-    """Over all lives."""
+    """Check that the checkpoints of all lives together have the numbers 1, 2, 3 and so on; report the first that has
+    not.
+    """
     for expected, (_, life, checkpoint) in enumerate(facts.checkpoints, 1):
         if checkpoint.number != expected:
             yield f"life {life} committed checkpoint {checkpoint.number} after {expected - 1}"
@@ -285,7 +287,11 @@ def spawned_live_once(facts: Facts) -> Iterator[str]:
 
 @invariant("M4", "every event that a persistent monitor sends through a channel is handled exactly once, in order")
 def channels_lose_nothing(facts: Facts) -> Iterator[str]:
-    """Both directions."""
+    """Compare what the monitors `Ledger` and `Audit` sent to each other with what the other one handled, in both
+    directions.
+
+    Events that a poison message condemned may be missing.
+    """
     for one, attribute, other, received, context in (
         ("Ledger", "notes", "Audit", "noted", "audit"),
         ("Audit", "replies", "Ledger", "summaries", "main"),

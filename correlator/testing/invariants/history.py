@@ -305,7 +305,14 @@ class History:
         return len(self.records)
 
     def add(self, life: int, kind: Kind, who: str = "", data: Any = None) -> None:
-        """Append a record."""
+        """Append a record; the order of the calls is the order of the history.
+
+        Args:
+            life: the engine that it concerns, counted from 1; 0 for what no engine did.
+            kind: what happened.
+            who: the part or the monitor that it concerns, or "".
+            data: what the kind of record says about it; see `Kind`.
+        """
         record = Record(life, kind, who, data)
         self._of_kind.setdefault(kind, []).append((len(self.records), record))
         self.records.append(record)

@@ -463,7 +463,7 @@ def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
 
 @invariant("C6", "acknowledging from a persistent monitor, twice, or with no batch is refused")
 def forbidden_acknowledgements(facts: Facts) -> Iterator[str]:
-    """The application tries."""
+    """Check that each forbidden acknowledgement was refused: the monitors of the test application try all of them."""
     for _, record in facts.history.of("attempt"):
         if record.who.startswith("acknowledge") and not record.data:
             yield f"life {record.life}: {record.who} was allowed"

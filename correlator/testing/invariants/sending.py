@@ -200,7 +200,7 @@ def new_source_in_each_life(facts: Facts) -> Iterator[str]:
 
 @invariant("B3", "BEST_EFFORT sends never enter the store")
 def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
-    """No checkpoint releases one."""
+    """Check that no checkpoint of any life has released a send of a BEST_EFFORT sender."""
     for sender, number in facts.released:
         if facts.setup.senders.get(sender) is BEST_EFFORT:
             yield f"number {number} of {sender} was stored"
@@ -208,7 +208,10 @@ def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
 
 @invariant("F1", "a flush notice means that every earlier send of the context is confirmed or definitively failed")
 def flushed_means_confirmed(facts: Facts) -> Iterator[str]:
-    """Per life and context."""
+    """Check each flush notice against the sends of the same life, sender and context before its request.
+
+    Each of these sends must have been settled, confirmed or given up, when the notice came.
+    """
     sends: dict[tuple[int, str, str], list[tuple[int, bytes]]] = {}
     for at, record in facts.history.of("sent"):
         sends.setdefault((record.life, record.who, record.data[0]), []).append((at, record.data[1]))
@@ -239,7 +242,7 @@ def one_notice(facts: Facts) -> Iterator[str]:
 
 @invariant("F3", "notices of a sender come in the order of the requests")
 def notices_in_order(facts: Facts) -> Iterator[str]:
-    """Per life."""
+    """Check that the request numbers of the flush notices of a sender grow within each life."""
     last: dict[tuple[int, str], int] = {}
     for _, record in facts.history.of("flushed"):
         key = (record.life, record.who)
@@ -299,7 +302,7 @@ def nothing_outstanding(facts: Facts) -> Iterator[str]:
 
 @invariant("F5", "request_flush in a persistent monitor is refused")
 def no_flush_in_persistent_monitors(facts: Facts) -> Iterator[str]:
-    """The application tries."""
+    """Check that `request_flush` was refused whenever the persistent monitors of the test application tried it."""
     for _, record in facts.history.of("attempt"):
         if record.who.startswith("request_flush") and not record.data:
             yield f"life {record.life}: {record.who} was allowed"

@@ -47,11 +47,11 @@ class StandingClock:
         self._behind = 0.0
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """Monotonic seconds: always the same number until `go` is called, and from then on without a jump."""
         return time.monotonic() - self._behind if self._stands is None else self._stands
 
     def wall(self) -> float:
-        """Seconds since the epoch."""
+        """The time of day in seconds since the epoch; it does not stand still."""
         return time.time()
 
     def go(self) -> None:
@@ -71,7 +71,7 @@ class ToldEngine(Engine):
     life: "ChildLife"
 
     def recover(self) -> None:
-        """As every engine."""
+        """Recover as `Engine.recover`, then tell the oracle with what this life begins, and let engine time run."""
         super().recover()
         self.life.began(self)
 

@@ -64,7 +64,14 @@ class OracleConnection:
         return answer.value
 
     def record(self, kind: str, who: str = "", data: Any = None) -> None:
-        """Add to the history."""
+        """Add a record to the history that the oracle keeps; returns before the oracle has read it. Any thread may call
+        it.
+
+        Args:
+            kind: what happened; see `invariants.history`.
+            who: the part or the monitor that it concerns, or "".
+            data: what the kind of record says about it; values of types that MessagePack lacks become text.
+        """
         self.tell(wire.Told(kind, who, data))
 
     def first(self, what: str) -> bool:
@@ -112,7 +119,7 @@ class RemoteConnection:
         return RemoteSource(self._link, part)
 
     def sink(self, sender: SenderSettings) -> "RemoteSink":
-        """A sink."""
+        """Make a sink, and tell the oracle about it: the oracle makes the real one. Does not connect."""
         part = self._link.new_part()
         self._link.tell(wire.NewSink(part, self._name, sender.id))
         return RemoteSink(self._link, part)
@@ -129,7 +136,7 @@ class RemoteSource:
         self._part = part
 
     def connect(self) -> None:
-        """Subscribe."""
+        """Let the consumer at the oracle connect, as `connector.Source.connect`, and raise what it raises."""
         self._link.call(lambda call: wire.Connect(call, self._part))
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
@@ -138,15 +145,15 @@ class RemoteSource:
         return Chunk(*_chunk.decode(answer))
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Acknowledge these messages."""
+        """Let the consumer at the oracle acknowledge these messages, and raise what it raises."""
         self._link.call(lambda call: wire.Settle(call, self._part, list(tokens), acknowledged=True))
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Give these messages back."""
+        """Let the consumer at the oracle give these messages back, and raise what it raises."""
         self._link.call(lambda call: wire.Settle(call, self._part, list(tokens), acknowledged=False))
 
     def close(self) -> None:
-        """Let go."""
+        """Tell the oracle to close the consumer; does not wait for that."""
         self._link.tell(wire.Close(self._part))
 
 
@@ -158,7 +165,7 @@ class RemoteSink:
         self._part = part
 
     def connect(self) -> None:
-        """Open."""
+        """Let the producer at the oracle connect, as `connector.Sink.connect`, and raise what it raises."""
         self._link.call(lambda call: wire.Connect(call, self._part))
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
@@ -167,7 +174,7 @@ class RemoteSink:
         return [None if refused is None else SendRejected(*refused) for refused in _results.decode(answer)]
 
     def close(self) -> None:
-        """Let go."""
+        """Tell the oracle to close the producer; does not wait for that."""
         self._link.tell(wire.Close(self._part))
 
 
@@ -185,11 +192,11 @@ class ToldStore:
         self._link = link
 
     def read(self) -> Recovered:
-        """As the port says."""
+        """Read the real store, as `ports.Store.read`."""
         return self._store.read()
 
     def take_over(self, recovered: Recovered) -> None:
-        """As the port says."""
+        """Take over the real store, as `ports.Store.take_over`, and keep the epoch for what the oracle is told."""
         self._store.take_over(recovered)
         self.epoch = recovered.epoch
 
@@ -200,22 +207,22 @@ class ToldStore:
         self._link.tell(wire.Done(number))
 
     def resolve(self, number: int) -> bool:
-        """As the port says."""
+        """Ask the real store, as `ports.Store.resolve`; tell the oracle if the transaction was committed."""
         committed = self._store.resolve(number)
         if committed:
             self._link.tell(wire.Done(number))
         return committed
 
     def confirm_lock(self) -> float | None:
-        """As the port says."""
+        """Check the lock of the real store, as `ports.Store.confirm_lock`."""
         return self._store.confirm_lock()
 
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """As the port says."""
+        """Read state segments of the real store, as `ports.Store.read_state`."""
         return self._store.read_state(numbers)
 
     def close(self) -> None:
-        """As the port says."""
+        """Close the real store, as `ports.Store.close`; the oracle is not told."""
         self._store.close()
 
 

@@ -87,7 +87,7 @@ class ServedStore(StoreOfRun):
             self._ended.append(fault)
 
     def struck(self) -> Sequence[Fault]:
-        """See `StoreOfRun`."""
+        """Return the faults of the network and of the sessions that have struck since the last call, each once."""
         acted = [fault for fault, injection in self._injected.items() if injection.fired]
         for fault in acted:
             del self._injected[fault]
@@ -95,7 +95,7 @@ class ServedStore(StoreOfRun):
         return acted + ended
 
     def seen(self) -> Mapping[str, int]:
-        """COMMITs."""
+        """Return how many COMMITs of engines the proxy has seen, as the only kind of opportunity for a fault."""
         return {disturbances.COMMIT: self._counter.hits}
 
     def left(self) -> None:
@@ -103,7 +103,7 @@ class ServedStore(StoreOfRun):
         self._end_sessions(END_S)
 
     def heal(self) -> None:
-        """See `StoreOfRun`."""
+        """Withdraw all faults and let the proxy accept connections, so that nothing goes wrong from now on."""
         self._ends.clear()
         self._proxy.heal()
 

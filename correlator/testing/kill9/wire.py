@@ -95,14 +95,21 @@ class NewSink(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Connect(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Answered with `None`."""
+    """The child asks the oracle to connect the source or sink `part`; the oracle answers call `call` with `None`."""
 
     call: int
     part: int
 
 
 class Receive(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Answered with a `Chunk`."""
+    """The child asks the oracle for messages of the source `part`; the oracle answers call `call` with a `Chunk`.
+
+    Attributes:
+        call: number of the call, which the answer repeats.
+        part: number of the source.
+        most: largest number of messages.
+        timeout_s: how many seconds to wait for the first message.
+    """
 
     call: int
     part: int
@@ -243,7 +250,7 @@ def raw(value: Any) -> msgspec.Raw:
 
 
 def packed(writes: list[Write]) -> list[tuple[str, msgspec.Raw]]:
-    """Writes for an `Intent`."""
+    """Encode the changes of a transaction for an `Intent`, each with the name of its class; `unpacked` reverses it."""
     return [(type(write).__name__, raw(write)) for write in writes]
 
 

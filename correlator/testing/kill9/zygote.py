@@ -83,7 +83,7 @@ class Zygote:
         return self._told()
 
     def close(self) -> None:
-        """End the server."""
+        """End the server, and wait until its process has ended; a child that still runs ends first. Call it once."""
         self._line.close()
         self._process.wait()
 

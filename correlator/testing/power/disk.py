@@ -120,7 +120,11 @@ class Disk:
         self._pending_names: list[tuple[CallRecord, File]] = []
 
     def apply(self, record: CallRecord) -> None:
-        """Apply the next call."""
+        """Apply the next call of the trace; the caller applies all calls, in the order of the trace.
+
+        Args:
+            record: the call. Calls on a `-shm` file change nothing; a sync with the path "" is that of the directory.
+        """
         if record.path.endswith(MEMORY):
             return
         if record.kind in (CallKind.CREATE, CallKind.RENAME, CallKind.UNLINK):

@@ -133,7 +133,7 @@ class BrokerFaults(Faults):
         self._unheard.discard(receiver)
 
     def before_receive(self, receiver: str) -> None:
-        """A line is cut."""
+        """Raise `ConnectionLost` if the schedule lets the connection of this receiver be cut now."""
         if self._strikes("receive.cut") or self._cut_again(receiver):
             raise ConnectionLost("E7001", receiver, "cut before receive")
 
@@ -141,7 +141,9 @@ class BrokerFaults(Faults):
         return self._owes(receiver) and self._strikes(CUT_AGAIN)
 
     def at_most(self, receiver: str, messages: int) -> int:
-        """A part of them."""
+        """Return how many of the available messages the broker delivers now: all, or as many as the schedule draws, 1
+        or more.
+        """
         del receiver
         return 1 + self._schedule.detail(PART, messages - 1) if self._strikes(PART) else messages
 
@@ -160,7 +162,11 @@ class BrokerFaults(Faults):
         return self._notices_within_s * (1 + self._schedule.detail(LATE, LATEST - 1)) / LATEST
 
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
-        """It never arrives."""
+        """Raise `ConnectionLost` if the acknowledgement is lost on its way to the broker, so that the messages come
+        again.
+
+        It always is if the previous acknowledgement on this connection was lost without an error.
+        """
         del messages
         if receiver in self._unheard:
             raise ConnectionLost("E7001", receiver, "was cut before the last acknowledgement")
@@ -186,7 +192,7 @@ class BrokerFaults(Faults):
             raise ConnectionLost("E7001", receiver, "cut after the acknowledgement")
 
     def before_accept(self, sender: str, batch: Sequence[Outgoing]) -> None:
-        """Nothing arrives."""
+        """Raise `ConnectionLost` if the connection is cut before the broker has stored anything of the batch."""
         del batch
         if self._strikes("send.lost"):
             raise ConnectionLost("E7001", sender, "cut before the broker took anything")

@@ -8,6 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
+    """Make the tables of the versions that had no revisions, in an empty database."""
     op.create_table("broker_schema", sa.Column("version", sa.Integer, primary_key=True, autoincrement=False))
     op.create_table(
         "broker_destination",

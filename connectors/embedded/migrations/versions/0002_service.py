@@ -17,6 +17,7 @@ PAGE = 100
 
 
 def upgrade() -> None:
+    """Replace the tables of the first revision by those of the message service, and move all messages into them."""
     connection = op.get_bind()
     old = {name: _rows(connection, f"broker_{name}") for name in FIRST_TABLES}
     for name in reversed(FIRST_TABLES):

@@ -14,6 +14,7 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
+    """Make all tables in an empty database, in the transaction of `correlator.storage.migrate`."""
     _make_engine()
     _make_logs()
     _make_state()

@@ -10,6 +10,7 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
+    """Add the table of the messages that a start is about to handle."""
     op.create_table(
         "suspect",
         sa.Column("context", sa.Text, primary_key=True),

@@ -13,6 +13,7 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
+    """Add a digest (CRC-32) to each row of the table `suspect`; the rows that are there stay."""
     connection = op.get_bind()
     noted = sa.text('SELECT context, receiver, "first", "last", deaths FROM suspect')
     rows = connection.execute(noted).mappings().all()

@@ -86,8 +86,7 @@ class Producer:
 
     @defaults.setter
     def defaults(self, options: SendOptions) -> None:
-        """Set the defaults. Raises `UsageError` E7540 or E7548 for a value out of its range, and changes nothing then.
-        """
+        """Set the defaults. Raises `UsageError` E7540 or E7548 for a value out of range; nothing has changed then."""
         options.check(self._where)
         self._defaults = options
 

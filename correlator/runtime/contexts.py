@@ -58,8 +58,7 @@ class ContextActor(Actor):
 
     @property
     def queue(self) -> InputQueue:
-        """The queue of the context. Receivers and other contexts add events in their threads; this thread takes them.
-        """
+        """The queue of the context. Receivers and other contexts fill it in their threads; this thread empties it."""
         return self.context.queue
 
     @property

@@ -1,18 +1,18 @@
 """An actor: an object that one thread owns, written as steps, so that the simulation can drive it without threads.
 
-`step` does what can be done now and returns how long the actor can wait; `wake` ends this wait. An actor blocks only
-between steps, or in calls of a connector with a time-out that the actor gives.
+`step` does all work that is possible now, and returns how many seconds the actor can wait; `wake` ends this wait. An
+actor blocks only between two steps, or in a call of a connector to which the actor has given a time-out.
 """
 
 import threading
 from collections.abc import Callable
 
 LONGEST_SLEEP_S = 3600.0
-"""A thread calls `step` again after this time at the latest."""
+"""The longest wait between two steps, in seconds; afterwards a thread calls `step` even without a wake-up."""
 
 
 class Actor:
-    """Base of all threads of the engine.
+    """Base class of all threads of the engine.
 
     Args:
         name: the thread's name.
@@ -31,7 +31,7 @@ class Actor:
         self._thread: threading.Thread | None = None
 
     def step(self) -> float | None:
-        """Do what can be done now.
+        """Do all work that is possible now.
 
         Returns the seconds to wait before the next step: 0 to be called again at once, `None` to wait for a wake-up.
         """
@@ -45,19 +45,22 @@ class Actor:
         self._woken.set()
 
     def take_wake(self) -> bool:
-        """Whether `wake` was called since the last call; for callers that drive the steps themselves."""
+        """Return whether `wake` was called since the last call of `take_wake`. For callers that drive the steps
+        themselves.
+        """
         if not self._woken.is_set():
             return False
         self._woken.clear()
         return True
 
     def start(self, failed: "Callable[[Actor, BaseException], None] | None" = None) -> None:
-        """Run steps in a thread of its own until `stop`.
+        """Start a thread that runs steps until `stop`.
 
         Args:
-            failed: called in that thread when a step raises, which ends the thread; without it the error passes.
+            failed: called in that thread if a step raises; then the thread ends. Without `failed` the exception leaves
+                the thread.
 
-        Raises `RuntimeError` if the system has no thread left; then no step is ever run.
+        Raises `RuntimeError` if the system cannot start another thread; then no step is ever run.
         """
         self._thread = threading.Thread(target=self._run, args=(failed,), name=self.name, daemon=self.daemon)
         try:
@@ -95,7 +98,7 @@ class Actor:
                 if delay != 0:
                     self._woken.wait(None if delay is None else min(delay, LONGEST_SLEEP_S))
                     self._woken.clear()
-        except BaseException as error:  # whatever it is, the engine must stop
+        except BaseException as error:  # whatever was raised, the engine must stop
             if failed is None:
                 raise
             failed(self, error)

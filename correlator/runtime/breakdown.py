@@ -1,7 +1,8 @@
 """What the thread of a receiver or sender spends its time on, logged once per interval (rules A9.6 to A9.8).
 
 The thread names what it has just done, once per step of a batch and never per message, so the measurement costs one
-reading of the clock per step. Where the settings do not ask for it, `NoBreakdown` does nothing.
+reading of the clock per step. If the settings of the part do not ask for the measurement, the thread has a
+`NoBreakdown`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ SENDER_ITEMS = ("MAPPING", "SENDING", "WAITING", "BATCHING")
 
 
 def receiver_items(reliability: Reliability) -> tuple[str, ...]:
-    """The items of a receiver in a mode, without TOTAL."""
+    """The names of what a receiver in this mode can spend its time on, in the order of the log line; without TOTAL."""
     mode = RECEIVING[reliability]
     if mode.stored:
         between: tuple[str, ...] = ("DB_WAIT", "DB_COMMIT")
@@ -28,7 +29,7 @@ def receiver_items(reliability: Reliability) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Batches:
-    """The number of batches, and the messages of all, of the smallest and of the largest batch."""
+    """Counts batches: how many there were, and how many messages all, the smallest and the largest of them had."""
 
     count: int = 0
     total: int = 0
@@ -60,13 +61,13 @@ class NoBreakdown:
 
 
 class Breakdown(NoBreakdown):
-    """Measures one thread, which owns it.
+    """Measures one thread, which owns this object.
 
     Args:
         items: names of what the thread can spend its time on.
-        now: monotonic seconds.
-        interval: seconds from one line to the next.
-        tell: gets each line.
+        now: returns monotonic seconds.
+        interval: seconds from one log line to the next.
+        tell: gets the text of each log line.
     """
 
     def __init__(self, items: Sequence[str], now: Callable[[], float], interval: float, tell: TellText) -> None:
@@ -107,7 +108,13 @@ class Breakdown(NoBreakdown):
 
 
 def breakdown_text(spent: Mapping[str, float], batches: Batches, passed: float) -> str:
-    """The line: the share of each item, the throughput, and the sizes of batches."""
+    """Return the text of the log line: the share of each item, the throughput, and the sizes of batches.
+
+    Args:
+        spent: seconds by item.
+        batches: the batches of the interval.
+        passed: the length of the interval in seconds.
+    """
     total = sum(spent.values())
     shares = " ".join(f"{item}={100 * seconds / total if total else 0:.1f}%" for item, seconds in spent.items())
     mean = batches.total / batches.count if batches.count else 0

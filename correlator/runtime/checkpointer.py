@@ -17,7 +17,7 @@ from correlator.runtime.status import CheckpointCounters
 from correlator.runtime.writer import Writer
 
 FAILED_HANDLER_WAIT_S = 0.05
-"""Seconds to wait while a context holds what a failed handler has left: the engine is about to stop."""
+"""Seconds until the next attempt to take a cut, after a handler has failed halfway: the engine is about to stop."""
 CUT_PATIENCE_S = 1.0
 """Seconds that one attempt waits for a handler to return before it counts as a retry (rule A2.10)."""
 
@@ -35,7 +35,7 @@ class Parkable(Protocol):
         ...
 
     def request_cut(self, *, requested: bool) -> None:
-        """Ask it to stop before the next event, or to go on."""
+        """Ask the context to stop before its next event (`True`), or let it go on (`False`)."""
         ...
 
 
@@ -43,19 +43,20 @@ class Checkpointer(Actor):
     """Takes checkpoints.
 
     Args:
-        checkpoint: takes cuts; owned by this thread from now on.
+        checkpoint: makes the cuts; this thread owns it from now on.
         contexts: the threads to stop; none is added later.
-        routes: where sends go.
-        receiver_routes: for each receiver with stored messages the contexts that it delivers to.
+        routes: has the outboxes of all senders.
+        receiver_routes: returns, for each receiver with stored messages, the contexts that it delivers to.
         writer: commits the cuts.
         interval: seconds from the end of one checkpoint to the beginning of the next.
-        clock: monotonic seconds.
-        engine_time: engine time.
-        released: called after each release.
-        recording: gets each cut.
+        clock: for the interval, in monotonic seconds.
+        engine_time: the engine time that a checkpoint stores.
+        released: called after the sends of a cut are released.
+        recording: gets each cut; `None` without an input log.
 
     Attributes:
-        absolved: condemned messages whose dead letters the contexts hold; appended under their locks.
+        absolved: condemned messages whose dead letters the contexts hold. Whoever appends one holds the lock of its
+            context.
     """
 
     def __init__(
@@ -94,14 +95,15 @@ class Checkpointer(Actor):
 
     @property
     def busy(self) -> bool:
-        """Whether a cut waits for its commit."""
+        """Whether a cut was taken and its sends are not released yet."""
         return self._pending is not None
 
     def ask(self, *, forced: bool = False) -> int:
-        """Order a checkpoint as soon as possible; returns its number, for `answered`. Any thread may call it.
+        """Order a checkpoint as soon as possible; return the number of the order, for `answered`. Any thread may call
+        it.
 
         Args:
-            forced: take it even when only engine time has changed, as for the last one of a life.
+            forced: take the checkpoint even if only engine time has changed, as for the last checkpoint of a life.
         """
         number = self._orders.place(forced=forced)
         self.wake()
@@ -113,11 +115,11 @@ class Checkpointer(Actor):
             self.ask()
 
     def answered(self, number: int) -> bool:
-        """Whether the checkpoint of that `ask`, and all before it, are durable and released."""
+        """Whether the checkpoint of the order with this number, and of all earlier orders, is durable and released."""
         return self._orders.answered >= number
 
     def wait_answered(self, number: int, timeout: float) -> bool:
-        """Wait at most `timeout` seconds for `answered`, or until this thread is stopped; returns `answered`."""
+        """Wait until `answered`, at most `timeout` seconds, or until this thread is stopped; return `answered`."""
         self._orders.wait(lambda: self.answered(number) or self.stopping, timeout)
         return self.answered(number)
 
@@ -143,12 +145,12 @@ class Checkpointer(Actor):
             self._conclude()
             return 0
         if self._recording is not None:
-            self._recording.flush()  # else a process that is killed could leave a checkpoint that no log explains
+            self._recording.flush()  # otherwise a killed process could leave a checkpoint whose cut the log lacks
         self._writer.submit(CheckpointRequest(self._pending), self._commit_done)
         return None
 
     def _commit_done(self, _: None) -> None:
-        """The cut is durable; called in the writer's thread."""
+        """Note that the cut is durable; called in the writer's thread."""
         self._committed = True
         self.wake()
 
@@ -158,9 +160,10 @@ class Checkpointer(Actor):
         return all(context.whole for context in self._contexts)
 
     def _take_cut(self) -> bool:
-        """Stop all contexts and cut, which leaves nothing pending if nothing has changed; returns whether it could.
+        """Stop all contexts and take a cut; nothing is pending afterwards if nothing has changed. Return whether it was
+        possible.
 
-        It cannot after a handler has failed, and when the engine stops while a handler does not return.
+        It is not possible after a handler has failed, or if the engine stops while a handler does not return.
         """
         point("ck.trigger")
         self._orders.take()
@@ -214,9 +217,10 @@ class Checkpointer(Actor):
 
 
 class _Orders:
-    """Checkpoints that were ordered, by number, and the last order that is answered.
+    """The orders of checkpoints, by number.
 
-    Any thread orders and waits; the checkpointer takes all orders that there are, and answers them together.
+    Any thread places orders and waits for answers. The checkpointer takes all orders that are there when it begins a
+    checkpoint, and answers them together.
     """
 
     def __init__(self) -> None:
@@ -232,28 +236,33 @@ class _Orders:
         return self.placed == self.answered
 
     def place(self, *, forced: bool) -> int:
-        """Order a checkpoint; from a forced one on, each is taken even when only engine time has changed."""
+        """Place an order and return its number.
+
+        After the first forced order, every checkpoint is taken even if only engine time has changed.
+        """
         with self._changed:
             self.forced = self.forced or forced
             self.placed += 1
             return self.placed
 
     def take(self) -> None:
-        """A checkpoint begins, which is for all orders so far."""
+        """Let the checkpoint that begins now be the answer to all orders so far."""
         self._taken = self.placed
 
     def answer(self) -> None:
-        """The checkpoint that began last is durable and released, or there was nothing to store."""
+        """Answer the orders of the last `take`: their checkpoint is durable and released, or there was nothing to
+        store.
+        """
         with self._changed:
             self.answered = self._taken
             self._changed.notify_all()
 
     def wait(self, until: Callable[[], bool], timeout: float) -> None:
-        """Wait until something holds that an answer or `notify` brings about, at most `timeout` seconds."""
+        """Wait at most `timeout` seconds until `until` returns true; ask it again after each answer and `notify`."""
         with self._changed:
             self._changed.wait_for(until, timeout)
 
     def notify(self) -> None:
-        """Let those who wait look again."""
+        """Let the threads that wait ask their conditions again."""
         with self._changed:
             self._changed.notify_all()

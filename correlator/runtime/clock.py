@@ -12,7 +12,10 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> float:
-        """Seconds since the epoch. Only for display, for `at` and for the expiry of messages: they can jump."""
+        """The time of day in seconds since the epoch; it can jump.
+
+        Only for display, for `at` and for the expiry of messages.
+        """
         ...
 
 
@@ -32,7 +35,7 @@ class EngineTime:
     """Engine time in seconds. It is part of checkpoints, and stands still while the engine is down (trap T22).
 
     Args:
-        clock: its monotonic seconds move engine time.
+        clock: engine time advances with its monotonic seconds.
         start: engine time of the last checkpoint.
     """
 
@@ -41,7 +44,7 @@ class EngineTime:
         self._offset = start - clock.monotonic()
 
     def catch_up(self, seconds: float) -> None:
-        """Go forward to `seconds` if that is later: no stored time of receipt may lie in the future."""
+        """Advance to `seconds` if that is later: no stored time of receipt may lie in the future."""
         self._offset += max(0.0, seconds - self.now())
 
     def now(self) -> float:

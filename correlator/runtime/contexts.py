@@ -30,16 +30,16 @@ class ContextActor(Actor):
     """The actor of a context: its lock, and its part in the cut of a checkpoint.
 
     Args:
-        name: of the thread.
-        context: the context; it belongs to this thread, and to the checkpointer while that holds the lock.
-        engine_time: engine time.
-        hold: says whether work must pause, since the outbox of a sender or the input log is full.
+        name: name of the thread.
+        context: the context; it belongs to this thread, and to the checkpointer while the checkpointer holds the lock.
+        engine_time: the clock for the work of the context.
+        hold: returns whether work must pause, because the outbox of a sender or the input log is full.
         persistent: whether checkpoints take what the context stages; otherwise its dead letters are only logged.
 
     Attributes:
-        lock: held by whoever changes the context or takes its cut.
-        whole: whether the context holds no change that was begun and not ended; read under the lock. An exception
-            leaves it `False` for good: no cut may hold half a change, and the engine is stopping.
+        lock: held by the thread that changes the context or takes its cut.
+        whole: whether every change of the context that was begun is complete; read under the lock. An exception in the
+            middle of a change leaves it `False` for good: no cut may hold half a change, and the engine is stopping.
     """
 
     daemon = True
@@ -71,19 +71,22 @@ class ContextActor(Actor):
         raise NotImplementedError
 
     def step(self) -> float | None:
-        """Do a piece of work, unless work must pause."""
+        """Advance, unless work must pause; see `Actor.step`."""
         return FULL_WAIT_S if self._hold() else self._advance()
 
     def _advance(self) -> float | None:
-        """Do a piece of work; returns as `step`."""
+        """Do one piece of work, such as a slice of events or one batch; returns as `step`."""
         raise NotImplementedError
 
     def _begin_change(self) -> None:
-        """The caller, which holds the lock, changes the context from now on; an exception keeps it from being whole."""
+        """Note that the caller, which holds the lock, begins to change the context.
+
+        Unless `_end_change` follows, the context stays not whole.
+        """
         self.whole = False
 
     def _end_change(self) -> None:
-        """The change that `_begin_change` began is complete."""
+        """Note that the change which `_begin_change` announced is complete."""
         self.whole = True
         if not self._persistent:
             self.context.staging.take_dead_letters()
@@ -94,10 +97,10 @@ class MonitorThread(ContextActor):
 
     Args:
         context: the context.
-        engine_time: engine time.
-        hold: says whether work must pause.
+        engine_time: the clock for the work of the context.
+        hold: returns whether work must pause.
         persistent: whether checkpoints take what the context stages.
-        tape: records what the context takes in; `None` without an input log.
+        tape: records the inputs of the context; `None` without an input log.
 
     Attributes:
         slice: most events of one step.
@@ -119,20 +122,27 @@ class MonitorThread(ContextActor):
         self._tape = tape
 
     def request_cut(self, *, requested: bool) -> None:
-        """Ask the context to stop before its next event, or wake it."""
+        """Ask the context to stop before its next event (`True`), or wake it to go on (`False`)."""
         self.context.cut_requested = requested
         if not requested:
             self.wake()
 
     def work(self, now: float, most: int, most_timers: int = MAX_TIMERS) -> int:
-        """Let the context work (`Context.work`); the caller holds the lock, or no other thread runs yet."""
+        """Let the context handle events and timers that are due; see `Context.work`. Return the number of handled
+        events.
+
+        The caller holds the lock, or no other thread runs yet.
+        """
         calendar = self._engine_time.calendar()
         if self._tape is None:
             return self.context.work(most, now, most_timers, calendar)
         return self._tape.work(self.context, most, now, most_timers, calendar)
 
     def leave_out(self, suspect: Suspect) -> str:
-        """Let the context leave out its next event (`Context.leave_out`); the lock as for `work`."""
+        """Let the context leave out its next event; see `Context.leave_out`.
+
+        The caller holds the lock, or no other thread runs yet.
+        """
         if self._tape is None:
             return self.context.leave_out(suspect)
         return self._tape.leave_out(self.context, suspect)
@@ -157,19 +167,20 @@ class MonitorThread(ContextActor):
 
 
 class ProcessorThread(ContextActor):
-    """Hands batches to a processor. A batch has no effect while the processor computes, so a cut may fall at any time.
+    """Hands batches to a processor. A batch has no effect while the processor computes, so a cut may be taken at any
+    time.
 
     Args:
         processor: computes the effects of batches.
-        context: queue and state.
-        routes: where sends go.
-        engine_time: engine time.
-        hold: says whether work must pause.
+        context: the queue and the keyed state of the pipeline.
+        routes: has the outboxes of all senders.
+        engine_time: the clock for the processor.
+        hold: returns whether work must pause.
         persistent: whether checkpoints take what the context stages.
-        processed: called after each batch, and after the conclusion.
+        processed: called after each batch, and after the processor has concluded.
 
     Attributes:
-        counters: messages in, sends and dead letters out.
+        counters: how many messages came in, and how many sends and dead letters went out.
         concluded: whether the processor has concluded.
     """
 
@@ -198,15 +209,18 @@ class ProcessorThread(ContextActor):
         self._routes = routes
 
     def request_cut(self, *, requested: bool) -> None:
-        """Nothing to do: effects are applied in one piece under the lock."""
+        """Do nothing: this thread applies all effects of a batch at once, under the lock."""
 
     def conclude(self) -> None:
-        """Let the processor conclude when the queue is empty: all input has ended. Any thread may call it."""
+        """Note that all input has ended: the processor concludes once the queue is empty. Any thread may call it."""
         self._may_conclude = True
         self.wake()
 
     def begin_restored(self, suspects: Suspects) -> None:
-        """Note in the store what is processed, until the messages that wait now are; before the thread starts."""
+        """Let this thread note in the store which messages it processes next, until it has processed all that wait now.
+
+        Called before the thread starts. The notes show the next start which message has ended the process.
+        """
         self._restored = self.queue.waiting
         self._suspects = suspects
 
@@ -216,7 +230,7 @@ class ProcessorThread(ContextActor):
 
     def _advance(self) -> float | None:
         """Process one batch."""
-        may_conclude = self._may_conclude  # asked first: once it is set, every message is in the queue
+        may_conclude = self._may_conclude  # read before the queue: once it is set, the queue has every message
         most = self.processor.max_rows
         portion = self._restored_portion(most)
         with self.lock:

@@ -18,10 +18,10 @@ from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 
 def dynamic_part(endpoint: Endpoint) -> ReceiverSettings | SenderSettings:
-    """The settings of a dynamic part.
+    """Decode the settings of a dynamic part.
 
     Raises:
-        RecoveryRefused: E4305, a value is one that this version does not allow.
+        RecoveryRefused: E4305, a setting has a value that this version does not allow.
     """
     try:
         if endpoint.kind == "receiver":
@@ -34,16 +34,17 @@ def dynamic_part(endpoint: Endpoint) -> ReceiverSettings | SenderSettings:
 def compare_stored(
     endpoints: Iterable[Endpoint], settings: EngineSettings, provided: Provided = NOTHING_PROVIDED
 ) -> list[Difference]:
-    """Refusals (E4305) of the dynamic parts that this configuration or this version cannot use any more."""
+    """Return a refusal (E4305) for each dynamic part that this configuration or this version no longer allows."""
     return _refused(endpoints, lambda part: check_part_settings(part, settings, provided))
 
 
 def compare_made(
     endpoints: Iterable[Endpoint], settings: EngineSettings, processors: Iterable[Processor]
 ) -> list[Difference]:
-    """Refusals (E4305) of the dynamic parts that connectors or pipelines of this configuration do not accept.
+    """Return a refusal (E4305) for each dynamic part that a connector or a pipeline of this configuration does not
+    accept.
 
-    Makes all parts as a start does, and opens nothing. Raises `ConfigError` for a configured part.
+    Makes all parts as a start does, and opens nothing. Raises `ConfigError` if a configured part is not accepted.
     """
     clock = SystemClock()
     parts = Parts(

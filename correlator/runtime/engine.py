@@ -62,7 +62,7 @@ LOOK_FOR_SIGNALS_S = 0.2
 
 
 class _Phase(Enum):
-    """How far an engine is in its life. Parts can be added and removed while it is started or stopping."""
+    """The phases in the life of an engine. Parts can be added and removed in the phases STARTED and STOPPING."""
 
     NEW = auto()
     STARTED = auto()
@@ -173,7 +173,7 @@ class Engine:
 
     @property
     def contexts(self) -> dict[str, ContextThread]:
-        """The threads of contexts and pipelines by name. Their state belongs to these threads."""
+        """The threads of contexts and pipelines by name. Only these threads may use the state of their contexts."""
         return self._parts.contexts
 
     @property
@@ -188,12 +188,12 @@ class Engine:
 
     @property
     def parts(self) -> Parts:
-        """All parts, with what they share."""
+        """The contexts, receivers and senders of this engine, with the objects that they share."""
         return self._parts
 
     @property
     def registry(self) -> Mapping[str, Endpoint]:
-        """The registry: the entry of the store for each receiver and sender, by id."""
+        """The entry of the registry for each receiver and sender, by id."""
         return self._registry.endpoints
 
     @property
@@ -203,7 +203,7 @@ class Engine:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that stops the engine, from whichever thread it came first; `None` while there is none."""
+        """The first error that ended a thread, and so stops the engine; `None` while there is none."""
         return self._supervisor.failure
 
     @property
@@ -274,7 +274,7 @@ class Engine:
         self._open_parts()
 
     def _start_threads(self) -> None:
-        with self._changing:  # a part that another thread adds is among these actors, or comes after all of them
+        with self._changing:  # a part that another thread adds is among these actors, or is started after all of them
             self._threads_running = True
             self._recovering = None
             for actor in self.actors():
@@ -314,11 +314,12 @@ class Engine:
         """Wait until every source has ended, and all messages are handled, sent, confirmed and in a checkpoint.
 
         A source ends only if its connector says so, as for a file that is not followed. A signal or `request_stop` ends
-        the wait earlier. Signals, and what happens after the return, are as with `run_forever`.
+        the wait earlier. As with `run_forever`, the engine still runs after the return, and signals are taken over.
 
         Args:
-            tick: called in this thread with the present status, at each progress, or after `every_s` without any.
-            every_s: seconds.
+            tick: called in this thread with the present status, after each progress of a part, and after `every_s`
+                seconds without progress.
+            every_s: seconds between two calls of `tick` while there is no progress.
 
         Raises the failure of the engine, as `raise_failure`.
         """
@@ -332,7 +333,7 @@ class Engine:
     def request_stop(self) -> None:
         """Let `run_forever` and `run_until_ended` return. Returns at once; any thread and any handler may call it."""
         if self._maker.is_another_process:
-            return  # a thread of the parent may have held the lock of the supervisor at the fork
+            return  # at the fork a thread of the parent may have held the supervisor's lock: it is never free here
         self._supervisor.request_stop()
 
     def raise_failure(self) -> None:
@@ -351,7 +352,7 @@ class Engine:
         before a start, and after the first call. It does not raise the failure of the engine: call `raise_failure`.
 
         Args:
-            drain: `False` to leave out everything before the end of the threads, as after a failure: the next start
+            drain: `False` to end the threads at once, without the earlier steps, as after a failure: the next start
                 goes on from the last checkpoint.
         """
         if self._phase is not _Phase.STARTED or self._maker.is_another_process:
@@ -365,7 +366,7 @@ class Engine:
             self._phase = _Phase.STOPPED
             self._stop_actors()
             if self._changing.acquire(timeout=self.settings.stop_timeout):
-                self._changing.release()  # a part that was being added until now is there, or was refused
+                self._changing.release()  # a part that another thread was adding is there now, or was refused
             self._stop_actors()
             self._join()
             self._finish_unstarted()
@@ -377,7 +378,10 @@ class Engine:
             actor.stop()
 
     def _join(self) -> None:
-        """Wait for all threads; one that does not end in time is in a handler, and can do no harm any more."""
+        """Wait for all threads, at most `stop_timeout` seconds.
+
+        A thread that has not ended by then is in a handler, and whatever it still does has no effect.
+        """
         deadline = self._clock.monotonic() + self.settings.stop_timeout
         waited_for = list(reversed(self.actors()))
         late = [one.name for one in waited_for if not one.join(max(0.0, deadline - self._clock.monotonic()))]
@@ -385,7 +389,9 @@ class Engine:
             self._log.error("threads do not end; what they do has no effect any more", threads=late)
 
     def _finish_unstarted(self) -> None:
-        """Let go of what actors own whose thread could not start; the others have done so in their threads."""
+        """Release what actors without a thread own, since their thread could not start. Other actors do so in their
+        threads.
+        """
         for actor in self.actors() if self._threads_running else ():
             if actor.ident is None:
                 actor.finish()
@@ -598,9 +604,11 @@ class Engine:
         )
 
     def _keep_what_waits(self) -> None:
-        """Take a checkpoint of the events that the handling of restored events has sent, before they are handled.
+        """Take a checkpoint of the events that handlers of restored events have sent, before any context handles these
+        events.
 
-        Handling them may end the process, and then the next start must find them (`correlator.core.poison`).
+        A handler of one of them may end the process, and then the next start must find the event
+        (`correlator.core.poison`).
         """
         if self.checkpointer is not None and not all(thread.idle for thread in self._parts.monitor_threads()):
             self.checkpointer.ask()
@@ -625,7 +633,7 @@ class Engine:
 
     def _known(self, settings: ReceiverSettings | SenderSettings) -> bool:
         self._refuse_unless_running(settings.id)
-        leaving = self._leaving(settings.id)  # asked first: a removal takes the entry away before it ends
+        leaving = self._leaving(settings.id)  # read before the registry: a removal takes the entry away before it ends
         return is_known(self.registry, settings, leaving=leaving)
 
     def _leaving(self, part_id: str) -> bool:
@@ -703,7 +711,7 @@ class Engine:
         self._supervisor.notify()
 
     def _conclude_if_all_ended(self) -> bool:
-        """Let the pipelines conclude if every source has ended; returns whether every source has."""
+        """Let the pipelines conclude if every source has ended; return whether every source has ended."""
         if not all(receiver.state is ReceiverState.ENDED for receiver in self.receivers.values()):
             return False
         for thread in self._parts.processor_threads():
@@ -711,9 +719,9 @@ class Engine:
         return True
 
     def _all_done(self) -> bool:
-        """Whether every source has ended, everything is handled and sent, and a checkpoint records that.
+        """Whether every source has ended, every message is handled and sent, and a checkpoint has recorded that.
 
-        It lets the pipelines conclude, too: the last source that had not ended may have been removed.
+        It also lets the pipelines conclude, since the last source that had not ended may have been removed.
         """
         if not self._conclude_if_all_ended() or not all(thread.idle for thread in self.contexts.values()):
             return False
@@ -774,7 +782,7 @@ class Engine:
             self._parts.recording.close(in_order=in_order)
         self._parts.close()
         if self._threads_running:
-            return  # each thread has let go of what it owns
+            return  # each thread has released what it owns
         for processor in self.processors:
             processor.close()
         if self._store is not None:

@@ -1,8 +1,9 @@
 """The file of an input log: records one after the other, each with its length and a CRC-32.
 
-The log is for diagnosis. A thread of its own writes it and never syncs it. If the disk does not take a record, the
-thread logs an error and gives the log up; the engine goes on. When the process is killed, the records that wait for
-this thread are lost; a checkpoint is committed only when the log has its cut. A record that was cut short ends the log.
+The log is for diagnosis. It has a thread of its own, which writes records and never syncs them. If a write to the disk
+fails, the thread logs an error and writes no further records; the engine goes on. If the process is killed, the records
+that wait for this thread are lost; but a checkpoint is committed only after the file has the record of its cut. A
+record that was cut short ends the log.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ _NAME = b"correlator input log "
 _FORMAT = 2
 MAGIC = b"%s%d\n" % (_NAME, _FORMAT)
 MOST_WAITING = 100
-"""Records that may wait for the disk before contexts pause."""
+"""How many records may wait for the disk before contexts pause."""
 LOOK_FOR_STOP_S = 0.2
 _FRAME = struct.Struct("<II")
 _encode = msgspec.msgpack.Encoder().encode
@@ -39,7 +40,7 @@ class InputLog(Actor):
     """Writes the log of one life. Any thread may call `append` and read `full`.
 
     Args:
-        path: prefix of the names of all logs of this engine; a number follows.
+        path: prefix of the names of all logs of this engine. A number is added to it: the first one that is free.
 
     Raises `UsageError` E2041 if no file can be made there.
     """
@@ -54,21 +55,20 @@ class InputLog(Actor):
 
     @property
     def full(self) -> bool:
-        """Whether `MOST_WAITING` or more records wait for the disk, so that contexts pause until the thread has written
-        some.
-        """
+        """Whether `MOST_WAITING` or more records wait for the disk: contexts pause while this is so."""
         return len(self._waiting) >= MOST_WAITING
 
     def append(self, record: Record) -> None:
-        """Have a record written after all earlier records."""
+        """Let the thread write a record after all earlier records; do nothing after a write has failed."""
         if not self._broken:
             self._waiting.append(record)
             self.wake()
 
     def flush(self) -> None:
-        """Wait until the file has all earlier records, or the log is given up or stopped.
+        """Wait until the file has all earlier records, or until a write has failed or the thread is stopped.
 
-        The records are in the file then also if the process is killed; they are not synced.
+        The records are then safe even if the process is killed, but not if the machine loses power: they are not
+        synced.
         """
         reached = threading.Event()
         self._waiting.append(reached)
@@ -93,7 +93,7 @@ class InputLog(Actor):
             self._file.close()
 
     def _is_new(self, record: Record) -> bool:
-        """Whether the log lacks this record: a batch that enters several contexts is written once."""
+        """Whether the log lacks this record: a batch that enters several contexts is written only once."""
         if isinstance(record, Start):
             for segment in record.receive_log:
                 self._written[segment.receiver] = segment.first
@@ -115,7 +115,7 @@ class InputLog(Actor):
 
 
 def read_log(path: Path) -> Iterator[Record]:
-    """The records of a log, in order; a record that the end of the process has cut short ends the log.
+    """Yield the records of a log, in order; a record that was cut short by the end of the process ends the log.
 
     Raises `UsageError` E2041 if the file cannot be read, `RecoveryRefused` E4320 if it is not an input log, has another
     format, or is damaged.
@@ -168,7 +168,7 @@ def _decode(path: Path, content: bytes) -> Record:
 
 
 def _create(path: Path) -> tuple[Path, BinaryIO]:
-    """Make a file with the first free number behind the name; only its owner may read it."""
+    """Make a file whose name is the path with the first free number after it; only its owner may read the file."""
     number = 1
     try:
         while True:

@@ -3,13 +3,13 @@
 import math
 
 STABLE_S = 60.0
-"""What has worked for so long begins with short intervals when it fails again."""
+"""If something has worked for this many seconds, its next outage begins with short intervals again."""
 LONGEST_SILENCE_S = 3600.0
-"""Longest time between two log lines about the same outage."""
+"""Longest time in seconds between two log lines about the same outage."""
 
 
 class LogIntervals:
-    """The times of the log lines about one thing that may fail. Owner: the thread that uses it.
+    """The times of the log lines about one operation that may fail. Owner: the thread that uses it.
 
     Args:
         first: seconds between the first two lines.
@@ -20,12 +20,12 @@ class LogIntervals:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Report the next failure at once, and begin again with the first interval."""
+        """Let the next failure be reported at once, and the first interval apply again."""
         self._interval = self._first
         self._due = -math.inf
 
     def due(self, now: float, at_latest: float = math.inf) -> bool:
-        """Whether a failure at `now` is to be reported; the interval to the next line is then twice as long.
+        """Whether to report a failure at the time `now`. If so, the interval until the next line doubles.
 
         Args:
             now: seconds of a clock that is the same in each call.

@@ -17,11 +17,12 @@ Redact = Callable[[str], str]
 
 
 def configure(*, level: str = "INFO", json: bool = False, redact: Redact = lambda text: text) -> None:
-    """Set up logging for a process that runs an engine. The commands call it; a program with an engine in it may.
+    """Set up logging for a process that runs an engine. The commands call it; a program that embeds an engine may call
+    it.
 
     Args:
-        level: lowest level shown.
-        json: one JSON object per line instead of text.
+        level: the lowest level that is logged.
+        json: whether each line is a JSON object instead of text.
         redact: replaces secrets in every value.
     """
     renderer: Any = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
@@ -39,7 +40,7 @@ def configure(*, level: str = "INFO", json: bool = False, redact: Redact = lambd
 
 
 class _StandardError:
-    """The present `sys.stderr`. A write that fails is ignored: a closed log must not stop the engine."""
+    """The present `sys.stderr`. An error of a write is ignored: a closed log must not stop the engine."""
 
     def write(self, text: str) -> int:
         """Write to standard error; ignores errors."""
@@ -54,7 +55,7 @@ class _StandardError:
 
 
 def get_logger(**values: Any) -> Any:
-    """A logger that adds these values to every line."""
+    """Return a logger that adds these values to every line."""
     return structlog.get_logger(**values)
 
 

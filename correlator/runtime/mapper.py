@@ -7,7 +7,7 @@ from correlator.core.mapping import Mapped, ReceiveMapping
 from correlator.events import Message
 
 FEWEST_PER_THREAD = 64
-"""With fewer messages, the hand-over to another thread costs more than it saves."""
+"""The fewest messages that a thread gets at once: for fewer, the hand-over costs more time than it saves."""
 
 
 class Mapper:
@@ -31,7 +31,7 @@ class Mapper:
         self._parts: list[Future[Mapped]] = []
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Add the next messages of the batch."""
+        """Add the next messages of the batch; mapping threads, if there are any, begin to map them."""
         if self._pool is None:
             self._messages.extend(messages)
             return
@@ -41,20 +41,21 @@ class Mapper:
             self._parts.append(self._pool.submit(self.mapping.map, part, self._engine_time()))
 
     def finish(self) -> Mapped:
-        """The whole batch, in order; waits until it is mapped. It stays the present batch until `forget`."""
+        """Return the whole batch, mapped and in order; wait for the mapping threads, or map in the calling thread.
+
+        The batch stays the present one until `forget`.
+        """
         if self._pool is None:
             return self.mapping.map(self._messages, self._engine_time())
         return _joined([part.result() for part in self._parts])
 
     def forget(self) -> None:
-        """Drop the batch: it is acknowledged, or the broker delivers its messages again."""
+        """Drop the present batch: it is acknowledged, or the broker will redeliver its messages."""
         self._messages = []
         self._parts = []
 
     def close(self) -> None:
-        """End the mapping threads, and wait until each has ended; messages that no thread has begun to map stay
-        unmapped.
-        """
+        """End the mapping threads, and wait for that; they map nothing that they have not begun."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

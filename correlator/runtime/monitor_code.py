@@ -1,7 +1,8 @@
-"""What the code of monitors does: which events it waits for, and what it calls. The code is read, never run.
+"""What the code of monitors does: which events it waits for, and which methods it calls. The code is read, never run.
 
-What a class declares is known exactly. What its methods do is read from their source. Where a class, a name or an
-argument is not plain there, the code counts as doing everything, so that nobody is warned of correct code.
+The declarations of a class are known exactly. What its methods do is read from their source. Where this module cannot
+tell which class, name or argument the source means, it assumes that the code may do anything: so correct code never
+causes a warning.
 """
 
 import ast
@@ -19,7 +20,7 @@ from correlator.core.monitor import Monitor
 _UNKNOWN: Any = object()
 _LISTENING = ("once", "on_all")
 _TELLING = (*_LISTENING, "spawn", "acknowledge_and_resume", "subscribe", "update_flow_control_window")
-"""Methods whose calls say what a monitor does. A method that is passed on as a value may be called with anything."""
+"""Methods whose calls show what a monitor does. If such a method is passed on as a value, its arguments are unknown."""
 
 
 @dataclass(slots=True)
@@ -43,11 +44,11 @@ class Application:
 
     Attributes:
         monitors: the classes, and the classes that they spawn.
-        hears: event types that they wait for.
-        acknowledges: receivers that they acknowledge; `None` among them stands for an unknown one.
-        updates_windows: whether they update a flow control window.
-        subscriptions: channels that they subscribe to; `None` among them stands for an unknown one.
-        sends: calls of `send` with a literal sender.
+        hears: the event types that they wait for.
+        acknowledges: the receivers that they acknowledge; `None` among them stands for an unknown receiver.
+        updates_windows: whether they update a window of flow control.
+        subscriptions: the channels that they subscribe to; `None` among them stands for an unknown channel.
+        sends: the calls of `send` with a literal sender.
         changes: for (class, attribute) the file and line where a method of the class changes the attribute.
         told_all: whether all their code could be read; otherwise they may do anything.
     """
@@ -134,18 +135,18 @@ class _Code(ast.NodeVisitor):
         self._selves: set[str] = set()
 
     def visit_ClassDef(self, cls: ast.ClassDef) -> None:  # a name that `ast` gives
-        """The name of a method's first parameter stands for the monitor."""
+        """Note for each method that its first parameter stands for the monitor, then read the method."""
         methods = [one for one in cls.body if isinstance(one, ast.FunctionDef) and not self._is_static(one)]
         first = [(*one.args.posonlyargs, *one.args.args)[:1] for one in methods]
         self._selves.update(one.arg for parameters in first for one in parameters)
         self.generic_visit(cls)
 
     def visit_Name(self, name: ast.Name) -> None:  # a name that `ast` gives
-        """The monitor itself, not one of its attributes: code elsewhere may get it."""
+        """Handle the monitor itself as a value, without an attribute: code elsewhere may get it and call any method."""
         self._found.told_all &= name.id not in self._selves
 
     def visit_Attribute(self, attribute: ast.Attribute) -> None:  # a name that `ast` gives
-        """A method that is passed on, or an attribute that is changed."""
+        """Handle a method that is passed on as a value, or an attribute that is changed."""
         if attribute.attr in _TELLING and attribute not in self._called:
             self._found.told_all = False
         if not isinstance(attribute.value, ast.Name):
@@ -154,7 +155,7 @@ class _Code(ast.NodeVisitor):
             self._found.changes.setdefault((self._cls, attribute.attr), f"{self._file}{attribute.lineno}")
 
     def visit_Call(self, call: ast.Call) -> None:  # a name that `ast` gives
-        """A call of a method that says what a monitor does."""
+        """Handle a call of a method that shows what a monitor does."""
         self._called.add(call.func)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if self._resolved(call.func) is match:
@@ -185,7 +186,9 @@ class _Code(ast.NodeVisitor):
             self._found.told_all = False
 
     def _listen(self, call: ast.Call) -> None:
-        """The call makes the expression with `match`, or names it; otherwise it may be any expression."""
+        """Note the events of a listener: the call makes its expression with `match`, or names it; otherwise it may be
+        any.
+        """
         expression = _argument(call, 0, "expression")
         parts = list(ast.walk(expression)) if expression is not None else []
         made = any(isinstance(part, ast.Call) and self._resolved(part.func) is match for part in parts)
@@ -209,7 +212,7 @@ class _Code(ast.NodeVisitor):
             self._found.told_all = False
 
     def _resolved(self, node: ast.AST | None) -> Any:
-        """The object that a name stands for in the module of the class; `_UNKNOWN` if nobody can say."""
+        """The object that a name stands for in the module of the class; `_UNKNOWN` if the source does not show it."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id, _UNKNOWN)
         if isinstance(node, ast.Attribute) and (owner := self._resolved(node.value)) is not _UNKNOWN:

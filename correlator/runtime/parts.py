@@ -51,7 +51,7 @@ HandlerFailure = Callable[[OnError, CorrelatorError, str], None]
 
 
 def _nothing() -> None:
-    """For parts without an engine."""
+    """Do nothing: the default of callbacks, for parts without an engine."""
 
 
 def _no_outbox(_sender: str) -> Outbox | None:
@@ -63,11 +63,11 @@ class Callbacks:
     """What parts ask of their engine and report to it, each from its own thread.
 
     Attributes:
-        default_senders: ids of the senders that exist as soon as something is sent to them.
-        default_outbox: makes such a sender, and returns its outbox; `None` for any other id.
-        want_checkpoint: a checkpoint is wanted soon, since sends that wait for it fill an outbox.
-        ended: a source has come to its end.
-        processed: a pipeline has processed a batch, or has concluded.
+        default_senders: ids of the default senders; each of them exists once something is sent to it.
+        default_outbox: makes a default sender and returns its outbox; returns `None` for any other id.
+        want_checkpoint: asks for a checkpoint soon, because sends that wait for it fill an outbox.
+        ended: reports that a source has come to its end.
+        processed: reports that a pipeline has processed a batch or has concluded.
     """
 
     default_senders: Collection[str] = ()
@@ -79,7 +79,7 @@ class Callbacks:
 
 @dataclass(slots=True)
 class Removed:
-    """What removed parts did: messages that receivers had received, and messages that senders had settled."""
+    """Totals of the removed parts: messages that receivers had received, and messages that senders had settled."""
 
     received: int = 0
     sent: int = 0
@@ -88,18 +88,19 @@ class Removed:
 class Parts:
     """Contexts, senders and receivers of one engine.
 
-    Dictionaries are replaced, never changed in place, once threads run: a reader in another thread needs no lock.
+    Once threads run, its dictionaries are replaced and never changed in place: a reader in another thread needs no
+    lock.
 
     Args:
-        settings: of the engine.
-        connections: given connections by name; others are made when they are first needed.
-        clock: monotonic seconds.
-        engine_time: engine time.
-        writer: `None` without persistence.
-        blocking: whether sources may block.
-        jitter: draws a number from 0 to 1, for times between two tries.
-        recording: of what contexts take in.
-        callbacks: what the engine does for its parts.
+        settings: settings of the engine.
+        connections: connections by name that replace the configured ones; others are made at their first use.
+        clock: for time-outs and back-off, in monotonic seconds.
+        engine_time: the clock for contexts and senders.
+        writer: the store writer; `None` without a store.
+        blocking: whether `Source.receive` may block.
+        jitter: draws a number from 0 to 1, for the time between two attempts to connect.
+        recording: records the inputs of contexts; `None` without an input log.
+        callbacks: what the engine does for its parts; by default nothing.
     """
 
     def __init__(
@@ -145,7 +146,13 @@ class Parts:
     # --- contexts ---
 
     def context(self, name: str, failed: HandlerFailure, routes: Routes | None = None) -> Context:
-        """The context of monitors with this name, made at the first call; `routes` replaces those of the engine."""
+        """Return the context of monitors with this name; the first call makes it.
+
+        Args:
+            name: name of the context.
+            failed: called for each failure of a handler that does not stop the engine.
+            routes: replaces the routes of the engine, for a replay.
+        """
         thread = self.contexts.get(name)
         if thread is None:
             now, calendar = self.engine_time.now(), self.engine_time.calendar()
@@ -166,7 +173,7 @@ class Parts:
             thread = MonitorThread(
                 context, self.engine_time, self._context_held, persistent=self.writer is not None, tape=tape
             )
-            self.contexts = {**self.contexts, name: thread}  # the watchdog may be looking at the old one
+            self.contexts = {**self.contexts, name: thread}  # the watchdog may be reading the old dictionary
             self.routes.subscribe(name, context.queue)
         assert isinstance(thread, MonitorThread)
         return thread.context
@@ -205,9 +212,7 @@ class Parts:
             thread.wake()
 
     def wake_all(self) -> None:
-        """Wake the threads of all senders and contexts: something to send or to handle may be there. Any thread may
-        call it.
-        """
+        """Wake the threads of all senders and contexts, which may have new work. Any thread may call it."""
         for sender in self.senders.values():
             sender.wake()
         for thread in self.contexts.values():
@@ -222,7 +227,17 @@ class Parts:
         cut: SenderCut | None = None,
         outbound: Sequence[OutboundSegment] = (),
     ) -> Sender:
-        """Make a sender and its outbox, as the last checkpoint left it; monitors can send to it after `add_sender`."""
+        """Make a sender and its outbox, with the sends that the last checkpoint holds. Monitors can send to it after
+        `add_sender`.
+
+        Args:
+            settings: settings of the sender.
+            source: the messageSourceId of its messages.
+            cut: what the last checkpoint holds about the sender; `None` for a new sender.
+            outbound: the sends that the store holds for the sender.
+
+        Raises `ConfigError` if its connection, destination or mapping cannot be used.
+        """
         placed = settings
         if settings.destination is not None:
             placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
@@ -287,14 +302,17 @@ class Parts:
         thread.wake()
 
     def _outboxes_full(self) -> bool:
-        """Whether an outbox is full. Checkpoints do not wait for this, so they empty the outbox and end the wait."""
+        """Whether an outbox is full, so that contexts pause.
+
+        A checkpoint does not wait for room: it moves staged sends to the outbox, and so ends the pause.
+        """
         return self._full_outbox() is not None
 
     def _full_outbox(self) -> str | None:
-        """The id of a sender whose outbox is full, `None` when there is room everywhere.
+        """The id of a sender whose outbox is full, `None` if every outbox has room.
 
-        Half of that staged: no broker can make room, so a checkpoint is asked for. With less of it staged the broker
-        has the larger half, and makes room when it confirms that.
+        If half of the full outbox or more is staged, a checkpoint is asked for, since only a checkpoint can release
+        these sends. If less is staged, the larger part is at the broker, which makes room when it confirms.
         """
         for name, sender in self.senders.items():
             staged, most = self._staged(name), sender.settings.max_outstanding
@@ -306,14 +324,16 @@ class Parts:
         return None
 
     def _settled(self) -> None:
-        """A sender has settled a batch: if all outboxes have room again, wake the actors that waited for it."""
+        """Wake the actors that waited for room, if all outboxes have room again; called after a sender has settled a
+        batch.
+        """
         if self._held and self._full_outbox() is None:
             self._held = False
             for actor in (*self.contexts.values(), *self.receivers.values()):
                 actor.wake()
 
     def _outstanding(self, name: str) -> int | None:
-        """How many messages wait in a sender; `None` when there is no such sender."""
+        """How many messages a sender has not sent or not confirmed; `None` if there is no such sender."""
         sender = self.senders.get(name)
         if sender is not None:
             return self.to_send(sender)
@@ -332,12 +352,15 @@ class Parts:
     # --- receivers ---
 
     def make_receiver(self, settings: ReceiverSettings, numbers: Numbers, domain: str) -> Receiver:
-        """Make a receiver, whose contexts exist already; it is no part before `add_receiver`.
+        """Make a receiver, whose contexts exist already. It becomes one of the parts with `add_receiver`.
 
         Args:
-            settings: of the receiver.
-            numbers: of its next message and batch.
+            settings: settings of the receiver.
+            numbers: the numbers of its next message and of its next batch.
             domain: its duplicate detection domain, for modes that have one.
+
+        Raises `ConfigError` if its connection, destination, selector or mapping cannot be used, or if it delivers to no
+        context.
         """
         where, mode = f"receiver '{settings.id}'", RECEIVING[settings.reliability]
         placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
@@ -380,7 +403,7 @@ class Parts:
         return [receivers[one.id] for one in at_same_place(settings, others, self._settings.destinations)]
 
     def add_receiver(self, receiver: Receiver) -> None:
-        """Make a receiver one of the parts."""
+        """Make a receiver one of the parts: contexts can grant it a window, and acknowledge its batches."""
         name, mode = receiver.settings.id, RECEIVING[receiver.settings.reliability]
         with self._changing:
             if mode.stored:
@@ -408,9 +431,10 @@ class Parts:
         )
 
     def _targets(self, settings: ReceiverSettings) -> Targets:
-        """The contexts of a receiver: the pipelines that name it, else all contexts of monitors.
+        """The contexts of a receiver: the pipelines that name it, or all contexts of monitors if no pipeline does.
 
-        But one of APP_CONTROLLED belongs to one context (trap T70): the first one whose monitors listen for notices.
+        An APP_CONTROLLED receiver delivers to one context only (trap T70): the first one whose monitors acknowledge
+        batches.
         """
         receiver, monitors = settings.id, self.monitor_threads()
         pipelines = {thread.context.name: thread.processor.receivers for thread in self.processor_threads()}
@@ -436,7 +460,10 @@ class Parts:
         return [thread for thread in self.processor_threads() if receiver in thread.processor.receivers]
 
     def numbers_of_new(self, receiver: str) -> Numbers:
-        """The first numbers of a new receiver: beyond what contexts and domains know of a removed one with its id."""
+        """The first numbers of a new receiver.
+
+        They are higher than all that contexts and duplicate detectors know of a removed receiver with the same id.
+        """
         entered = max((thread.queue.entered.get(receiver, 0) for thread in self.contexts.values()), default=0)
         detectors = list(self.writer.domains.detectors.values()) if self.writer is not None else []
         batch = max((detector.last_batch(receiver) for detector in detectors), default=0)
@@ -445,7 +472,7 @@ class Parts:
     # --- both ---
 
     def forget(self, part_id: str) -> None:
-        """Let go of a dynamic part that the store no longer has."""
+        """Remove a dynamic part from the parts and its messages from all queues; the store has removed it already."""
         with self._changing:
             if part_id in self.receivers:
                 self.removed.received += self.receivers[part_id].counters.received
@@ -455,7 +482,7 @@ class Parts:
             self.senders = _without(self.senders, part_id)
             self.receiver_routes = _without(self.receiver_routes, part_id)
             self.routes.outboxes = _without(self.routes.outboxes, part_id)
-            if part_id in self.routes.resume:  # a monitor that comes too late: there is nothing left to acknowledge
+            if part_id in self.routes.resume:  # for a monitor that acknowledges too late: nothing is left
                 self.routes.resume = {**self.routes.resume, part_id: lambda _: nothing_left}
             self.routes.grant = _without(self.routes.grant, part_id)
             self.unhandled = _without(self.unhandled, part_id)
@@ -466,7 +493,7 @@ class Parts:
                 thread.queue.forget(part_id)
 
     def _note_sources(self) -> None:
-        """Work out which sources the messages of this engine's own senders carry (bad input 105)."""
+        """Note the source ids of the messages that the senders of this engine send, by property (bad input 105)."""
         found: dict[str, set[str]] = {}
         for sender in self.senders.values():
             if SENDING[sender.settings.reliability].stamps_id:
@@ -480,11 +507,11 @@ class Parts:
         return Breakdown(items, self.engine_time.now, self._settings.performance_breakdown_interval, log.info)
 
     def use(self, name: str, connection: Connection) -> None:
-        """Use a connection for parts that come later, unless there is one of this name."""
+        """Use a connection for the parts that are made later, unless a connection of this name is there already."""
         self._connections.setdefault(name, connection)
 
     def close(self) -> None:
-        """Close the connections; to be called after all senders and receivers are closed."""
+        """Close the connections. Call it after all senders and receivers are closed."""
         for connection in self._connections.values():
             connection.close()
 
@@ -499,7 +526,7 @@ class Parts:
 
 
 def mapping_of(settings: ReceiverSettings, destination: str, *, deduplicated: bool) -> ReceiveMapping:
-    """What makes events of a receiver's messages; raises `ConfigError` for an event type or mapping that is wrong."""
+    """Make the mapping of messages of a receiver to events. Raises `ConfigError` for a wrong event type or mapping."""
     where = f"receiver {settings.id}"
     event_type = resolve(settings.event, f"{where}.event") if settings.event else None
     fields = None

@@ -24,9 +24,9 @@ from correlator.runtime.writer import Writer
 from correlator.settings import ReceiverSettings
 
 LONGEST_WAIT_S = 0.2
-"""Longest call of `Source.receive`: a stop is noticed after this time at the latest."""
+"""The longest time in seconds that a call of `Source.receive` waits: a stop is noticed after it at the latest."""
 BACK_PRESSURE_WAIT_S = 0.05
-"""Time between two looks at a limit that holds the receiver back."""
+"""Seconds between two checks of a limit that makes the receiver wait."""
 
 
 class Targets:
@@ -50,7 +50,7 @@ class Targets:
         self.names = [name for name, _, _ in queues]
 
     def deliver(self, make_run: Callable[[], Run]) -> None:
-        """Put a run of its own into each queue."""
+        """Make a run for each queue, put it into the queue, and wake the thread of the context."""
         for _, queue, wake in self._queues:
             queue.deliver(make_run())
             wake()
@@ -65,30 +65,30 @@ class Targets:
 
 
 class Receiver(Actor):
-    """One receiver.
+    """The actor of one receiver.
 
     Args:
-        settings: as configured.
-        intake: decides what it does with its messages.
-        source: not yet connected.
+        settings: the settings, as configured.
+        intake: decides what the receiver does with its messages.
+        source: the consumer, not yet connected.
         mapper: makes events of messages.
         targets: the contexts that get the events.
         writer: stores batches; `None` for an engine without a store.
-        clock: monotonic seconds.
-        statuses: gets each new status.
+        clock: monotonic seconds for time-outs and back-off, and the time of day for the expiry of messages.
+        statuses: gets each new status of the receiver.
         breakdown: measures what the thread spends its time on.
-        reconnecting: how attempts to connect follow one another.
-        blocking: whether `Source.receive` may block; false in the simulation.
-        ended: called in its thread when its source has come to its end.
+        reconnecting: says how attempts to connect follow one another.
+        blocking: whether `Source.receive` may block; `False` in the simulation.
+        ended: called in this thread when the source has come to its end.
 
     Attributes:
-        settings: as configured.
-        intake: its decisions.
+        settings: the settings, as configured.
+        intake: holds the state and the present batch of the receiver.
         mapper: makes events of messages.
         targets: the contexts that get the events.
-        waits_for: why it receives nothing now: `window` (flow control), `queue:CONTEXT`, `outbox:SENDER` or `doubt`
-            (lost connections have left many messages in doubt, and the broker may not have noticed the losses yet); ""
-            for none of these. Written by its own thread.
+        waits_for: why the receiver takes no messages now: `window` (flow control), `queue:CONTEXT`, `outbox:SENDER` or
+            `doubt` (lost connections have left many messages in doubt, and the broker may not have noticed the losses
+            yet); "" for none of these. Written by this thread.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Receiver(Actor):
 
     @property
     def state(self) -> ReceiverState:
-        """The state of its cycle."""
+        """The present state of the cycle of this receiver (`core/intake.py`). Any thread may read it."""
         return self.intake.state
 
     @property
@@ -139,30 +139,30 @@ class Receiver(Actor):
 
     @property
     def window(self) -> int:
-        """How many messages flow control lets it deliver now; -1 without flow control."""
+        """How many messages flow control lets the receiver deliver now; -1 without flow control."""
         return self.intake.window
 
     @property
     def quiet(self) -> bool:
-        """Whether it takes in nothing more, since it has finished draining or is not open."""
+        """Whether the receiver takes no further messages, because it has finished draining or is not open."""
         return self._drained or not self._open
 
     @property
     def is_open(self) -> bool:
-        """Whether it may connect and receive."""
+        """Whether the receiver may connect and receive."""
         return self._open
 
     def open(self) -> None:
-        """Let it connect and receive; called by the thread that starts the engine or adds the receiver."""
+        """Let the receiver connect and receive. The thread that starts the engine or adds the receiver calls it."""
         self._open = True
 
     def drain(self) -> None:
-        """Finish the present batch and begin no other; any thread may call it."""
+        """Let the receiver finish the present batch and begin no other one. Any thread may call it."""
         self.intake.draining = True
         self.wake()
 
     def grant(self, through: int) -> None:
-        """Let it deliver up to message number `through` (rule A9.1); called from the thread of a context."""
+        """Let the receiver deliver messages up to number `through` (rule A9.1). The thread of a context calls it."""
         self.intake.allow(through)
         self.wake()
 
@@ -171,11 +171,11 @@ class Receiver(Actor):
         self._statuses.tell(self.settings, status, error)
 
     def resume(self, context: str) -> Acknowledge:
-        """A call that acknowledges the suspended batch and lets the receiver go on.
+        """Return a call that acknowledges the suspended batch and lets the receiver go on.
 
-        The thread of a context asks for the call and makes it later. If the connection is lost in between, the call
-        does nothing: the broker delivers the batch again. Raises `UsageError` E7101 if no batch is suspended, E7102 if
-        `context` does not handle the receiver's messages.
+        The thread of a context calls `resume` in a handler, and makes the returned call after the handler. If the
+        connection is lost in between, the returned call does nothing: the broker delivers the batch again. Raises
+        `UsageError` E7101 if no batch is suspended, E7102 if `context` does not handle the receiver's messages.
         """
         if context not in self.targets.names:
             raise UsageError(
@@ -194,7 +194,7 @@ class Receiver(Actor):
         self.wake()
 
     def step(self) -> float | None:
-        """Do what the present state of the cycle allows."""
+        """Do what the present state of the cycle allows: connect, receive, store or acknowledge; see `Actor.step`."""
         if not self._open:
             return None
         if self.intake.draining and self.intake.idle:
@@ -299,7 +299,7 @@ class Receiver(Actor):
     def _hand_on(self) -> None:
         intake = self.intake
         intake.hand_on(self._clock.wall(), self.mapper.mapping.name_of)
-        self._warn()  # now: messages that are acknowledged and dropped have a log line, even if the process ends soon
+        self._warn()  # at once: messages that are acknowledged and dropped get a log line even if the process ends
         point("rx.map")
         mapped = self.mapper.finish()
         self._breakdown.lap("MAPPING")
@@ -313,7 +313,7 @@ class Receiver(Actor):
             self._deliver(mapped)
 
     def _apply_policy(self, mapped: Mapped) -> None:
-        """Apply the policy for messages that cannot be mapped."""
+        """Treat the messages that could not be mapped as the setting of the receiver says."""
         point("rx.map.error")
         policy, letters = self.settings.on_mapping_error, mapped.dead_letters
         if policy == "dead_letter":
@@ -345,7 +345,7 @@ class Receiver(Actor):
         writer.submit(request, lambda accepted: self._accept(mapped, accepted))
 
     def _accept(self, mapped: Mapped, accepted: Accepted) -> None:
-        """Take the answer of the writer: the batch is durable. Called in the writer's thread."""
+        """Take the answer of the writer: the batch is committed. Called in the writer's thread."""
         self._stored = mapped, accepted
         self.wake()
 
@@ -365,7 +365,7 @@ class Receiver(Actor):
         self._warn()
         self._breakdown.lap("DB_COMMIT")
         try:
-            self._acknowledge()  # first: a message that ends the process must not come again from the broker as well
+            self._acknowledge()  # before the delivery: the broker must not redeliver a message that ends the process
         finally:
             if accepted.segment is not None:
                 self._enqueue(accepted.segment.messages, accepted.events)
@@ -394,7 +394,7 @@ class Receiver(Actor):
             self._mark()
 
     def _mark(self) -> None:
-        """Put a marker with the number of the last message into the queues (rule A9.1)."""
+        """Put a marker with the number of the last delivered message into the queues (rule A9.1)."""
         if self.settings.flow_control:
             marker = FlowControlMarker(receiver=self.settings.id, number=self.intake.next_number - 1)
             self.targets.deliver(lambda: Run("", 0, (), (marker,), stored=False))

@@ -13,9 +13,9 @@ class ReconnectionPolicy(NamedTuple):
     """How attempts to connect follow one another.
 
     Attributes:
-        backoff: between two attempts.
+        backoff: gives the time between two attempts.
         jitter: draws a number from 0 to 1 for each back-off.
-        fail_fast: whether a failure of the first connection is an error of the engine.
+        fail_fast: whether a failure of the first connection stops the engine.
     """
 
     backoff: Backoff
@@ -24,19 +24,20 @@ class ReconnectionPolicy(NamedTuple):
 
 
 class Reconnection:
-    """The outages of the connection of one receiver or sender. Owner: its thread.
+    """The outages of the connection of one receiver or sender. Owner: the thread of this receiver or sender.
 
-    Attempts. The delay grows with each failure. It begins anew when a connection has held for longer than the delay
-    before it, so a broker that comes and goes has fewer and fewer attempts, too.
+    Attempts. The delay between two attempts grows with each failure. It begins anew after a connection that has held
+    for longer than the last delay. So the engine also tries less and less often with a broker that comes back only for
+    short times.
 
     Log lines. The first failure is logged, then failures after intervals that double, then the end of the outage. The
-    intervals begin anew when a connection has held for `STABLE_S`. "connected again" must not be the last line about a
-    broker that is down: if the outage before it lasted `STABLE_S`, the next loss is logged at once; otherwise the next
-    outage is logged when it has lasted `STABLE_S`.
+    intervals begin anew after a connection that has held for `STABLE_S`. The log must not end with "connected again"
+    while the broker is down. So after an outage of `STABLE_S` or more, the next loss is logged at once; after a shorter
+    one, the next outage is logged when it has lasted `STABLE_S`.
 
     Args:
         policy: how attempts to connect follow one another.
-        clock: monotonic seconds.
+        clock: for delays and intervals, in monotonic seconds.
         log: logger of the receiver or sender.
     """
 
@@ -56,7 +57,7 @@ class Reconnection:
         self._longest_untold = math.inf
 
     def wait(self) -> float:
-        """Seconds until the next attempt; 0 or less if it is due."""
+        """Seconds until the next attempt to connect; 0 or less if it is due."""
         return self._retry_at - self._clock.monotonic()
 
     def away(self) -> float:
@@ -64,9 +65,9 @@ class Reconnection:
         return self._clock.monotonic() - self._down_since
 
     def lost(self, error: Exception) -> float:
-        """Note that the connection is lost, or that an attempt failed; returns the seconds until the next attempt.
+        """Note that the connection is lost, or that an attempt has failed; return the seconds until the next attempt.
 
-        Raises the error if there never was a connection and the policy is to fail fast.
+        Raises the error if there was never a connection and the policy is to fail fast.
         """
         if self._fail_fast:
             raise error
@@ -84,7 +85,7 @@ class Reconnection:
         return self._delay
 
     def back(self) -> None:
-        """Note that there is a connection."""
+        """Note that there is a connection again."""
         self._fail_fast = False
         self._connected_at = self._clock.monotonic()
         attempts, self._attempts = self._attempts, 0

@@ -1,4 +1,8 @@
-"""Records what an engine takes in (docs/rules.md, section A7): gives the records of all tapes to the input log."""
+"""Records the inputs of an engine (docs/rules.md, section A7).
+
+Each context has a tape, which makes records of what the context takes in. A `Recording` passes the records of all tapes
+to the input log.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -14,14 +18,14 @@ from correlator.runtime.inputlog import InputLog
 from correlator.settings import EngineSettings
 
 PART = 1000
-"""Most state entries in one record."""
+"""The largest number of state entries in one record."""
 
 
 class Recording:
     """Records one life of an engine.
 
     Args:
-        settings: of the engine; `input_log` is set.
+        settings: settings of the engine, in which `input_log` is set.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -37,7 +41,14 @@ class Recording:
         return self._log is not None and self._log.full
 
     def tape(self, context: str, routes: Routes, engine_time: float, wall_time: float) -> Tape:
-        """Make the tape of a new context; its first times are recorded."""
+        """Make the tape of a new context.
+
+        Args:
+            context: name of the context.
+            routes: the routes of the engine; the tape records what handlers ask of them.
+            engine_time: engine time at which the context begins; the log records it.
+            wall_time: seconds of the local calendar at the same moment; the log records them, too.
+        """
         self._began[context] = engine_time, wall_time
         tape = self._tapes[context] = Tape(context, routes, self._append)
         return tape
@@ -51,10 +62,19 @@ class Recording:
         *,
         persistent: bool,
     ) -> None:
-        """Make the file, and record the state with which the life begins. Raises `UsageError` E2041."""
+        """Make the file, and record the state with which the life begins. Raises `UsageError` E2041 if no file can be
+        made.
+
+        Args:
+            recovered: what the store holds.
+            state: the entries of the stored state, by owner and key.
+            endpoints: all receivers and senders.
+            sources: the messageSourceId of each sender, by id.
+            persistent: whether the engine has a store.
+        """
         log = self._log = InputLog(Path(self._settings.input_log or ""))
         for tape in self._tapes.values():
-            tape.taken()  # the first look shows what the start has restored
+            tape.taken()  # discarded: the record `Start` has all that the start has restored
         entries = [StateEntry(owner, key, value) for owner, kept in state.items() for key, value in kept.items()]
         parts = [entries[at : at + PART] for at in range(0, len(entries), PART)]
         start = Start(
@@ -83,7 +103,12 @@ class Recording:
         self._append(Changed(entries))
 
     def hook(self, name: str, call: Callable[[], None]) -> None:
-        """Make `call`, which calls a life-cycle method of the monitors, and record it under `name`."""
+        """Make the call, and record it.
+
+        Args:
+            name: name of the life-cycle method of the monitors.
+            call: calls this method of the monitors.
+        """
         for tape in self._tapes.values():
             tape.refresh()
         try:
@@ -92,7 +117,7 @@ class Recording:
             self._append(Hook(name, [tape.taken() for tape in self._tapes.values()]))
 
     def recovered(self) -> None:
-        """Note the end of the recovery: from now on, steps that took in and did nothing are not recorded."""
+        """Note the end of the recovery: from now on a step without inputs and effects is not recorded."""
         for tape in self._tapes.values():
             tape.recovering = False
 
@@ -104,7 +129,7 @@ class Recording:
         self._append(CutTaken(taken, commit.number, commit.digest, commit.engine_time, senders))
 
     def flush(self) -> None:
-        """Wait until the log has what was recorded before this call."""
+        """Wait until the file has all records that were made before this call; see `InputLog.flush`."""
         assert self._log is not None
         self._log.flush()
 
@@ -113,7 +138,11 @@ class Recording:
         self._append(Added(endpoint))
 
     def close(self, *, in_order: bool) -> None:
-        """Close the file; called when all other threads have ended."""
+        """Close the file. Call it after all other threads have ended.
+
+        Args:
+            in_order: whether the engine has stopped in order, which the last record then says.
+        """
         if self._log is None:
             return
         if in_order:
@@ -127,7 +156,7 @@ class Recording:
 
 
 def replayable(settings: EngineSettings) -> bytes:
-    """The settings that a replay needs, as JSON; they say nothing about brokers, stores and intervals."""
+    """Return the settings that a replay needs, as JSON: they leave out brokers, stores and intervals."""
     kept = EngineSettings(
         name=settings.name,
         destinations=settings.destinations,

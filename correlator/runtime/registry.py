@@ -25,14 +25,15 @@ class Registry:
     one thread at a time records a new part.
 
     Args:
-        settings: of the engine.
-        provided: connections and store that do not stand in the settings.
-        identity: the unique part of the sources that senders get in this life.
-        commit: has a change committed and waits for it; does nothing without persistence.
+        settings: settings of the engine.
+        provided: connections and store that the program passes to the engine in place of the configured ones.
+        identity: the unique part of the source ids that senders get in this life.
+        commit: commits a change and waits until it is durable; does nothing without a store.
 
     Attributes:
-        endpoints: by id; replaced, never changed in place, so that a reader needs no lock.
-        default_senders: of the connections without configured senders, by id; each exists once it was sent to.
+        endpoints: the entries by id. The mapping is replaced, never changed in place, so that a reader needs no lock.
+        default_senders: settings of the default senders by id, one for each connection without configured senders. Each
+            of these senders exists once something is sent to it.
     """
 
     def __init__(
@@ -54,13 +55,14 @@ class Registry:
         self._log = get_logger(engine=settings.name)
 
     def compare(self, recovered: Recovered, layout: Layout) -> None:
-        """Compare the configuration with the store, and note what the start is to record; writes nothing.
+        """Compare the configuration with the store, and keep the changes that the start is to record; writes nothing.
 
         Args:
             recovered: what the store holds.
             layout: the contexts of the configuration.
 
-        Raises `RecoveryRefused` E4301 to E4305, E4315 and E4316, which names every difference.
+        Raises `RecoveryRefused` E4301 to E4305, E4315 and E4316; the error names every difference. The store is as it
+        was.
         """
         point("cfg.compare")
         refuse(compare_stored(recovered.endpoints, self._settings, self._provided))
@@ -77,32 +79,34 @@ class Registry:
         self.endpoints = {endpoint.id: endpoint for endpoint in (*recovered.endpoints, *self._changes.put)}
 
     def record_changes(self) -> None:
-        """Record what `compare` has noted; raises as a commit does."""
+        """Commit the changes that `compare` has kept. Raises as `commit`."""
         if self._changes.put:
             point("cfg.register.commit")
             self.commit(self._changes)
 
     def entry_of(self, settings: ReceiverSettings | SenderSettings) -> Endpoint:
-        """The entry of a part that code adds, with a new source where one is recorded."""
+        """Make the entry of a part that code adds, with a new source id if the registry records one for this kind of
+        part.
+        """
         return self._with_source(endpoint_of(settings, dynamic=True, destinations=self._settings.destinations))
 
     def source_of(self, endpoint: Endpoint) -> str:
-        """The messageSourceId of a sender: the recorded one, else a new one for this life."""
+        """The messageSourceId of a sender: the recorded one, or else a new one for this life."""
         return endpoint.source or self._new_source()
 
     def record(self, endpoint: Endpoint) -> None:
-        """Record a new part; returns when it is durable. Raises as a commit does."""
+        """Commit the entry of a new part, and return when it is durable. Raises as `commit`."""
         self.commit(RegistryCommit(put=[endpoint]))
         with self._replacing:
             self.endpoints = {**self.endpoints, endpoint.id: endpoint}
 
     def forget(self, part_id: str) -> None:
-        """Let go of a part that the store no longer records."""
+        """Remove the entry of a part that the store no longer records."""
         with self._replacing:
             self.endpoints = {name: endpoint for name, endpoint in self.endpoints.items() if name != part_id}
 
     def commit(self, commit: RegistryCommit) -> None:
-        """Have a change committed and wait for it."""
+        """Commit a change, and return when it is durable. Raises `StoreError` E3110 if that does not happen in time."""
         self._commit(commit)
 
     def _warn_of_changed_ids(self, stored: Iterable[Endpoint], put: Iterable[Endpoint]) -> None:

@@ -1,4 +1,4 @@
-"""Warns of parts that have no effect: settings and code of monitors that do not fit together."""
+"""Warns of configured parts that have no effect: the settings and the code of the monitors do not fit together."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ CHANNEL = "channel:"
 
 
 class Remark(NamedTuple):
-    """A warning of a part without effect: its code, the part, the place in the settings, and the rest of the text."""
+    """A warning of a part without effect: the code, the part, its place in the settings, and further text."""
 
     code: str
     part: str
@@ -30,12 +30,13 @@ class Remark(NamedTuple):
 def unheard(
     settings: EngineSettings, monitors: Sequence[type[Monitor]], pipelines: Iterable[Sequence[str]]
 ) -> Iterator[Remark]:
-    """Receivers whose messages no monitor listens for. A pipeline takes all messages of the receivers that it names.
+    """Find receivers whose messages no monitor listens for. A pipeline takes all messages of the receivers that it
+    names.
 
     Args:
-        settings: of the engine.
+        settings: settings of the engine.
         monitors: the classes of its monitors.
-        pipelines: for each pipeline the receivers that it names.
+        pipelines: for each pipeline, the receivers that it names.
     """
     taken = {receiver for names in pipelines for receiver in names}
     application = application_of(tuple(monitors))
@@ -45,13 +46,15 @@ def unheard(
 
 
 def unhandled_type(receiver: ReceiverSettings, monitors: Sequence[type[Monitor]]) -> type[Any] | None:
-    """The type of the receiver's events if no monitor listens for it; `None` if one does, or may do."""
+    """Return the type of the receiver's events if no monitor listens for it; `None` if one listens or may listen for
+    it.
+    """
     event_type: type[Any] = Message if receiver.event is None else _event_type(receiver.event)
     return event_type if _nobody_hears(event_type, application_of(tuple(monitors))) else None
 
 
 def unsent(settings: EngineSettings, monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
-    """Sends to senders that are not configured, and to channels that no context receives or no monitor listens to."""
+    """Find sends to senders that do not exist, and to channels that no context receives or no monitor listens to."""
     application = application_of(tuple(monitors))
     senders = [sender.id for sender in (*settings.senders, *default_senders(settings))]
     channels = {monitor.context for monitor in settings.monitors} | application.subscriptions
@@ -66,7 +69,7 @@ def unsent(settings: EngineSettings, monitors: Sequence[type[Monitor]]) -> Itera
 
 
 def unstored(monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
-    """Attributes of persistent monitors with an initial value that the code changes, but no checkpoint holds."""
+    """Find attributes of persistent monitors that the code changes and no checkpoint holds: they have no annotation."""
     application = application_of(tuple(monitors))
     for cls in (one for one in application.monitors if one.persistent):
         for name in _begins_anew(cls):
@@ -80,7 +83,7 @@ def unstored(monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
 
 
 def _begins_anew(cls: type[Monitor]) -> Iterator[str]:
-    """Attributes with a value in the class, without an annotation, and without a leading `_`."""
+    """Yield attributes with a value in the class, without an annotation, and without a leading `_`."""
     own = [base for base in cls.__mro__ if base not in Monitor.__mro__]
     names = dict.fromkeys(name for base in own for name in vars(base) if not name.startswith("_"))
     stored = stored_attributes(cls)

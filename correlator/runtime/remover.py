@@ -15,13 +15,16 @@ LOOK_AGAIN_S = 0.02
 
 
 class Remover(Actor):
-    """Carries removals out: stop taking, wait until nothing is left, take a checkpoint, delete the part from the store.
+    """Carries removals out.
+
+    The part takes nothing new. When it holds nothing any more, a checkpoint records that. Then the store deletes the
+    part.
 
     Args:
-        parts: of the engine.
-        writer: `None` without persistence.
-        checkpointer: `None` without persistence.
-        removed: called with the id of a part that the store no longer has.
+        parts: the parts of the engine.
+        writer: commits the deletion; `None` without a store.
+        checkpointer: takes the checkpoints; `None` without a store.
+        removed: called in this thread with the id of each part that the store no longer has.
     """
 
     def __init__(
@@ -35,7 +38,10 @@ class Remover(Actor):
         self._pending: dict[str, _Removal] = {}
 
     def begin(self, part_id: str) -> None:
-        """Begin to remove a part, unless that has begun: it takes nothing new. One thread at a time may call it."""
+        """Begin to remove a part, unless its removal has begun already: from now on the part takes nothing new.
+
+        Any thread may call it, but only one at a time.
+        """
         if self.removing(part_id):
             return
         receiver = self._parts.receivers.get(part_id)
@@ -58,14 +64,14 @@ class Remover(Actor):
         return LOOK_AGAIN_S if self._pending else None
 
     def _advance(self, removal: "_Removal") -> bool:
-        """Go one stage on if that is possible; returns whether it was."""
+        """Let a removal enter its next stage if that is possible now; return whether it has done so."""
         stage = removal.stage
         if stage is _Stage.EMPTYING and self._empty(removal.part_id):
             removal.asked = self._ask()
             removal.stage = _Stage.RECORDING_EMPTY
         elif stage is _Stage.RECORDING_EMPTY and self._answered(removal.asked):
             removal.stage = _Stage.EMPTYING
-            if self._empty(removal.part_id):  # nothing was staged for it meanwhile: what it held is recorded as done
+            if self._empty(removal.part_id):  # nothing came meanwhile: the checkpoint records that it is empty
                 self._take_leave(removal)
         elif stage is _Stage.RECORDING_GONE and self._answered(removal.asked):
             self._delete(removal)
@@ -90,11 +96,12 @@ class Remover(Actor):
         return self._checkpointer is None or self._checkpointer.answered(number)
 
     def _take_leave(self, removal: "_Removal") -> None:
-        """Remove a sender from the registry before a checkpoint forgets it, and a receiver afterwards.
+        """Remove a sender from the registry before a checkpoint forgets the sender, but a receiver afterwards.
 
-        If a crash restored a sender from the registry whose numbers no checkpoint has, it would use these numbers for
-        other messages. What a checkpoint holds of a sender that is not in the registry has no effect. A receiver whose
-        id is added again must find no checkpoint that knows the numbers of its predecessor.
+        Sender: a start restores each sender of the registry. If no checkpoint had its numbers any more, the sender
+        would use them again for other messages. What a checkpoint holds of a sender outside of the registry has no
+        effect. Receiver: if code adds a receiver with the same id again, no checkpoint may know the numbers of its
+        predecessor.
         """
         part_id = removal.part_id
         if part_id in self._parts.senders:
@@ -105,7 +112,7 @@ class Remover(Actor):
         removal.stage = _Stage.RECORDING_GONE
 
     def _forget(self, part_id: str) -> None:
-        """End the thread of a part and forget the part, unless that is done."""
+        """End the thread of a part and remove the part from the parts, unless that was done before."""
         part = self._parts.receivers.get(part_id) or self._parts.senders.get(part_id)
         if part is not None:
             part.stop()

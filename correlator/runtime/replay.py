@@ -52,7 +52,10 @@ from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 
 class Output(NamedTuple):
-    """A send as it would have left; `checkpoint` is the number of the last checkpoint before it or with it."""
+    """A send, as the engine would have sent it.
+
+    `checkpoint` is the number of the checkpoint that released the send, or of the last one before a BEST_EFFORT send.
+    """
 
     checkpoint: int
     sender: str
@@ -89,8 +92,8 @@ class Replayed:
 def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed:
     """Repeat the life that an input log holds, in the calling thread, without opening a store or a connection.
 
-    It imports the monitor classes as they are at present and calls their handlers. Code of a handler that reaches
-    outside of the engine has its effect again.
+    It imports the monitor classes as they are at present and calls their handlers. If a handler does something outside
+    of the engine, such as writing a file, it does so again.
 
     Args:
         path: the input log of one life.
@@ -216,7 +219,7 @@ class _Replay:
         return restart
 
     def _withhold(self, context: str) -> dict[tuple[str, int], Run]:
-        """Take back the runs that a start has put into a queue: the records say when they enter."""
+        """Take back the runs that the start has put into a queue: records of the log say when each enters the queue."""
         return {(run.receiver, run.first): run for run in self._context(context).queue.withhold() if run.receiver}
 
     def _add(self, endpoint: Endpoint) -> None:
@@ -323,7 +326,7 @@ class _Replay:
         self.replayed.number, self.replayed.digest = record.number, record.digest
 
     def _outputs(self, segment: OutboundSegment) -> list[Output]:
-        """The sends of a segment with their ids, as the sender would take them from the outbox."""
+        """Return the sends of a segment with their ids, as the sender would take them from its outbox."""
         part = self._parts.senders[segment.sender]
         count = len(segment.messages)
         before = SenderCut(segment.sender, part.outbox.source, segment.first + count, segment.first - 1)
@@ -331,7 +334,7 @@ class _Replay:
         return [Output(self._checkpoint.number, segment.sender, sent) for sent in outbox.take(count)]
 
     def _collect(self) -> None:
-        """Collect BEST_EFFORT sends; without persistence dead letters, too, since no checkpoint takes them."""
+        """Collect BEST_EFFORT sends. Without a store collect dead letters, too, since no checkpoint takes them."""
         for name, sender in self._parts.senders.items():
             while not sender.outbox.stored and sender.outbox.outstanding:
                 if batch := sender.outbox.take(sender.settings.max_batch_size):
@@ -360,11 +363,12 @@ class _Replay:
 
 
 class _ReplayedView(Routes):
-    """The routes that a context saw, and the answers that it got.
+    """Gives a context the routes that it saw in the life, and the answers that its requests got.
 
     Args:
         outbox: returns the outbox of a sender.
-        differs: called when a handler asks for something that it did not ask for in the life; raises the error.
+        differs: raises the error of the replay; called if a handler requests something that it did not request in the
+            life.
     """
 
     def __init__(self, outbox: Any, differs: Any) -> None:
@@ -384,12 +388,16 @@ class _ReplayedView(Routes):
             self._show(taken.visible)
 
     def refuse_unasked(self) -> None:
-        """Raise an error if an answer of the life was not asked for."""
+        """Raise the error of the replay if no handler has made a request that was answered in the life."""
         if self._answers:
             self._differs(f"{len(self._answers)} answers were not asked for")
 
     def subscribe(self, channel: str, queue: InputQueue) -> None:
-        """Change the channels as the answer says; before the first look, the start restores subscriptions."""
+        """Change the channels as the recorded answer says.
+
+        Before the first `take` there is no answer: the start restores subscriptions then, and the record shows the
+        result.
+        """
         del queue
         if not self._looked:
             return
@@ -397,7 +405,7 @@ class _ReplayedView(Routes):
         self.channels = {**channels, channel: [self._sink]} if self._answer() else channels
 
     def unsubscribe(self, channel: str, queue: InputQueue) -> None:
-        """Change the channels as the answer says."""
+        """Change the channels as the recorded answer says."""
         self.subscribe(channel, queue)
 
     def _show(self, visible: Visible) -> None:
@@ -427,7 +435,7 @@ class _ReplayedView(Routes):
 
 
 class _Sink(InputQueue):
-    """Takes the place of the queue of another context, whose inputs are in the log."""
+    """Takes the place of the queue of another context, whose inputs are in the log, too."""
 
     def deliver(self, run: Run) -> None:
         """Drop the run."""

@@ -33,7 +33,7 @@ class Reporter(Actor):
         self._log = get_logger()
 
     def step(self) -> float | None:
-        """Log a line if it is due."""
+        """Log a line if it is due; return the seconds until the next one."""
         wait = self._due - self._clock.monotonic()
         if wait > 0:
             return wait
@@ -45,7 +45,7 @@ class Reporter(Actor):
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process; its peak on systems that do not report the present value."""
+    """Return the resident memory of this process; its peak on systems that do not report the present value."""
     with contextlib.suppress(OSError):
         return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

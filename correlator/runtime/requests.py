@@ -1,7 +1,7 @@
-"""What the engine commits: requests as values, each of which plans what a transaction writes for it.
+"""The requests to the store writer. Each request plans what a transaction writes for it.
 
-The store writer plans the requests of one transaction as a group, against what is committed and what earlier requests
-of the group have planned.
+The store writer plans all requests of one transaction as a group. A plan depends on what is committed, and on the plans
+of the requests before it in the group.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,12 +25,12 @@ R = TypeVar("R")
 
 
 class Planned(NamedTuple, Generic[R]):
-    """A request as it goes into a transaction.
+    """The plan of one request of a transaction.
 
     Attributes:
-        write: what the transaction writes for it.
-        apply: lets memory follow; called once the transaction is committed.
-        result: what has become of the request, true once the transaction is committed.
+        write: what the transaction writes for the request.
+        apply: makes the same change in memory; called once the transaction is committed.
+        result: the result of the request, which holds once the transaction is committed.
     """
 
     write: Write
@@ -39,13 +39,13 @@ class Planned(NamedTuple, Generic[R]):
 
 
 class Group:
-    """The requests of one transaction as far as they are planned, and what they are planned against.
+    """The requests of one transaction that are planned so far, and the facts that plans depend on.
 
     Args:
         engine_time: seconds of engine time at which the transaction begins.
         domains: the duplicate detectors.
-        state_log: where the store has the state of the contexts.
-        store: to read state that must move.
+        state_log: knows which segments of the store have the state of the contexts.
+        store: reads state segments whose content must move.
     """
 
     def __init__(self, engine_time: float, domains: Domains, state_log: StateLog, store: Store) -> None:
@@ -57,28 +57,30 @@ class Group:
 
 
 class Request(Generic[R]):
-    """What is to be committed: a value that nobody changes."""
+    """Something to be committed. A request is a value: nobody changes it."""
 
     __slots__ = ()
 
     def prepare(self, domains: Domains) -> None:
-        """Tell the detectors facts that need no commit, before any request of the transaction is planned."""
+        """Give the duplicate detectors facts that need no commit; called before any request of the transaction is
+        planned.
+        """
 
     def plan(self, group: Group) -> Planned[R]:
-        """What to write; changes nothing but the group."""
+        """Plan what to write. Changes nothing but the group. May raise the errors of `Store.read_state`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What has become of a received batch.
+    """The result of a request to store a received batch.
 
     Attributes:
-        segment: the messages that are in the receive log now; `None` when there are none.
-        events: parallel to its messages.
-        dead_letters: what could not be mapped and is no duplicate.
-        duplicates: places of duplicates among the ids of the batch.
-        conflicts: places of duplicates whose body is another one than before.
+        segment: the messages that are in the receive log now; `None` if there are none.
+        events: the events of these messages, in the same order.
+        dead_letters: messages that could not be mapped and are no duplicates.
+        duplicates: positions of the duplicates among the ids of the batch.
+        conflicts: positions of duplicates whose body differs from that of the first message with this id.
         began: engine time at which the transaction began.
     """
 
@@ -92,16 +94,16 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class ReceiveRequest(Request[Accepted]):
-    """A received batch to be committed.
+    """Stores a received batch.
 
     Attributes:
-        mapped: the batch; not changed any more.
-        receiver: its receiver.
-        batch: the receiver's count of batches.
-        first: number that its first new message gets.
+        mapped: the batch; nobody changes it any more.
+        receiver: id of its receiver.
+        batch: number of the batch within the receiver.
+        first: number of its first message that is no duplicate.
         domain: duplicate detection domain; `None` keeps duplicates.
-        sure: which of the receiver's batches are surely acknowledged.
-        keep: whether the messages go to the receive log (not for dead letters alone).
+        sure: the batches of the receiver that are surely acknowledged.
+        keep: whether the messages go to the receive log; `False` for a batch that has only dead letters to store.
     """
 
     mapped: Mapped
@@ -113,7 +115,7 @@ class ReceiveRequest(Request[Accepted]):
     keep: bool
 
     def prepare(self, domains: Domains) -> None:
-        """Release ids that surely do not come again, so that this very transaction removes them."""
+        """Release ids whose messages surely do not come again, so that this transaction already removes them."""
         if self.domain is not None:
             detector = domains.detector(self.domain)
             detector.confirm(self.receiver, self.sure.through)
@@ -122,7 +124,7 @@ class ReceiveRequest(Request[Accepted]):
                 detector.confirm(self.receiver, self.sure.beyond, after=self.sure.doubtful_through)
 
     def plan(self, group: Group) -> Planned[Accepted]:
-        """Recognise duplicates, number the other messages."""
+        """Recognise duplicates, and number the other messages."""
         if self.domain is None:
             mapped = self.mapped
             return self._planned(group, mapped.messages, mapped.events, mapped.dead_letters)
@@ -169,7 +171,7 @@ class ReceiveRequest(Request[Accepted]):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest(Request[None]):
-    """A cut to be committed."""
+    """Stores a cut."""
 
     cut: Cut
 
@@ -188,7 +190,7 @@ class CheckpointRequest(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class SuspectRequest(Request[None]):
-    """A note about what a start is about to handle."""
+    """Stores a note about the messages that a start is about to handle."""
 
     commit: SuspectCommit
 
@@ -200,12 +202,12 @@ class SuspectRequest(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class RegistryRequest(Request[None]):
-    """Receivers and senders to be recorded or removed."""
+    """Records or removes receivers and senders."""
 
     registry: RegistryCommit
 
     def plan(self, group: Group) -> Planned[None]:
-        """Written as it is; then the duplicate detectors follow the receivers of each domain."""
+        """Plan to write the change unchanged; afterwards the duplicate detectors know the receivers of each domain."""
         domains = group.domains
 
         def follow() -> None:
@@ -217,4 +219,4 @@ class RegistryRequest(Request[None]):
 
 
 def _nothing_to_apply() -> None:
-    """For a write that memory does not follow."""
+    """Do nothing: there is nothing in memory that corresponds to the write."""

@@ -1,8 +1,9 @@
-"""Recovery: a start makes the parts of the engine from the settings and from what the store holds.
+"""Recovery: a start makes the parts of the engine from the settings and from the content of the store.
 
-The order is that of recovery (rule A9.14): objects are restored, then `on_begin_recovery`, then monitors that begin
-now are called (`onload`, `on_begin_recovery`), then the queued events are handled, then `on_conclude_recovery`; only
-afterwards receivers open. What handling queued events sends to contexts need not be handled by then.
+The order of recovery is that of rule A9.14. First all objects are restored, and `on_begin_recovery` is called. Then the
+life-cycle methods of new monitors are called (`onload`, `on_begin_recovery`). Then the queued events are handled, and
+`on_conclude_recovery` is called. Receivers open only afterwards. Events that handlers send to contexts meanwhile may
+still wait then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +65,7 @@ NOTHING = Recovered(
     outbound=(),
     endpoints=(),
 )
-"""What an engine without persistence starts from."""
+"""The content from which an engine without a store starts."""
 
 OVERTAKEN = 10
 """How many engines of earlier lives may still hold a batch when this engine starts."""
@@ -76,19 +77,19 @@ MOST_TOLD = 20
 
 
 class Restart:
-    """One start. Used by the thread that starts the engine, before any other thread runs.
+    """One start. The thread that starts the engine uses it, before any other thread runs.
 
     Args:
-        settings: of the engine.
-        parts: makes the parts, and has them.
-        recovered: what the store holds.
+        settings: settings of the engine.
+        parts: makes and keeps the parts.
+        recovered: the content of the store.
         registry: all receivers and senders by id.
         failed: called for each failure of a handler that does not stop the engine.
         note: commits a note about the messages that are handled next.
-        absolve: gets each message that is kept as a dead letter instead of being handled again.
+        absolve: gets each message that becomes a dead letter instead of being handled again.
 
     Attributes:
-        recovered: what the store holds.
+        recovered: the content of the store.
         changes: state that the start has changed, for the first checkpoint.
         unmapped: stored messages that could not be mapped.
     """
@@ -115,7 +116,7 @@ class Restart:
         self._received = received_of(recovered)
         self._batches = dict(recovered.confirmed_batches)
         self._unconfirmed_ids: dict[str, int] = {}
-        self._left_batches: dict[str, int] = {}  # received where a logical destination led before
+        self._left_batches: dict[str, int] = {}  # by receiver: its last batch in a domain that it has left
         self._recorded = {endpoint.id: endpoint for endpoint in recovered.endpoints}
         self._state: State = {}
         self.changes: Sequence[StateEntry] = ()
@@ -123,11 +124,11 @@ class Restart:
         self._log = get_logger(engine=settings.name)
 
     def make_parts(self, processors: Sequence[Processor], source_of: Callable[[Endpoint], str]) -> None:
-        """Make every context, sender and receiver, and restore what the store holds for it.
+        """Make every context, sender and receiver, and restore its content from the store.
 
         Args:
-            processors: pipelines.
-            source_of: gives the messageSourceId of a sender.
+            processors: the pipelines.
+            source_of: returns the messageSourceId of a sender.
         """
         self._restore_detectors()
         state = self._state = self._load_state()
@@ -144,7 +145,10 @@ class Restart:
         self._restore_unhandled(state.get(UNHANDLED, {}))
 
     def load_steps(self, processors: Sequence[Processor]) -> None:
-        """Give open pipelines their keyed state; raises `RecoveryRefused` E4330, E4331 for state that does not fit."""
+        """Give the pipelines, which are open, their keyed state.
+
+        Raises `RecoveryRefused` E4330, E4331 for state that does not fit the steps.
+        """
         configured = [step for processor in processors for step in processor.steps]
         found = compare_steps(stored_steps(self._state), configured, self._settings.discard_state)
         refuse(found)
@@ -181,9 +185,9 @@ class Restart:
             self._parts.recording.recovered()
 
     def call_hook(self, name: str) -> None:
-        """Call a life-cycle method: `onload` on the monitors that are new, the others on all monitors.
+        """Call a life-cycle method: `onload` of the new monitors, every other method of all monitors.
 
-        In a recovery, the `on_begin_recovery` of a new monitor follows its `onload`.
+        In a recovery, the `on_begin_recovery` of a new monitor is called after its `onload`.
         """
         if name == "onload":
             hooks = ["onload", "on_begin_recovery"] if self.recovered.checkpoint > 0 else ["onload"]
@@ -202,10 +206,11 @@ class Restart:
             self._parts.recording.hook(name, lambda: self.call_hook(name))
 
     def _work_through(self) -> None:
-        """Handle the events that wait now, in portions noted before; what handlers send may stay for later.
+        """Handle the events that wait now, in portions that are noted before. Events that handlers send may stay in the
+        queues.
 
-        Otherwise recovery would not end if a monitor keeps sending events to itself. A portion ends early when it
-        crowds another context, so the contexts take turns in being the first.
+        If recovery waited for those events, too, it would not end with a monitor that keeps sending events to itself. A
+        portion ends early if it crowds another context, so another context begins in each round.
         """
         threads = self._parts.monitor_threads()
         suspects = self._suspects([thread.context.name for thread in threads])
@@ -221,9 +226,10 @@ class Restart:
             pipeline.begin_restored(self._suspects([pipeline.context.name], halving=True))
 
     def _relieve(self, threads: Sequence[MonitorThread], suspects: Suspects) -> None:
-        """Let the fullest contexts catch up, as they would while other threads run.
+        """Let the fullest contexts handle events until none is crowded, as they would while other threads run.
 
-        Stops after as many events as the contexts have, since handlers may go on sending.
+        It ends at the latest when as many events are handled as have waited at its beginning, since handlers may go on
+        sending.
         """
         if all(len(thread.queue) < CROWDED for thread in threads):
             return
@@ -235,8 +241,8 @@ class Restart:
             self._work_portions([fullest], suspects)
 
     def _work_portions(self, threads: Sequence[MonitorThread], suspects: Suspects) -> None:
-        """Handle one portion of each context. An accused message is handled alone, so that no other one is blamed."""
-        suspects.note()  # a timer that ends the process is nobody's message
+        """Handle one portion of each context; an accused message alone, so that no other message is blamed."""
+        suspects.note()  # first without a message: a timer may end the process
         now = self._parts.engine_time.now()
         for thread in threads:
             thread.work(now, 0)
@@ -291,7 +297,7 @@ class Restart:
         self._refuse_leftover_tables(state)
 
     def _refuse_leftover_tables(self, state: State) -> None:
-        """Refuse tables that no monitor has: the start never guesses that one was renamed (trap T31)."""
+        """Refuse stored tables that no monitor has: the start never assumes that a table was renamed (trap T31)."""
         monitors = [one for thread in self._parts.monitor_threads() for one in thread.context.monitors.instances]
         claimed = {table.owner for monitor in monitors for table in monitor.tables()}
         refuse(compare_tables(stored_tables(state), claimed))
@@ -381,10 +387,14 @@ class Restart:
         )
 
     def _in_doubt(self, settings: ReceiverSettings, batches: int) -> int:
-        """How many messages may come before all messages of the last batches have come again.
+        """The largest number of messages that the broker may deliver before it has redelivered all unconfirmed batches.
 
-        The batches may have been received under a larger `max_batch_size`, and engines that this one has overtaken may
-        give back theirs first.
+        Args:
+            settings: settings of the receiver.
+            batches: number of its last batches whose acknowledgement is not confirmed.
+
+        A batch may have been received under a larger `max_batch_size`, and engines that this one has overtaken may give
+        back their batches first.
         """
         if not batches:
             return 0
@@ -414,7 +424,7 @@ class Restart:
         self._tell_unmapped(self.unmapped.letters)
 
     def _tell_unmapped(self, letters: Sequence[DeadLetter]) -> None:
-        """Log why messages became dead letters, also for those who have just brought dead letters back."""
+        """Log why stored messages became dead letters, also for an operator who has just replayed dead letters."""
         for letter in letters[:MOST_TOLD]:
             self._log.error(
                 "a stored message cannot be mapped; it becomes a dead letter",
@@ -447,7 +457,7 @@ class Restart:
         self.changes = [*self.changes, *(StateEntry(UNHANDLED, key, None) for key in gone)]
 
     def _deliver_beyond(self, context: str, queue: InputQueue, receiver: str, events: Events) -> None:
-        """Deliver what was received after the checkpoint: it had not entered the queue at the cut."""
+        """Deliver the messages that were received after the checkpoint: they had not entered the queue at the cut."""
         for first, messages in self._receive_log.beyond(context, receiver, queue.entered.get(receiver, 0)):
             queue.deliver(Run(receiver, first, messages, events(first, messages), stored=True))
 
@@ -468,13 +478,13 @@ def _monitor_class(settings: MonitorSettings) -> type[Monitor]:
 
 
 def received_of(recovered: Recovered) -> Received:
-    """Which received messages the store holds, by their numbers."""
+    """Return the numbers of the received messages that the store holds."""
     logged = {segment.receiver: segment.first + len(segment.messages) - 1 for segment in recovered.receive_log}
     return Received(recovered.contexts, recovered.consumed, logged)
 
 
 def stored_monitors(state: Mapping[str, Mapping[bytes, bytes]]) -> list[StoredMonitorFacts]:
-    """The monitors whose state a store holds."""
+    """Return the monitors whose state a store holds."""
     return [
         StoredMonitorFacts(owner.removeprefix("monitor:"), key.decode(), stored.type, stored.context)
         for owner, instances in state.items()
@@ -484,12 +494,12 @@ def stored_monitors(state: Mapping[str, Mapping[bytes, bytes]]) -> list[StoredMo
 
 
 def stored_monitor(state: Mapping[str, Mapping[bytes, bytes]], facts: StoredMonitorFacts) -> StoredMonitor:
-    """The stored state of one monitor."""
+    """Return the stored state of one monitor."""
     return _stored(state[f"monitor:{facts.name}"][facts.number.encode()])
 
 
 def stored_tables(state: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, int]:
-    """The tables whose state a store holds, with their numbers of keys."""
+    """Return the number of keys of each table whose state a store holds, by the owner of the table."""
     return {owner: len(kept) for owner, kept in state.items() if owner.startswith("table:")}
 
 

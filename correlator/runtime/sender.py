@@ -1,4 +1,5 @@
-"""The thread of a sender: does with its sink what its dispatcher decides (`core/dispatch.py`).
+"""The thread of a sender: its dispatcher (`core/dispatch.py`) decides what to send and when, and this thread calls the
+sink.
 
 The rules are in docs/rules.md, section A2.
 """
@@ -22,24 +23,24 @@ from correlator.settings import SenderSettings
 
 
 class Sender(Actor):
-    """One sender.
+    """The actor of one sender.
 
     Args:
-        settings: as configured.
-        dispatcher: decides what the sink gets when.
-        sink: not yet connected.
-        clock: monotonic seconds.
-        engine_time: engine time.
-        reconnecting: how attempts to connect follow one another.
-        flushed: gets the sender's id, each settled flush request, and how many sends failed before the request.
-        settled: called after each settled batch: the outbox may have room again.
-        statuses: gets each new status.
+        settings: the settings, as configured.
+        dispatcher: decides which messages the sink gets, and when.
+        sink: the producer, not yet connected.
+        clock: monotonic seconds for time-outs and back-off, and the time of day for log lines.
+        engine_time: the time that dead letters get.
+        reconnecting: says how attempts to connect follow one another.
+        flushed: gets the id of the sender, each settled flush request, and the number of sends before it that failed.
+        settled: called after each settled batch, since the outbox may have room again.
+        statuses: gets each new status of the sender.
         breakdown: measures what the thread spends its time on.
 
     Attributes:
-        settings: as configured.
-        dispatcher: its decisions.
-        connected: whether its sink has a connection. Written by its own thread.
+        settings: the settings, as configured.
+        dispatcher: holds the outbox and the batches that wait for confirms.
+        connected: whether the sink has a connection. Written by this thread.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Sender(Actor):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may connect and send."""
+        """Whether the sender may connect and send."""
         return self._open
 
     def open(self) -> None:
-        """Let it connect and send; for the thread that starts the engine or adds the sender."""
+        """Let the sender connect and send. The thread that starts the engine or adds the sender calls it."""
         self._open = True
 
     def tell(self, status: PartStatus, error: str = "") -> None:
@@ -101,7 +102,7 @@ class Sender(Actor):
         self._statuses.tell(self.settings, status, error)
 
     def step(self) -> float | None:
-        """Connect, or settle a flush request, or send one batch."""
+        """Connect, or settle a flush request, or send one batch; see `Actor.step`."""
         if not self._open:
             return None
         try:
@@ -117,7 +118,7 @@ class Sender(Actor):
     # --- the connection ---
 
     def _connect(self) -> float:
-        """Connect if an attempt is due; returns the seconds until it is, 0 once there is a connection."""
+        """Connect if an attempt is due. Return the seconds until the next attempt; 0 if there is a connection."""
         if not self._begun:
             self._begun = True
             self.tell(PartStatus.CONNECTING)
@@ -141,7 +142,7 @@ class Sender(Actor):
         return delay
 
     def _log_waiting_flush(self) -> None:
-        """Log once for each flush request how many messages it waits for (bad input 187)."""
+        """Log, once for each flush request that waits, for how many messages it waits (bad input 187)."""
         waiting = self.dispatcher.waiting_flush()
         if waiting is None:
             return

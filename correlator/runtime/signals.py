@@ -1,7 +1,7 @@
 """SIGTERM and SIGINT ask for an orderly stop; a second one ends the process at once.
 
-A forked child inherits signal handlers, but nobody there reads what they note. So the child gets back the handlers that
-were set before.
+A forked child inherits signal handlers, but no thread of the child reads what they note. So the child gets back the
+handlers that were set before.
 """
 
 import contextlib
@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _before: list[dict[int, Any]] = []
-"""For each `signals_to` that is going on, the handlers that it has replaced."""
+"""For each block of `signals_to` that runs now, the handlers that it has replaced."""
 _forking = threading.local()
 
 
 @contextlib.contextmanager
 def signals_to(handler: Callable[[int], None], numbers: Iterable[int]) -> Iterator[None]:
-    """Within the block these signals call the handler, except in a forked child. For the main thread only."""
+    """Let these signals call the handler within the block, except in a forked child. Only the main thread may call it.
+
+    Args:
+        handler: gets the number of the signal. It runs in the main thread, between any two of its instructions.
+        numbers: the signals; with none, nothing changes, and any thread may call it.
+    """
     before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
     _before.append(before)
     for number in before:
@@ -37,7 +42,10 @@ def _restore(before: dict[int, Any]) -> None:
 
 
 def _hold() -> None:
-    """Before a fork: let a signal to the child wait until it has its handlers back; Python would drop the signal."""
+    """Before a fork, block these signals, so that one for the child waits until the child has its handlers back.
+
+    Python would drop a signal that comes earlier.
+    """
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {number for before in _before for number in before})
 
 
@@ -46,7 +54,7 @@ def _go_on() -> None:
 
 
 def _give_back() -> None:
-    """In a forked child: restore the handlers, then admit signals."""
+    """In a forked child, restore the handlers, then unblock signals."""
     while _before:
         _restore(_before.pop())
     _go_on()
@@ -57,10 +65,11 @@ os.register_at_fork(before=_hold, after_in_parent=_go_on, after_in_child=_give_b
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Within the block, note the first SIGTERM or SIGINT, and end the process at the second one.
+    """Note the first SIGTERM or SIGINT within the block, and end the process at the second one.
 
-    Yields a function that says whether the first one came. The handler only notes it, since it runs between any two
-    instructions of the main thread, which may hold a lock. Outside of the main thread nothing is noted.
+    Yields a function that returns whether the first signal has come. The handler does nothing else, since it runs
+    between any two instructions of the main thread, which may hold a lock. In any other thread the function always
+    returns `False`.
     """
     noted: list[int] = []
 

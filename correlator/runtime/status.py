@@ -1,4 +1,6 @@
-"""Counters of one life of the engine, and the states of its parts. Any thread reads them, the owner of each writes."""
+"""Counters of one life of the engine, and the states of its parts. Any thread reads them; only the owner of each writes
+it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ class PipelineCounters:
 
 @dataclass(slots=True)
 class CheckpointCounters:
-    """How many checkpoints were taken, and how long they took; durations in seconds."""
+    """Counts the checkpoints of one life. Durations are in seconds."""
 
     taken: int = 0
     cut_retries: int = 0

@@ -12,7 +12,7 @@ _CONNECTED = (PartStatus.OK, PartStatus.DESTINATION_NOT_FOUND, PartStatus.BLOCKE
 
 
 class Condition(NamedTuple):
-    """A status, and the text of the error behind a bad one."""
+    """A status, and the text of the error that has caused it; "" if there is no error."""
 
     status: PartStatus
     error: str = ""
@@ -22,12 +22,13 @@ CONNECTING = Condition(PartStatus.CONNECTING)
 
 
 class Statuses:
-    """The conditions of all parts. Each part reports its own, from its own thread; a lock keeps the changes in order.
+    """The conditions of all parts. Each part reports its own condition, from its own thread; a lock keeps the changes
+    in order.
 
-    A connection is `ERROR` while one of its parts is; otherwise `OK` when one of them has connected.
+    A connection is `ERROR` while one of its parts is `ERROR`, otherwise `OK` if one of its parts has connected.
 
     Args:
-        deliver: gives an event to the monitors; called for each change and under the lock, so it must not wait.
+        deliver: gives an event to the monitors. Called for each change while the lock is held, so it must not wait.
     """
 
     def __init__(self, deliver: Callable[[Any], None]) -> None:
@@ -37,16 +38,16 @@ class Statuses:
         self._connections: dict[str, Condition] = {}
 
     def of_part(self, part_id: str) -> Condition:
-        """The condition of a receiver or sender."""
+        """The condition of a receiver or sender; `CONNECTING` if it has not reported any."""
         known = self._parts.get(part_id)
         return CONNECTING if known is None else known[1]
 
     def of_connections(self) -> dict[str, Condition]:
-        """The conditions of all connections that are or were used."""
+        """The conditions of all connections that parts use or have used, by name."""
         return dict(self._connections)
 
     def tell(self, part: Part, status: PartStatus, error: str = "") -> None:
-        """Note the status of a part; monitors get an event if it has changed."""
+        """Note the status of a part; monitors get an event if the status has changed."""
         with self._lock:
             before = self._parts.get(part.id)
             if before is None or before[1].status is not status:
@@ -54,7 +55,7 @@ class Statuses:
                 self._tell(part, status, error)
 
     def removed(self, part_id: str) -> None:
-        """Forget a part that was removed; monitors get an event."""
+        """Forget a part that was removed; monitors get an event with the status `REMOVED`."""
         with self._lock:
             known = self._parts.pop(part_id, None)
             if known is not None:
@@ -77,7 +78,7 @@ class Statuses:
 
 
 def _joined(parts: list[Condition]) -> Condition:
-    """The condition of a connection whose parts have these conditions."""
+    """Return the condition of a connection from the conditions of its parts, of which there is at least one."""
     for condition in parts:
         if condition.status is PartStatus.ERROR:
             return condition

@@ -1,4 +1,4 @@
-"""What ends an engine: the first failure of a thread, or a stop that somebody asked for."""
+"""What ends an engine: the first failure of a thread, or a request to stop."""
 
 import threading
 
@@ -10,15 +10,15 @@ from correlator.runtime.logs import get_logger
 class Supervisor:
     """Knows what ends the engine, and wakes the threads that wait for a change. Any thread may use it.
 
-    Made before all parts of the engine, which get its methods to report to.
+    It is made before all parts of the engine, since they report to its methods.
 
     Args:
-        name: of the engine.
+        name: name of the engine.
 
     Attributes:
-        failure: the error that ended a thread first, `None` while there is none.
-        handler_failures: events that were left out because a handler failed on them.
-        changed: notified when a part has made progress, was removed, or failed.
+        failure: the first error that ended a thread; `None` while there is none.
+        handler_failures: number of events that were left out because a handler failed on them.
+        changed: notified when a part has made progress, was removed, or has failed.
         stop_asked: set once the engine is to stop.
     """
 
@@ -36,7 +36,7 @@ class Supervisor:
             self.changed.notify_all()
 
     def wait(self, timeout: float) -> None:
-        """Wait for a change, at most `timeout` seconds."""
+        """Wait until `changed` is notified, at most `timeout` seconds."""
         with self.changed:
             self.changed.wait(timeout)
 
@@ -46,7 +46,7 @@ class Supervisor:
         self.notify()
 
     def fail(self, error: BaseException) -> bool:
-        """Note what ended a thread; returns whether it is the first failure."""
+        """Note the error that has ended a thread; return whether it is the first failure."""
         with self.changed:
             first = self.failure is None
             if first:
@@ -54,14 +54,22 @@ class Supervisor:
         return first
 
     def raise_failure(self) -> None:
-        """Raise the failure, if there is one; what would end the process without a word as `HandlerFailed` E5500."""
+        """Raise the failure, if there is one.
+
+        An error that would end the process without a message, such as `SystemExit`, becomes `HandlerFailed` E5500.
+        """
         if isinstance(self.failure, Exception):
             raise self.failure
         if self.failure is not None:
             raise self.ended_by("a thread", self.failure) from self.failure
 
     def ended_by(self, what: str, error: BaseException) -> HandlerFailed:
-        """The error for what would end the process without a word, such as `sys.exit` in a handler."""
+        """Return the `HandlerFailed` E5500 for an error that would end the process without a message.
+
+        Args:
+            what: what the error has ended, such as a thread.
+            error: the error, such as the `SystemExit` that `sys.exit` in a handler raises.
+        """
         text = f"{what} was ended by {type(error).__name__}: {error}"
         return HandlerFailed("E5500", f"engine {self._name}", text)
 

@@ -1,4 +1,5 @@
-"""Notes in the store which messages a start is about to handle, so that the next start knows what ended the process.
+"""Notes in the store which messages a start is about to handle, so that the next start knows which message ended the
+process.
 
 `correlator.core.poison` decides; this module commits each note before the messages are handled.
 """
@@ -17,14 +18,15 @@ Commit = Callable[[SuspectCommit], None]
 
 
 class Suspects:
-    """The notes of one start about some contexts. Owner: the thread that works through their queues.
+    """The notes of one start about some contexts. Owner: the thread that works through the queues of these contexts.
 
     Args:
-        contexts: their names.
-        found: the notes that the last start left.
+        contexts: names of the contexts.
+        found: the notes that the last start has left in the store.
         commit: commits notes, and returns when they are durable.
-        absolve: called for each condemned message when its context holds its dead letter.
-        halving: whether the noted messages are divided into halves to find the poison message, not taken one by one.
+        absolve: called for each condemned message once its context holds its dead letter.
+        halving: whether the noted messages are divided into halves to find the poison message; otherwise one message is
+            handled at a time.
     """
 
     def __init__(
@@ -46,26 +48,34 @@ class Suspects:
         self._log = get_logger(part="recovery")
 
     def portion(self, context: str, queue: InputQueue, most: int) -> Portion:
-        """The next events to handle in a context, at most `most`."""
+        """Return the next portion of events to handle in a context, at most `most` events."""
         return self._watchlists[context].portion(queue, most)
 
     def note(self, suspects: Sequence[Suspect] = ()) -> None:
-        """Commit that only these messages are handled next. Condemned messages stay noted."""
+        """Commit that only these messages are handled next. Condemned messages stay noted. Raises as `commit`."""
         self._write([*self._condemned, *suspects])
 
     def conclude(self) -> None:
-        """Commit that all waiting messages are handled."""
+        """Commit that all messages that waited at the start are handled; only messages that were left out stay noted.
+        """
         self._write(self._left_out)
 
     def leave_out(self, suspect: Suspect, do: Callable[[Suspect], str]) -> None:
-        """Make a dead letter of a condemned message; `do` makes it and returns the text of the log line."""
+        """Make a dead letter of a condemned message.
+
+        Args:
+            suspect: the note about the message.
+            do: makes the dead letter in the context, and returns the text of the log line.
+        """
         self._log.error(do(suspect))
         self._left_out.append(suspect)
         self._absolve(suspect)
 
     @contextlib.contextmanager
     def forgiving(self) -> Iterator[None]:
-        """Remove the notes if an exception is raised: the process does not die of it."""
+        """Remove the notes if an exception leaves the block: the exception stops the engine, but does not kill the
+        process.
+        """
         try:
             yield
         except (Exception, KeyboardInterrupt):

@@ -1,7 +1,7 @@
 """Warns when a handler of a monitor does not return (bad input 109).
 
-The watchdog looks at the stacks of the threads from time to time, so an event costs nothing. If two looks find the same
-call of a handler, this call has run all the time in between.
+The watchdog looks at the stacks of the threads at intervals, so handling an event costs no extra time. If two
+successive looks find the same call of a handler, this call has run all the time in between.
 """
 
 import sys
@@ -14,11 +14,11 @@ from correlator.runtime.clock import Clock
 from correlator.runtime.logs import get_logger
 
 LOOKS = 10
-"""Looks within the time after which it warns; more looks make this time more exact."""
+"""How often the watchdog looks within `after` seconds; with more looks, it warns closer to this time."""
 
 
 class _Running:
-    """A call of a handler that the last look has found."""
+    """A call of a handler that the last look has found on a stack."""
 
     def __init__(self, frame: FrameType, since: float) -> None:
         self.frame = frame
@@ -74,7 +74,7 @@ class Watchdog(Actor):
 
 
 def _handler_of(frame: FrameType | None) -> FrameType | None:
-    """The outermost call of a monitor's method on a stack."""
+    """Return the frame of the outermost call of a method of a monitor on a stack; `None` if there is none."""
     found = None
     while frame is not None:
         if frame.f_code.co_varnames[:1] == ("self",) and isinstance(frame.f_locals.get("self"), Monitor):

@@ -1,8 +1,8 @@
-"""The store writer: the one thread that owns the store, its detectors and its state log.
+"""The store writer: the only thread that uses the store, the duplicate detectors and the state log.
 
 Requests that wait at the same time share one transaction and one fsync (group commit). The writer plans each request,
-commits the transaction, applies each plan, and hands each result to whoever has submitted the request: nothing in
-memory changes before its commit (invariant E6). Requests, plans and results are values.
+commits the transaction, applies each plan to memory, and passes each result to the thread that has submitted the
+request: nothing in memory changes before its commit (invariant E6). Requests, plans and results are values.
 
 While the disk is full, received batches wait behind all other requests: a checkpoint deletes what was sent, and so
 makes room (trap T67).
@@ -34,14 +34,14 @@ LONGEST_DOUBT_S = 60.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Submitted(Generic[R]):
-    """A request that waits, and the call that gets its result."""
+    """A request that waits, and the function that gets its result."""
 
     request: Request[R]
     done: Callable[[R], None]
 
 
 class _InTransaction(NamedTuple):
-    """A request whose transaction was sent to the store."""
+    """A request in a transaction that was sent to the store, with its plan."""
 
     submitted: _Submitted[Any]
     planned: Planned[Any]
@@ -51,10 +51,10 @@ class Writer(Actor):
     """Commits requests. Any thread may call `submit`; only this thread uses the rest.
 
     Args:
-        store: opened.
-        number: the last committed transaction.
-        engine_time: gives the time of receipt of ids.
-        windows: of all duplicate detectors.
+        store: the store, after `read`; `take_over` follows before the first commit.
+        number: number of the last committed transaction.
+        engine_time: returns engine time, the time of receipt of ids.
+        windows: the windows of all duplicate detectors.
     """
 
     def __init__(
@@ -79,22 +79,22 @@ class Writer(Actor):
         self._log = get_logger(part="store")
 
     def submit(self, request: Request[R], done: Callable[[R], None]) -> None:
-        """Have a request committed; any thread may call it.
+        """Let the writer commit a request, and return at once. Any thread may call it.
 
         Args:
             request: what to commit.
-            done: called in the writer's thread once the request is committed, with what has become of it.
+            done: called in the writer's thread with the result, once the request is committed.
         """
         self._waiting.append(_Submitted(request, done))
         self.wake()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits to be committed."""
+        """Whether no request waits to be committed."""
         return not self._waiting
 
     def step(self) -> float | None:
-        """Commit all waiting requests in one transaction; while none waits, check the lock if that is due."""
+        """Commit all waiting requests in one transaction; if none waits, check the lock of the store if that is due."""
         if not self._waiting and self._unknown is None:
             return self._confirm_lock()
         try:
@@ -122,7 +122,7 @@ class Writer(Actor):
             self._doubt_began = now if self._doubt_began is None else self._doubt_began
             if now - self._doubt_began > LONGEST_DOUBT_S:
                 raise error
-        elif self._unknown is None:  # rolled back for sure: what was in doubt before is settled
+        elif self._unknown is None:  # surely rolled back: no commit is in doubt any more
             self._doubt_began = None
         if self._intervals.due(now):
             self._told = True
@@ -163,7 +163,7 @@ class Writer(Actor):
             one.request.prepare(self.domains)
         group = Group(self._engine_time(), self.domains, self.state_log, self.store)
         try:
-            self._unknown = ()  # a connection lost while planning: look where the store stands, nothing was sent
+            self._unknown = ()  # nothing is sent yet: if planning loses the connection, `resolve` concludes no request
             planned = [_InTransaction(one, one.request.plan(group)) for one in waiting]
             self._unknown = planned
             self.store.commit(self._number + 1, [one.planned.write for one in planned])
@@ -173,14 +173,16 @@ class Writer(Actor):
         return self._conclude(planned)
 
     def _next(self) -> Sequence[_Submitted[Any]]:
-        """The requests of the next transaction: all, or on a full disk those that may make room, if there are any."""
+        """The requests of the next transaction: all; while the disk is full, those that may make room, if there are
+        any.
+        """
         waiting = [self._waiting[at] for at in range(len(self._waiting))]
         others = [one for one in waiting if not isinstance(one.request, ReceiveRequest)] if self._full else []
         self._full = bool(others)
         return others or waiting
 
     def _settle_unknown(self) -> Sequence[_InTransaction]:
-        """Look up a commit whose answer was lost: the requests that it has committed after all (trap T1)."""
+        """Look up a commit whose answer was lost. Return its requests if it was committed after all (trap T1)."""
         if self._unknown is None:
             return ()
         requests = self._unknown

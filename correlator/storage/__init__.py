@@ -1,1 +1,1 @@
-"""The one place that knows SQL: an engine's durable truth in a SQLite file or a PostgreSQL schema."""
+"""The store of an engine, in a SQLite file or a PostgreSQL schema. Only this package knows the SQL of the store."""

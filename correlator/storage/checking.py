@@ -24,14 +24,14 @@ _VALUES: dict[Table, Callable[[Row[Any]], object]] = {
     tables.endpoint: loading.endpoint_of,
     tables.suspect: loading.suspect_of,
 }
-"""The function that reads, and so checks, a row of each table with digests."""
+"""For each table with digests, the function that reads a row of the table, and so checks it."""
 PAGE = 32
-"""Rows in memory at a time."""
+"""How many rows are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedTable:
-    """The result for one table: the number of rows that are as they were written, and the damages of the others."""
+    """The result for one table: the number of rows that are unchanged, and a text for each damaged row."""
 
     table: str
     intact: int
@@ -44,7 +44,7 @@ def check(url: str) -> tuple[list[str], list[CheckedTable]]:
     Tables that have no digests in an older schema are left out.
 
     Returns:
-        The damages of the structure of its file, and a result for each table.
+        A text for each damage of the structure of its file, and a result for each table.
 
     Raises:
         StoreError: E3010, the database holds no store; E3001, E3002, nothing at all can be read; others as

@@ -44,7 +44,7 @@ _DECODERS = {kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS}
 
 
 def content_of(value: Any) -> dict[str, Any]:
-    """The columns `content` and `crc` of a value.
+    """Return the columns `content` and `crc` for a value.
 
     Raises:
         TypeError, ValueError, OverflowError: the value has no encoding (an integer beyond 64 bits, a lone surrogate).
@@ -55,23 +55,23 @@ def content_of(value: Any) -> dict[str, Any]:
 
 
 def check(where: str, content: bytes, crc: int) -> None:
-    """Refuse a content that differs from the one that was written.
+    """Check that a content is the one that was written.
 
     Raises:
-        RecoveryRefused: E4201; the engine does not start, and nothing was changed.
+        RecoveryRefused: E4201, it is not. The engine does not start, and nothing was changed.
     """
     if zlib.crc32(content) != crc:
         raise altered(where)
 
 
 def read(kind: type[T], where: str, content: bytes, crc: int) -> T:
-    """The value of a row.
+    """Decode the value of a row, after a check of its CRC.
 
     Args:
         kind: the type of the value.
-        where: the row, as messages name it: `checkpoint 812`.
+        where: the row, as messages name it, such as `checkpoint 812`.
         content: the bytes.
-        crc: their CRC-32 as stored.
+        crc: their CRC-32, as stored.
 
     Raises:
         RecoveryRefused: E4201, content and CRC do not match; E4202, the bytes are no value of this type.
@@ -90,7 +90,7 @@ def read(kind: type[T], where: str, content: bytes, crc: int) -> T:
 
 
 def altered(where: str) -> RecoveryRefused:
-    """The refusal of a row that somebody changed (E4201)."""
+    """Return the refusal (E4201) of a row whose content somebody has changed."""
     return RecoveryRefused(
         "E4201",
         where,

@@ -1,7 +1,7 @@
-"""The database that an address names: own it and write, or only read it.
+"""Opens the database that an address names, as its owner, which writes, or only to read it.
 
-`connect` takes the lock of a database for this process and opens the only connection that ever writes; `reading` is for
-everybody else. Knows no table: the store of the engine and the embedded broker both use it.
+`connect` takes the lock of a database for this process and opens the only connection that ever writes; everybody else
+calls `reading`. This module knows no table: the store of the engine and the embedded broker both use it.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def parse(url: str) -> URL:
 
 
 def location(url: str) -> str:
-    """A database as messages name it: the path of a file, or the address of a server without its password.
+    """Return the name of a database for messages: the path of a file, or the address of a server without its password.
 
     Raises:
         ConfigError: E1301.
@@ -74,9 +74,9 @@ def connect(url: str, *, application_id: int = APPLICATION_ID) -> Database:
 
 
 def open_reader(url: str) -> Engine:
-    """An engine whose connections can only read, also while another process (or this one) writes.
+    """Make an engine of SQLAlchemy whose connections can only read, also while another process (or this one) writes.
 
-    Its errors are SQLAlchemy's; `reading` translates them.
+    Its connections raise errors of SQLAlchemy; `reading` translates them.
 
     Raises:
         ConfigError: E1301.
@@ -100,7 +100,8 @@ def reading(url: str) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def administering(url: str) -> Iterator[Connection]:
-    """A session with a PostgreSQL server in which each statement is a transaction of its own: for making schemas.
+    """Open a session with a PostgreSQL server in which each statement is a transaction of its own, to create or drop
+    schemas.
 
     Raises:
         StoreError: E31xx, E33xx as `connect`.
@@ -112,7 +113,7 @@ def administering(url: str) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def _session(engine: Engine, url: str) -> Iterator[Connection]:
-    """A session for commands: an answer may take any time, and errors become `StoreError`."""
+    """Open a session for a command: it waits for an answer as long as necessary, and errors become `StoreError`."""
     try:
         with engine.connect() as connection:
             if engine.dialect.name == "postgresql":
@@ -125,7 +126,7 @@ def _session(engine: Engine, url: str) -> Iterator[Connection]:
 
 
 def copy_while_running(url: str, target: Path) -> None:
-    """Write a consistent copy of a SQLite database, also while its owner writes to it; nothing is locked.
+    """Write a consistent copy of a SQLite database, also while its owner writes to it; takes no lock.
 
     Raises:
         StoreError: as `reading`.
@@ -135,9 +136,10 @@ def copy_while_running(url: str, target: Path) -> None:
 
 
 def structural_damage(connection: Connection) -> list[str]:
-    """What is wrong with the pages and indices of a database, for a reader: at most 100 findings.
+    """Describe the damage of the pages and indices of a database; at most 100 findings.
 
-    Always empty for PostgreSQL, which checks pages as it reads them. Errors that are not about damage are SQLAlchemy's.
+    Always empty for PostgreSQL, which checks pages as it reads them. Raises errors of SQLAlchemy that are not about
+    damage.
     """
     return sqlite.structural_damage(connection) if connection.dialect.name == "sqlite" else []
 

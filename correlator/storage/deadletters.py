@@ -1,6 +1,6 @@
-"""Dead letters of a stopped engine: replayed or discarded, in one transaction under the lock of the store.
+"""Replays or discards dead letters of a stopped engine, in one transaction under the lock of the store.
 
-The transaction raises the epoch: an engine that lost the store without noticing cannot write any more.
+The transaction raises the epoch: an engine that has lost the store without noticing it cannot write any more.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from correlator.storage.statements import Statements
 from correlator.storage.writes import checkpoint_row, segment_row
 
 PAGE = 50
-"""The most letters in memory at a time, and the most messages of a segment: each may be large."""
+"""How many letters are in memory at a time, and how many messages a segment has at most: each may be large."""
 
 Act = Callable[[Connection, Statements, Selection], None]
 
@@ -37,13 +37,13 @@ def replay(url: str, selection: Selection) -> int:
 
 
 def discard(url: str, selection: Selection) -> int:
-    """Delete dead letters. Returns their number; raises as `replay`."""
+    """Delete dead letters. Returns the number of letters. Raises as `replay`."""
     return _remove(url, selection, lambda _connection, _statements, _selection: None)
 
 
 def _remove(url: str, selection: Selection, act: Act) -> int:
-    """Act on letters and delete them in one transaction."""
-    counted_dead_letters(url, selection)  # before `connect` makes a store where there is none
+    """Call `act` with the selected letters and delete them, in one transaction. Returns the number of letters."""
+    counted_dead_letters(url, selection)  # before `connect`, which would make a store where there is none
     database = databases.connect(url)
     try:
         migrate.bring_up(database)
@@ -77,7 +77,7 @@ def _bring_back(connection: Connection, statements: Statements, selection: Selec
 
 
 def _last_numbers(connection: Connection, cut: CheckpointContent | None) -> dict[str, int]:
-    """The last number that each receiver has given."""
+    """Return the number of the last message of each receiver."""
     contexts = cut.contexts if cut else []
     received = loading.received(connection, contexts)
     entered = {receiver for context in contexts for receiver in context.entered}
@@ -85,7 +85,7 @@ def _last_numbers(connection: Connection, cut: CheckpointContent | None) -> dict
 
 
 def _pages(connection: Connection, selection: Selection) -> Iterator[list[tuple[int, DeadLetter]]]:
-    """The letters with their numbers, in order."""
+    """Yield the selected letters with their numbers, in order, in pages."""
     table = tables.dead_letter
     query = select(table).where(*selection.conditions()).order_by(table.c.number).limit(PAGE)
     after = 0

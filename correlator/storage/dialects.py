@@ -1,6 +1,6 @@
-"""Where the SQL of SQLite and PostgreSQL differs, and statements that are compiled only once.
+"""The SQL in which SQLite and PostgreSQL differ, and statements that are compiled only once.
 
-Knows no table: the store of the engine and the embedded broker both use it.
+This module knows no table: the store of the engine and the embedded broker both use it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ class Statement:
     """A statement that is compiled once and executed by the driver: 10 µs for each call instead of 100 µs.
 
     Args:
-        dialect: of the database that will execute it.
+        dialect: dialect of the database that will execute the statement.
         clause: the statement. The names of its parameters are the keys of the rows that `run` takes.
 
     Attributes:
-        sql: its text for the driver.
-        names: of its parameters.
+        sql: the text of the statement for the driver.
+        names: the names of its parameters.
     """
 
     def __init__(self, dialect: Dialect, clause: ClauseElement) -> None:
@@ -38,7 +38,8 @@ class Statement:
     def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
         """Execute the statement with the values of each row.
 
-        Returns the number of table rows that matched if `rows` has one element, else whatever the driver counts.
+        Returns the number of table rows that the statement matched if `rows` has one element; otherwise the number that
+        the driver gives, which nobody may rely on.
         """
         parameters = [self.parameters(row) for row in rows]
         return connection.exec_driver_sql(self.sql, parameters if len(parameters) > 1 else parameters[0]).rowcount
@@ -48,26 +49,26 @@ class Statement:
         return connection.exec_driver_sql(self.sql, self.parameters(values)).all()
 
     def parameters(self, row: Mapping[str, Any]) -> Any:
-        """The values of a row as the driver takes them."""
+        """Return the values of a row in the form that the driver takes."""
         values = {**self._fixed, **row} if self._fixed else row
         return dict(values) if self._in_order is None else self._in_order(values)
 
 
 def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """Returns the values of these names as a tuple."""
+    """Return a function that takes the values of these names out of a row, as a tuple."""
     if len(names) > 1:
         return itemgetter(*names)
     return lambda values: tuple([values[name] for name in names])
 
 
 def upsert(dialect: Dialect, table: Table, *, only: Sequence[str] = (), unless: str = "") -> ClauseElement:
-    """Insert a row, or replace the row that has the same primary key.
+    """Make a statement that inserts a row, or replaces the row that has the same primary key.
 
     Args:
-        dialect: of the database.
-        table: where the row goes.
+        dialect: dialect of the database.
+        table: the table of the row.
         only: the columns that a replacement changes; by default all columns except the key.
-        unless: a column that never goes down: a row with a lower or equal value there changes nothing.
+        unless: a column whose value never goes down: a row with a lower or equal value there changes nothing.
     """
     insert = (sqlite.insert if dialect.name == "sqlite" else postgresql.insert)(table)
     keys = [column.name for column in table.primary_key]
@@ -79,7 +80,8 @@ def upsert(dialect: Dialect, table: Table, *, only: Sequence[str] = (), unless: 
 
 
 def keep_uncompressed(connection: Connection, table: str, column: str) -> None:
-    """Let PostgreSQL store large values of a column without compression, which took a third of a commit's time.
+    """Let PostgreSQL store large values of a column without compression: compressing them took a third of the time of a
+    commit.
 
     Only for revisions of the schema: the names become part of the SQL text. SQLite never compresses.
     """

@@ -1,6 +1,6 @@
-"""Errors of a database driver as errors of the store.
+"""Turns errors of a database driver into errors of the store.
 
-The class of the error decides what the caller does next (`correlator.errors`), its code names the cause.
+The class of the error decides what the caller does next (`correlator.errors`); its code names the cause.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from correlator.storage import files
 BUSY_TIMEOUT_S = 5.0
 """Seconds that SQLite waits for the lock of another program."""
 
-_RETRIED_SQLSTATES = {  # rolled back by the server, and may succeed when tried again
+_RETRIED_SQLSTATES = {  # the server has rolled back, and another try may succeed
     "40001": "could not be serialized with another transaction",
     "40P01": "was chosen to end a deadlock",
     "53100": "found the disk of the server full",
@@ -27,7 +27,7 @@ _RETRIED_SQLSTATES = {  # rolled back by the server, and may succeed when tried 
 }
 
 
-_MISSING_SQLSTATES = ("3F000", "42703", "42P01")  # a schema, a column, a table
+_MISSING_SQLSTATES = ("3F000", "42703", "42P01")  # a missing schema, column or table
 
 
 @contextlib.contextmanager
@@ -40,13 +40,14 @@ def errors_of_sqlite(where: str) -> Iterator[None]:
 
 
 def failure(dialect: str, where: str, error: sql_errors.DBAPIError, *, committing: bool) -> StoreError:
-    """The error to raise for an error of SQLAlchemy.
+    """Return the error of the store for an error of SQLAlchemy.
 
     Args:
         dialect: `sqlite` or `postgresql`.
         where: the database, as messages name it.
         error: the error of SQLAlchemy.
-        committing: COMMIT raised it, so the outcome is open unless the database says that it rolled back.
+        committing: whether COMMIT has raised the error: then the outcome is unknown unless the database says that it
+            has rolled back.
     """
     if dialect == "sqlite":
         return _sqlite_failure(where, error.orig, committing=committing)
@@ -72,7 +73,7 @@ def _not_sqlite(where: str, _: BaseException | None) -> StoreError:
 
 
 def damaged(where: str, error: object) -> StoreError:
-    """A database whose structure is broken (E3002)."""
+    """Return the error for a database whose structure is damaged (E3002)."""
     return StoreError(
         "E3002",
         where,
@@ -83,7 +84,7 @@ def damaged(where: str, error: object) -> StoreError:
 
 
 def is_damage(error: sql_errors.DBAPIError) -> bool:
-    """Whether SQLite reports that the structure of a database is broken."""
+    """Whether the error is SQLite's report that the structure of a database is damaged."""
     return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
@@ -125,7 +126,7 @@ def _postgres_failure(where: str, error: sql_errors.DBAPIError, *, committing: b
 
 
 def _refused_statement(where: str, error: sql_errors.DBAPIError, state: str) -> StoreError | None:
-    """The error for a failure that an administrator can repair."""
+    """Return the error for a failure of a statement that an administrator can repair; `None` for any other failure."""
     if state in _MISSING_SQLSTATES:
         todo = "Restore a backup, or start anew with an empty schema"
         return StoreError("E3005", where, f"a part of the store is missing: {_first_line(error)}", "", todo)
@@ -135,7 +136,7 @@ def _refused_statement(where: str, error: sql_errors.DBAPIError, state: str) -> 
 
 
 def _refused_connection(where: str, error: sql_errors.DBAPIError) -> StoreError | None:
-    """The error for a failure to connect, which the driver describes by text only."""
+    """Return the error for a failure to connect, which the driver describes by text only; `None` for other failures."""
     text = _first_line(error)
     for part, code, what in _CONNECT_FAILURES:
         if part in str(error.orig):
@@ -156,12 +157,14 @@ _CONNECT_FAILURES = (
 
 
 def unknown(where: str, error: sql_errors.DBAPIError) -> CommitUnknown:
-    """A connection that was lost or could not be made again (E3105)."""
+    """Return the error for a connection that was lost, or that could not be made again (E3105)."""
     return CommitUnknown("E3105", where, f"the connection was lost ({_first_line(error)})")
 
 
 def only_reads(where: str) -> CommitUnknown:
-    """A server that is not the primary server, or not yet (E3308, trap T34): the caller connects again."""
+    """Return the error for a server that is not, or not yet, the primary server (E3308, trap T34): the caller connects
+    again.
+    """
     return CommitUnknown("E3308", where, "the server only reads", "Only the primary server can be written")
 
 

@@ -1,7 +1,7 @@
 """The files of a SQLite database: where they may lie, who may read them, who owns them (traps T7, T10, T12 and T59).
 
-Knows no SQL. Never opens an existing database file: closing it would drop the locks of SQLite connections that other
-parts of this process may have (POSIX locks belong to the process).
+This module knows no SQL. It never opens an existing database file: closing the file would release the locks of SQLite
+connections that other code of this process may have (POSIX locks belong to the process).
 """
 
 import contextlib
@@ -21,7 +21,7 @@ NETWORK_FILE_SYSTEMS = frozenset({
     "kafs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs",
     "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 })  # fmt: skip
-"""File systems of other machines, and those that give a virtual machine directories of its host."""
+"""File systems of other machines, and those that show directories of its host to a virtual machine."""
 LOCAL_FUSE = frozenset({
     "fuseblk", "fuse.bindfs", "fuse.cryfs", "fuse.encfs", "fuse.exfat", "fuse.fuse-overlayfs", "fuse.fuse2fs",
     "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g", "fuse.securefs",
@@ -33,7 +33,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """The file of the store with this suffix: `beside(Path("a.db"), ".lock")` is `a.db.lock`."""
+    """Return the file beside a store with this suffix: `beside(Path("a.db"), ".lock")` is `a.db.lock`."""
     return path.with_name(path.name + suffix)
 
 
@@ -55,7 +55,9 @@ def prepare(path: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """Make an empty file for its owner alone if there is none. A file that exists is neither opened nor changed."""
+    """Make an empty file that only its owner may use, if there is none. A file that exists stays unopened and
+    unchanged.
+    """
     with contextlib.suppress(FileExistsError):
         os.close(create_private(path))
 
@@ -98,9 +100,9 @@ def refuse_unsafe(path: Path) -> None:
 
 
 class OpenFiles:
-    """The files of an open SQLite database, to notice their removal: a commit to a removed file is lost.
+    """The files of an open SQLite database. It notices their removal, after which a commit would be lost.
 
-    Made while the database is open in WAL mode and was read: then all of its files exist.
+    Make it while the database is open in WAL mode and after it was read: then all of its files exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,7 +111,7 @@ class OpenFiles:
         self._files = [(name, _identity(name)) for name in names]
 
     def check(self) -> None:
-        """Raises `StoreError` E3112 if a file was removed, moved or replaced since."""
+        """Raise `StoreError` E3112 if a file was removed, moved or replaced since this object was made."""
         for name, identity in self._files:
             if _identity(name) != identity:
                 raise StoreError(
@@ -130,7 +132,9 @@ def _identity(name: str) -> tuple[int, int] | None:
 
 
 def file_system(path: Path, mounts: str) -> str:
-    """The type of the file system that holds `path`, by the text of a mount table; "" if unknown."""
+    """Return the type of the file system that holds `path`, according to the text of a mount table; "" if it is
+    unknown.
+    """
     found, longest = "", -1
     for line in mounts.splitlines():
         _, point, kind, *_ = line.split(" ")
@@ -143,10 +147,10 @@ def file_system(path: Path, mounts: str) -> str:
 def lock(path: Path) -> LockFile:
     """Take the lock of a store, on the file `<store>.lock`; closing the result releases it.
 
-    The file stays: if it were removed, two engines could lock two different files of one name.
+    The file is never removed: otherwise two engines could lock two different files with the same name.
 
     Raises:
-        Fenced: E3201, another process (or another part of this one) owns the store.
+        Fenced: E3201, another process (or other code of this process) owns the store.
         StoreError: E3006, the lock file cannot be written.
     """
     try:
@@ -160,19 +164,19 @@ def lock(path: Path) -> LockFile:
     try:
         os.ftruncate(taken.fileno(), 0)
         os.pwrite(taken.fileno(), f"{owner_text()}\n".encode(), 0)
-    except OSError as error:  # a full disk
+    except OSError as error:  # the disk may be full
         taken.close()
         raise unusable(path, error) from error
     return taken
 
 
 def owner_text() -> str:
-    """How this process describes itself to another one that wants the same store."""
+    """Describe this process, for another process that wants the same store."""
     return f"pid {os.getpid()} on host {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def owned(where: str, owner: str) -> Fenced:
-    """The refusal of a store that another process owns (E3201)."""
+    """Return the refusal of a store that another process owns (E3201)."""
     return Fenced(
         "E3201",
         where,
@@ -183,13 +187,13 @@ def owned(where: str, owner: str) -> Fenced:
 
 
 def beginning(path: Path) -> str:
-    """The first bytes of a file that SQLite has refused, in quotes."""
+    """Return the first bytes of a file that SQLite has refused, in quotes, for a message."""
     with path.open("rb") as file:
         return quoted(file.read(16).decode("latin-1"))
 
 
 def unusable(path: Path, error: OSError | str) -> StoreError:
-    """The refusal of a store that cannot be opened or written (E3006)."""
+    """Return the refusal of a store that cannot be opened or written (E3006)."""
     text = error if isinstance(error, str) else (error.strerror or str(error)).lower()
     return StoreError(
         "E3006", str(path), f"cannot be used ({text})", "The engine must be able to write the file and its directory"
@@ -197,7 +201,7 @@ def unusable(path: Path, error: OSError | str) -> StoreError:
 
 
 def refuse_network(path: Path) -> None:
-    """Raises `StoreError` E9103 on a file system where locks and the shared memory of the WAL may not work."""
+    """Raise `StoreError` E9103 on a file system where locks and the shared memory of the WAL may not work."""
     if not _MOUNTS.exists():
         return
     kind = file_system(path.parent.resolve(), _MOUNTS.read_text(errors="replace"))

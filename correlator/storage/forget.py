@@ -1,4 +1,4 @@
-"""Removes a dynamic receiver or sender from a store whose engine is stopped, with its messages, ids and state."""
+"""Removes a dynamic receiver or sender, with its messages, ids and state, from the store of a stopped engine."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ from correlator.storage.writes import without
 
 
 def holds(url: str, part_id: str) -> list[Contents]:
-    """How much `forget` would remove, by table; changes nothing.
+    """Count what `forget` would remove, by table; changes nothing.
 
     Raises:
         UsageError: E8301, E8302 as `forget`.
@@ -33,7 +33,7 @@ def forget(url: str, part_id: str) -> None:
     """Remove a dynamic part in one transaction, and raise the epoch: an engine that lost the store cannot write.
 
     Raises:
-        UsageError: E8302, there is no such part; E8301, it stands in the configuration.
+        UsageError: E8302, there is no such part; E8301, the part is static.
         Fenced: E3201, an engine is running on the store.
         StoreError: as `database.connect` and `migrate.bring_up`.
     """
@@ -71,7 +71,10 @@ def _dynamic(connection: Connection, part_id: str) -> Endpoint:
 
 
 def _rows(connection: Connection, part: Endpoint) -> Iterable[tuple[Table, ColumnElement[bool]]]:
-    """The tables with rows of a part, and which rows. The ids of a domain go with the last receiver of the domain."""
+    """Return the tables with rows of a part, each with the condition for these rows.
+
+    The ids of a duplicate detection domain are deleted with the last receiver of the domain.
+    """
     yield tables.endpoint, tables.endpoint.c.id == part.id
     if part.kind == "sender":
         yield tables.outbox, tables.outbox.c.sender == part.id
@@ -91,7 +94,7 @@ def _counted(connection: Connection, table: Table, condition: ColumnElement[bool
 
 
 def _forget_in_the_checkpoint(connection: Connection, part_id: str) -> None:
-    """Remove its waiting messages from the queues of contexts, and its numbers."""
+    """Remove the waiting messages of a part from the queues in the checkpoint, and remove its numbers."""
     row = connection.execute(select(tables.checkpoint)).first()
     if row is not None:
         kept = without(loading.cut_of(row), [part_id])
@@ -99,7 +102,7 @@ def _forget_in_the_checkpoint(connection: Connection, part_id: str) -> None:
 
 
 def _forget_in_the_state(connection: Connection, receiver: str) -> None:
-    """Delete what the state holds about its undecided messages, by entries at the end of the state log."""
+    """Delete the state about unhandled and unmapped messages of a receiver, by entries at the end of the state log."""
     last = connection.execute(select(func.max(tables.state_log.c.number))).scalar() or 0
     segment = StateSegment(last + 1, [StateEntry(one, receiver.encode(), None) for one in (UNHANDLED, UNMAPPED)])
     row = {"number": segment.number, "count": len(segment.entries), **codec.content_of(segment)}

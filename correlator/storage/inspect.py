@@ -1,7 +1,7 @@
 """Reads a store from outside, also while an engine runs on it: rows as plain values, through a read-only connection.
 
-Nothing is locked, migrated or repaired. Each function is one short transaction (a long reader would keep SQLite's log
-from shrinking, trap T5) and raises `StoreError` as `database.reading` does, E4201 for an altered row.
+It locks, migrates and repairs nothing. Each function reads in one short transaction, since a long one would keep SQLite
+from shrinking the WAL (trap T5). Each raises `StoreError` as `database.reading`, and E4201 for an altered row.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _LARGEST_NUMBER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreIdentity:
-    """Name, product, epoch and commit number of the engine that last opened the store."""
+    """Name and product of the engine that has last opened the store, with its epoch and its commit number."""
 
     name: str
     product: str
@@ -86,12 +86,12 @@ class DeadLetterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Chooses dead letters: those that fit all attributes.
+    """Chooses the dead letters that fit all attributes.
 
     Attributes:
-        numbers: only these; empty for all.
-        kind: only of this kind; "" for every kind.
-        origin: only of this receiver, monitor, context, pipeline or sender; "" for all.
+        numbers: chooses letters with these numbers; empty for all numbers.
+        kind: chooses letters of this kind; "" for every kind.
+        origin: chooses letters of this receiver, monitor, context, pipeline or sender; "" for all.
     """
 
     numbers: Sequence[int] = ()
@@ -100,7 +100,7 @@ class Selection:
 
     @property
     def storable_numbers(self) -> list[int]:
-        """The given numbers that fit into a column: a database refuses larger ones even in a query."""
+        """The given numbers that fit into a column. A database refuses a query with larger ones."""
         return [number for number in self.numbers if abs(number) <= _LARGEST_NUMBER]
 
     def conditions(self) -> list[ColumnElement[bool]]:
@@ -134,7 +134,7 @@ ALL = Selection()
 
 
 def exists(url: str) -> bool:
-    """Whether an engine has ever opened this store; does not make one."""
+    """Whether an engine has ever opened this store. Does not make a store."""
     if parse(url).get_backend_name() == "sqlite" and not Path(location(url)).exists():
         return False
     with reading(url) as connection:
@@ -142,10 +142,10 @@ def exists(url: str) -> bool:
 
 
 def refuse_older(url: str, name: str, witness_directory: str | None = None) -> None:
-    """Check the witness as a start does.
+    """Check the witness of a store, as a start does.
 
     Raises:
-        RecoveryRefused: E4311, the store went back; E4312, the witness cannot be read.
+        RecoveryRefused: E4311, the store is older than its witness; E4312, the witness cannot be read.
     """
     number = max((one.number for one in checkpoints(url)), default=0) if exists(url) else 0
     Witness(witness_of(witness_directory, name, url), name).refuse_older(location(url), number)
@@ -182,7 +182,7 @@ def contexts(url: str) -> list[ContextCut]:
 
 
 def received(url: str) -> Received:
-    """Which messages were received, are in the receive log and wait in contexts, by numbers."""
+    """Return the numbers of the messages that were received, that the receive log holds, and that wait in contexts."""
     cuts = contexts(url)
     with reading(url) as connection:
         return loading.received(connection, cuts)
@@ -265,7 +265,7 @@ def counted_dead_letters(url: str, selection: Selection = ALL) -> list[DeadLette
 
 
 def refuse_missing(connection: Connection, selection: Selection) -> None:
-    """Check that the store holds every number of a selection; raises `UsageError` E2021."""
+    """Raise `UsageError` E2021 unless the store holds every number of a selection."""
     number = tables.dead_letter.c.number
     there = set(connection.execute(select(number).where(number.in_(selection.storable_numbers))).scalars())
     missing = [str(one) for one in selection.numbers if one not in there]
@@ -296,7 +296,7 @@ def state(url: str) -> dict[str, dict[bytes, bytes]]:
 
 
 def _living(url: str) -> dict[tuple[str, bytes], bytes]:
-    """The values that the state log holds after each entry has replaced the earlier ones of its key."""
+    """Read the state log; return the value of each key after its last entry."""
     living: dict[tuple[str, bytes], bytes] = {}
     with reading(url) as connection:
         rows = _all(connection, url, select(tables.state_log).order_by(tables.state_log.c.number))

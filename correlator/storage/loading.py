@@ -1,4 +1,4 @@
-"""Reads a store at a start. Every row is checked against its digest before the engine uses any of them."""
+"""Reads a store at a start. The CRC of every row is checked before the engine uses any row."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -23,12 +23,12 @@ from correlator.storage.owned import Database
 
 T = TypeVar("T")
 PAGE = 32
-"""Segments that are read at a time: a few megabytes."""
+"""How many segments are read at a time; they have a few megabytes."""
 _NO_CHECKPOINT = codec.CheckpointContent(0, 0.0, b"", [], [])
 
 
 class PagedRows(Generic[T]):
-    """Values of a table. Each iteration reads them again, in pages; not to be used after the first commit."""
+    """Values of the rows of a table. Each iteration reads them again, in pages. Not for use after the first commit."""
 
     def __init__(self, database: Database, pages: Callable[[Connection, Any], Sequence[Row[Any]]], value: Any) -> None:
         self._database = database
@@ -49,11 +49,11 @@ class PagedRows(Generic[T]):
 def load(database: Database, connection: Connection, epoch: int, commit: int) -> Recovered:
     """Read the whole store in one transaction.
 
-    Ids and state may be large: `load` only checks them; iterating over them reads them again.
+    Ids and state may be large: `load` only checks them, and each later iteration over them reads them again.
 
     Args:
-        database: gives the connection for later iterations.
-        connection: in a transaction that keeps other engines from committing.
+        database: has the connection for later iterations.
+        connection: a connection in a transaction that keeps other engines from committing.
         epoch: the epoch that the start will take.
         commit: the number of the last committed transaction.
 
@@ -108,7 +108,12 @@ def id_segments(connection: Connection) -> Iterator[IdSegment]:
 
 
 def received(connection: Connection, contexts: Sequence[ContextCut]) -> Received:
-    """Which received messages the store holds, by numbers alone; `contexts` come from the last checkpoint."""
+    """Return the numbers of the received messages that the store holds, without reading the messages.
+
+    Args:
+        connection: a connection in a transaction.
+        contexts: the contexts in the last checkpoint.
+    """
     log = tables.receive_log.c
     rows = connection.execute(select(log.receiver, func.max(log.last)).group_by(log.receiver))
     logged = {receiver: int(last) for receiver, last in rows}
@@ -116,56 +121,56 @@ def received(connection: Connection, contexts: Sequence[ContextCut]) -> Received
 
 
 def cut_of(row: Row[Any]) -> codec.CheckpointContent:
-    """The value of a row of `checkpoint`."""
+    """Decode a row of `checkpoint`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = f"checkpoint {row.number}"
     cut = codec.read(codec.CheckpointContent, where, row.content, row.crc)
     return _same(where, cut, {"number": cut.number}, row)
 
 
 def received_of(row: Row[Any]) -> ReceiveSegment:
-    """The value of a row of `receive_log`."""
+    """Decode a row of `receive_log`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = f"receive log of '{row.receiver}' from {row.first}"
     segment = codec.read(ReceiveSegment, where, row.content, row.crc)
     return _same(where, segment, {"receiver": segment.receiver, **_span(segment)}, row)
 
 
 def outbound_of(row: Row[Any]) -> OutboundSegment:
-    """The value of a row of `outbox`."""
+    """Decode a row of `outbox`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = f"outbox of '{row.sender}' from {row.first}"
     segment = codec.read(OutboundSegment, where, row.content, row.crc)
     return _same(where, segment, {"sender": segment.sender, **_span(segment)}, row)
 
 
 def ids_of(row: Row[Any]) -> IdSegment:
-    """The value of a row of `accepted_ids`."""
+    """Decode a row of `accepted_ids`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = _where_ids(row)
     segment = codec.read(IdSegment, where, row.content, row.crc)
     return _same(where, segment, {"domain": segment.domain, "number": segment.number}, row)
 
 
 def state_of(row: Row[Any]) -> StateSegment:
-    """The value of a row of `state_log`."""
+    """Decode a row of `state_log`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = _where_state(row)
     segment = codec.read(StateSegment, where, row.content, row.crc)
     return _same(where, segment, {"number": segment.number}, row)
 
 
 def endpoint_of(row: Row[Any]) -> Endpoint:
-    """The value of a row of `endpoint`."""
+    """Decode a row of `endpoint`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = f"registry of '{row.id}'"
     endpoint = codec.read(Endpoint, where, row.content, row.crc)
     return _same(where, endpoint, {"id": endpoint.id, "kind": endpoint.kind}, row)
 
 
 def letter_of(row: Row[Any]) -> DeadLetter:
-    """The value of a row of `dead_letter`."""
+    """Decode a row of `dead_letter`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = f"dead letter {row.number}"
     letter = codec.read(DeadLetter, where, row.content, row.crc)
     return _same(where, letter, {"kind": letter.kind, "origin": letter.origin}, row)
 
 
 def suspect_of(row: Row[Any]) -> Suspect:
-    """The value of a row of `suspect`."""
+    """Return the value of a row of `suspect`. Raises `RecoveryRefused` E4201 for an altered row."""
     suspect = Suspect(row.context, row.receiver, row.first, row.last, row.deaths)
     if codec.content_of(suspect)["crc"] != row.crc:
         raise codec.altered(f"note about '{row.context}', '{row.receiver}' from {row.first}")
@@ -173,7 +178,7 @@ def suspect_of(row: Row[Any]) -> Suspect:
 
 
 def _same(where: str, value: T, columns: Mapping[str, Any], row: Row[Any]) -> T:
-    """Check that columns that statements use repeat the content; raises `RecoveryRefused` E4201."""
+    """Return the value, after a check that other columns of the row agree with it. Raises `RecoveryRefused` E4201."""
     if any(getattr(row, name) != expected for name, expected in columns.items()):
         raise codec.altered(where)
     return value

@@ -1,4 +1,4 @@
-"""The schema of a store and its changes: Alembic revisions, run from code, each in one transaction.
+"""The schema of a store and its changes: Alembic revisions, which this module runs, each in one transaction.
 
 If the process dies in the middle of a revision, the store is as it was before (trap T30). Before revisions change a
 SQLite store, it is copied to a file beside it. No revision can be undone.
@@ -18,7 +18,7 @@ from correlator.storage.owned import Database, foreign
 
 HEAD = "0003"
 SCRIPTS = Path(__file__).with_name("migrations")
-"""The revisions, found beside this module: no other package of that name can take their place."""
+"""The directory of the revisions, beside this module: no other package with its name can take its place."""
 VERSION_TABLE = "correlator_schema"
 _versions = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
@@ -27,7 +27,7 @@ def upgrade(url: str) -> tuple[str, str]:
     """Bring a store to the schema of this version, for the command line; makes a store if there is none.
 
     Returns:
-        The revision it had ("" for a new store) and the one it has now.
+        The revision that the store had ("" for a new store), and the one that it has now.
 
     Raises:
         Fenced: E3201, an engine is running on the store.
@@ -97,13 +97,13 @@ def _version(connection: Connection, names: set[str]) -> str:
 
 
 def _run(database: Database, head: str, scripts: Path) -> None:
-    """Let Alembic run on the connection of the database; `env.py` of the scripts calls `settings`."""
+    """Let Alembic run the revisions on the connection of the database; `env.py` of the scripts calls `settings`."""
     with database.patiently(), database.translated():
         revising.run(scripts, head, database=database)
 
 
 def settings(database: Database) -> dict[str, Any]:
-    """The arguments of `context.configure` that make each revision one transaction on both dialects."""
+    """Return the arguments of `context.configure` that make each revision one transaction in both dialects."""
 
     def stamped(*, ctx: Any, heads: set[str], **_: Any) -> None:
         point("rec.migrate.step")

@@ -1,9 +1,9 @@
-"""A database that one process owns: what the store needs from SQLite and PostgreSQL alike.
+"""A database that one process owns: the common part of what the store needs from SQLite and from PostgreSQL.
 
-Two things hold for both. If the outcome of a transaction is not known, no error says that it was rolled back: on SQLite
-an error of COMMIT other than "busy" and "full" ends the engine (the rows may appear after a restart), on PostgreSQL a
-lost connection raises `CommitUnknown`. And durability is checked: a database that would not survive a power cut is
-refused.
+Two rules hold for both. First, if the outcome of a transaction is not known, no error says that it was rolled back.
+With SQLite, an error of COMMIT other than "busy" and "full" ends the engine (the rows may be there after a restart);
+with PostgreSQL, a lost connection raises `CommitUnknown`. Second, durability is checked: a database that would not
+survive a power cut is refused.
 """
 
 import contextlib
@@ -90,12 +90,16 @@ class Database(ABC):
 
     @contextlib.contextmanager
     def patiently(self) -> Iterator[None]:
-        """For commands and revisions: within the block a statement may take any time."""
+        """Let statements take any time within the block. For commands and revisions."""
         yield
 
     @contextlib.contextmanager
     def translated(self, *, committing: bool = False) -> Iterator[None]:
-        """Turn errors of SQLAlchemy into `StoreError`; `committing`: the block is a COMMIT, perhaps done."""
+        """Turn errors of SQLAlchemy into `StoreError`.
+
+        Args:
+            committing: whether the block is a COMMIT, whose error leaves open whether it has taken place.
+        """
         try:
             yield
         except sql_errors.DBAPIError as error:
@@ -103,7 +107,7 @@ class Database(ABC):
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Connection]:
-        """For reading: in the open transaction if there is one, else in a new one. Raises as `transaction`."""
+        """Open a transaction to read; within an open transaction use that one. Raises as `transaction`."""
         if not self.connection.in_transaction():
             with self.transaction() as connection:
                 yield connection
@@ -138,16 +142,16 @@ class Database(ABC):
 
     @abstractmethod
     def confirm_lock(self, *, at_once: bool = False) -> float | None:
-        """Check that the lock was not lost, if the check is due; called while there is nothing to write.
+        """Check that the lock was not lost, if the check is due. Called while there is nothing to write.
 
         Args:
-            at_once: check also when it is not due.
+            at_once: whether to check also if the check is not due.
 
         Returns the seconds until the next check is due, `None` if a lock of this kind cannot be lost.
 
         Raises:
             CommitUnknown: E3105, the session is lost; the caller calls `reconnect`.
-            Fenced: E3203, the session lives and no longer has the lock.
+            Fenced: E3203, the session lives but no longer has the lock.
         """
 
     @abstractmethod
@@ -156,11 +160,16 @@ class Database(ABC):
 
     @abstractmethod
     def back_up(self, suffix: str) -> Path | None:
-        """Write a consistent copy beside a SQLite file and return its path; on PostgreSQL do nothing, return `None`."""
+        """Write a consistent copy beside a SQLite file, and return its path. With PostgreSQL do nothing, and return
+        `None`.
+
+        Args:
+            suffix: the end of the name of the copy, after the name of the file.
+        """
 
     @abstractmethod
     def check_integrity(self) -> None:
-        """Look for damage that reading rows might not show.
+        """Look for damage that reading all rows might not show.
 
         Raises:
             StoreError: E3002, the database is damaged.
@@ -182,7 +191,7 @@ class Database(ABC):
 
     @abstractmethod
     def _check_files(self) -> None:
-        """After a commit: raises `StoreError` E3112 if files of the database were removed or replaced."""
+        """Raise `StoreError` E3112 if files of the database were removed or replaced; called after a commit."""
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -193,7 +202,7 @@ class Database(ABC):
 
 
 def foreign(where: str) -> StoreError:
-    """The refusal of a database with data of another application (E3003)."""
+    """Return the refusal of a database with data of another application (E3003)."""
     return StoreError(
         "E3003",
         where,
@@ -204,10 +213,10 @@ def foreign(where: str) -> StoreError:
 
 
 def no_store(where: str) -> StoreError:
-    """The refusal of a database that no engine has opened yet (E3010)."""
+    """Return the refusal of a database that no engine has opened yet (E3010)."""
     return StoreError("E3010", where, "holds no store", "", "Start the engine once, or name another store")
 
 
 def closed(where: str) -> StoreError:
-    """The refusal of a call before `open` or after `close` (E3109)."""
+    """Return the refusal of a call before `open` or after `close` (E3109)."""
     return StoreError("E3109", where, "the store is closed")

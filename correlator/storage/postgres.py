@@ -1,6 +1,7 @@
-"""PostgreSQL: sessions that notice a lost server, which servers are refused, and the store in a schema of one.
+"""PostgreSQL: sessions that notice a lost server, the check which servers are refused, and a store in a schema of a
+server.
 
-The embedded broker opens its sessions here as well.
+The embedded broker opens its sessions with this module, too.
 """
 
 import contextlib
@@ -26,21 +27,22 @@ with contextlib.suppress(ImportError):  # the driver is an extra; without it `po
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 15
 LOOK_AT_LOCK_S = 5.0
-"""Seconds between two queries that ask, while nothing is written, whether the session still has its lock."""
+"""Seconds between two queries whether the session still has its lock, while nothing is written."""
 _NOTICE_LOST_CLIENTS = (
     "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
     " set_config('tcp_keepalives_count', '4', false)"
 )
-"""The server frees the lock of a host that vanished within half a minute; its own settings take hours."""
+"""With these settings the server frees the lock of a vanished host within half a minute; its defaults take hours."""
 
 
 def address_of(url: URL) -> str:
-    """An address as messages show it, without its password."""
+    """Return the text of an address for messages, without its password."""
     return url.set(drivername="postgresql").render_as_string(hide_password=True)
 
 
 def postgres_engine(url: URL) -> Engine:
-    """Makes sessions that are lost when the server does not answer (`correlator.storage.session`).
+    """Make an engine of SQLAlchemy whose sessions are lost if the server does not answer
+    (`correlator.storage.session`).
 
     Raises:
         StoreError: E3310, the driver is not installed.
@@ -56,14 +58,14 @@ def postgres_engine(url: URL) -> Engine:
 
 
 def open_reader(url: URL) -> Engine:
-    """An engine whose transactions only read, each of them one moment of the database.
+    """Make an engine of SQLAlchemy whose transactions only read, and see one moment of the database each.
 
     Raises:
         StoreError: E3310, the driver is not installed.
     """
     if url.query.get("target_session_attrs") == "read-write":  # the same server, for a session that only reads
         url = url.update_query_dict({"target_session_attrs": "primary"})
-    # By default each statement of PostgreSQL would see another moment.
+    # By default each statement would see the database at another moment.
     return postgres_engine(url).execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
@@ -72,7 +74,7 @@ def _dial(_dialect: Any, _record: Any, arguments: Sequence[Any], named: Mapping[
 
 
 def _driver_arguments(url: URL) -> dict[str, Any]:
-    """Arguments of the driver that the address does not set: a dead server is noticed within half a minute."""
+    """Return arguments that the address does not set, with which the driver notices a dead server in half a minute."""
     host = files.owner_text().partition(" since ")[0]
     defaults = {
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -87,9 +89,10 @@ def _driver_arguments(url: URL) -> dict[str, Any]:
 
 
 def connect_server(engine: Engine, where: str) -> Connection:
-    """Open a session that may hold locks: with the server itself, which notices the loss of this host in half a minute.
+    """Open a session that may hold locks.
 
-    The session ends with this process, even if children that it forked live on.
+    It is a session with the server itself, which notices the loss of this host within half a minute. The session ends
+    with this process, even if children that the process has forked live on.
 
     Raises:
         StoreError: E3311, a connection pooler stands between this process and the server.
@@ -109,12 +112,16 @@ def connect_server(engine: Engine, where: str) -> Connection:
 
 
 def session_of(connection: Connection) -> "PostgresSession":
-    """The driver's session below a connection."""
+    """Return the session of the driver that a connection of SQLAlchemy uses."""
     return cast("PostgresSession", connection.connection.driver_connection)
 
 
 def _refuse_pooler(connection: Connection, where: str) -> None:
-    """Compare two numbers: a pooler gives its clients another one than the server, which may change at any commit."""
+    """Raise `StoreError` E3311 if a connection pooler stands before the server.
+
+    Compares the id of the backend that the client was told with the one that the server has: a pooler tells its clients
+    another one, and may use another backend after any commit.
+    """
     promised = session_of(connection).info.backend_pid
     if connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() != promised:
         _refuse(
@@ -188,15 +195,15 @@ def _refuse(code: str, where: str, what: str, allowed: str = "", todo: str = "")
 class PostgresDatabase(Database):
     """A store in a schema of a PostgreSQL database. An advisory lock shows that its owner lives.
 
-    The lock ends with its session, so another process can take it while the old owner still runs. Therefore each
+    The lock ends with its session, so another process can take it while the former owner still runs. Therefore each
     transaction that writes must check a fencing token (the epoch).
     """
 
     def __init__(self, url: URL, application_id: int) -> None:
         super().__init__(address_of(url), application_id)
         self._url = url
-        self._confirmed = 0.0  # when a query last found the lock, by a monotonic clock
-        self._sessions: list[int] = []  # backends of ours that may have the lock; the last one is in use
+        self._confirmed = 0.0  # monotonic time of the last query that has found the lock
+        self._sessions: list[int] = []  # our backends that may have the lock; the last one is in use
 
     def _open(self) -> None:
         self.engine = postgres_engine(self._url)
@@ -205,7 +212,7 @@ class PostgresDatabase(Database):
 
     @contextlib.contextmanager
     def patiently(self) -> Iterator[None]:
-        """Within the block the session waits for an answer for any time."""
+        """Let the session wait for answers without a time limit within the block."""
         session = session_of(self.connection)
         session.patient = True
         try:
@@ -214,12 +221,14 @@ class PostgresDatabase(Database):
             session.patient = False
 
     def reconnect(self) -> None:
-        """Open a new session. The server ends the lost one first: otherwise it might commit after the caller's look.
+        """Open a new session. The server first ends the lost one, which might otherwise commit after the caller has
+        looked.
 
-        A session that is lost while this method takes the lock may have it, too, so the method remembers each session.
+        A session that is lost while this method takes the lock may have the lock, too, so the method remembers each
+        session.
         """
         if self._connection is not None:
-            self._connection.invalidate()  # hanging up would roll back first, over a connection in whatever state
+            self._connection.invalidate()  # `close` would first roll back, over a connection that may be in any state
         self._hang_up()
         try:
             self._begin_session()
@@ -229,7 +238,7 @@ class PostgresDatabase(Database):
             raise unknown(self.where, error) from error
 
     def confirm_lock(self, *, at_once: bool = False) -> float | None:
-        """Ask the server who has the lock, every `LOOK_AT_LOCK_S` seconds or at once."""
+        """Ask the server which session has the lock, every `LOOK_AT_LOCK_S` seconds or at once."""
         due = self._confirmed + LOOK_AT_LOCK_S - time.monotonic()
         if due > 0 and not at_once:
             return due
@@ -242,20 +251,23 @@ class PostgresDatabase(Database):
         return LOOK_AT_LOCK_S
 
     def stamp(self, connection: Connection, schema: int) -> None:
-        """Nothing to do: the table of schema versions is enough."""
+        """Do nothing: the table of schema versions marks the schema."""
 
     def back_up(self, suffix: str) -> Path | None:  # noqa: ARG002
-        """Nothing to do: backups are made with the server's tools."""
+        """Do nothing: an administrator makes backups with the server's tools."""
         return None
 
     def check_integrity(self) -> None:
-        """Nothing to do: the server checks its pages as it reads them."""
+        """Do nothing: the server checks its pages as it reads them."""
 
     def tidy(self) -> None:
-        """Nothing to do: the server vacuums by itself."""
+        """Do nothing: the server vacuums by itself."""
 
     def _begin_session(self) -> None:
-        """Connect and check the server. The session is noted before it asks for the lock: the answer may be lost."""
+        """Connect and check the server.
+
+        The session is noted before it asks for the lock, since the answer may be lost.
+        """
         self._connection = connect_server(self.engine, self.where)
         self._sessions.append(session_of(self._connection).info.backend_pid)
         refuse_server(self.where, _server_facts(self.connection))
@@ -278,14 +290,14 @@ class PostgresDatabase(Database):
         self._confirmed = time.monotonic()
 
     def _owner(self) -> str:
-        """Name and start of the session that has the lock; PostgreSQL may hide a session of another user."""
+        """Name and start of the session that has the lock; PostgreSQL may hide both if the session has another user."""
         holder = self._holder()
         if holder is None:
             return "another session"
         return f"{holder.application_name} since {holder.backend_start.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     def _end_lost_sessions(self) -> None:
-        """End a lost session of ours that still has the lock, and wait for its end: it might still commit."""
+        """End a lost session of this process that still has the lock, and wait for its end: it might still commit."""
         holder = self._holder()
         if holder and holder.pid in self._sessions[:-1]:
             self.connection.exec_driver_sql("SELECT pg_terminate_backend(%(pid)s)", {"pid": holder.pid})
@@ -296,7 +308,7 @@ class PostgresDatabase(Database):
         self.connection.commit()
 
     def _holder(self) -> Row[Any] | None:
-        """The session that has the lock: backend, application name, start."""
+        """The session that has the lock: process id of its backend, application name, start; `None` if none has it."""
         return self.connection.exec_driver_sql(
             "SELECT a.pid, a.application_name, a.backend_start FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
             " WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %(kind)s"
@@ -306,7 +318,7 @@ class PostgresDatabase(Database):
         ).first()
 
     def close(self) -> None:
-        """Release the lock first: the server may take a moment to notice that a session has ended."""
+        """Release the lock, then end the session: the server may notice the end of a session only after a moment."""
         if self._connection is not None and not self._connection.invalidated and not self._maker.is_another_process:
             with contextlib.suppress(sql_errors.SQLAlchemyError):
                 self._connection.rollback()
@@ -315,7 +327,7 @@ class PostgresDatabase(Database):
         super().close()
 
     def _unlock(self) -> None:
-        """Nothing to do: the lock ended with the session."""
+        """Do nothing: the lock has ended with the session."""
 
     def _check_files(self) -> None:
-        """Nothing to do: the server refuses to write into dropped tables."""
+        """Do nothing: the server refuses to write into dropped tables."""

@@ -1,4 +1,4 @@
-"""Empties a store whose engine is stopped: only its name and its epoch stay."""
+"""Empties the store of a stopped engine: only its name and its epoch stay."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ MESSAGES = {
     tables.outbox: func.sum(tables.outbox.c.last - tables.outbox.c.first + 1),
     tables.dead_letter: func.count(),
 }
-"""The tables that hold messages, with the expression that counts the messages."""
+"""For each table that holds messages, the expression that counts them."""
 _EMPTIED = [table for table in tables.metadata.sorted_tables if table is not tables.engine]
 
 
@@ -29,7 +29,7 @@ class Contents:
 
 
 def contents(url: str) -> list[Contents]:
-    """How much `reset` would remove, by table; changes nothing.
+    """Count what `reset` would remove, by table; changes nothing.
 
     Raises:
         StoreError: E3010, the database holds no store; others as `database.reading`.
@@ -62,7 +62,7 @@ def reset(url: str, witness: Path | None) -> None:
     try:
         migrate.bring_up(database)
         if witness is not None:
-            # Before the rows: a witness of checkpoints that are gone would refuse the store at the next start.
+            # Before the rows: with a witness of checkpoints that are gone, the next start would refuse the store.
             witness.unlink(missing_ok=True)
         with database.patiently(), database.transaction() as connection:
             for table in _EMPTIED:

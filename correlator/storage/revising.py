@@ -1,6 +1,6 @@
-"""Runs Alembic, one thread at a time: the revisions find their connection by modules that all threads share.
+"""Runs Alembic in one thread at a time: revisions find their connection through modules that all threads share.
 
-Without turns, two threads that open new stores at the same time run the revisions of one on the other.
+Otherwise, if two threads opened new stores at the same time, the revisions of one store could run on the other store.
 """
 
 import os
@@ -19,7 +19,7 @@ def run(scripts: Path, head: str, **attributes: object) -> None:
     Args:
         scripts: the Alembic directory. Its `env.py` finds the attributes in `context.config.attributes`.
         head: the revision to reach.
-        **attributes: among them the connection, outside a transaction.
+        **attributes: values for `env.py`, such as the connection, on which no transaction is open.
     """
     config = Config(attributes=attributes)
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
@@ -29,7 +29,7 @@ def run(scripts: Path, head: str, **attributes: object) -> None:
 
 
 def _renew_turn() -> None:
-    """Run in a forked child: a thread of its parent may have had the turn."""
+    """Make a new lock in a forked child: a thread of the parent may have held the old one at the fork."""
     global _turn  # noqa: PLW0603
     _turn = threading.Lock()
 

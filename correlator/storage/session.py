@@ -1,4 +1,4 @@
-"""A session with a PostgreSQL server that does not wait for ever, and does not trust a COMMIT with a warning."""
+"""A session with a PostgreSQL server that does not wait for ever, and that raises if COMMIT brings a warning."""
 
 import time
 from collections.abc import Generator
@@ -9,10 +9,10 @@ from psycopg.errors import Diagnostic
 from psycopg.waiting import Ready
 
 ANSWER_TIMEOUT_S = 30.0
-"""Seconds after which a session without any answer is given up, unless it is patient."""
+"""Seconds without any answer after which a session counts as lost, unless it is patient."""
 _LOOK_S = 0.1
 _NOT_READY = Ready.NONE
-"""The driver passes this if nothing has happened on the socket since its last look."""
+"""What the driver passes if nothing has happened on the socket since the last call."""
 
 
 class CommitWarned(psycopg.OperationalError):
@@ -22,14 +22,14 @@ class CommitWarned(psycopg.OperationalError):
 
 
 class PostgresSession(psycopg.Connection[Any]):
-    """A session that is lost if its server sends nothing for `ANSWER_TIMEOUT_S` while an answer is due.
+    """A session that counts as lost if its server sends nothing for `ANSWER_TIMEOUT_S` while an answer is due.
 
-    A time-out of TCP does not notice a frozen server: its operating system goes on acknowledging packets. No statement
-    of an engine takes so long. With a large store commands and revisions may take longer, so their sessions are
-    patient; whoever started the command can end it.
+    A time-out of TCP does not notice a frozen server, whose operating system still acknowledges packets. No statement
+    of an engine takes so long. Commands and revisions may take longer on a large store, so their sessions are patient:
+    the person who has started the command can end it.
 
     Attributes:
-        patient: whether an answer may take any time.
+        patient: whether the session waits for an answer without a time limit.
     """
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -63,7 +63,7 @@ class PostgresSession(psycopg.Connection[Any]):
             self._warnings.append(notice.message_primary or "")
 
     def _answered(self, exchange: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """The exchange; ends with an error if nothing happens in it for too long."""
+        """Run the exchange with the server; raise an error if nothing happens in it for too long."""
         heard, ready = time.monotonic(), None
         try:
             while True:

@@ -1,7 +1,7 @@
 """SQLite files: how they are opened so that a commit survives a power cut, and the store in such a file.
 
-`open_durable` opens the files of stores and of embedded brokers. It reads back whether SQLite accepted the settings
-that make commits durable, and leaves a file of another application as it is.
+`open_durable` opens the files of stores and of embedded brokers. It reads back whether SQLite has accepted the
+settings that make commits durable, and does not change a file of another application.
 """
 
 import contextlib
@@ -25,13 +25,16 @@ from correlator.storage.owned import Database, foreign
 NO_DATABASE = "E3010"
 PAGES_TIDIED = 10_000
 LARGEST_IDLE_WAL = 64 * 1024 * 1024
-"""Bytes to which SQLite cuts the WAL when the WAL begins anew, after a long reader had let it grow (trap T5)."""
+"""Size in bytes to which SQLite cuts a WAL that grew during a long read, when it starts the WAL again (trap T5)."""
 _LAYOUT = ("page_size = 16384", "auto_vacuum = INCREMENTAL")
-"""Of a new store: its rows are batches, so fewer and larger pages make a commit cheaper."""
+"""Settings of a new store: its rows hold batches, so fewer and larger pages make a commit cheaper."""
 
 
 def path_of(url: URL) -> Path:
-    """The absolute path of the file that an address names; symbolic links stay in it, so that they can be refused."""
+    """Return the absolute path of the file that an address names.
+
+    Symbolic links in it are not resolved, so that `files` can refuse them.
+    """
     return Path(os.path.abspath(url.database or ""))  # noqa: PTH100  # `resolve` would follow the links we refuse
 
 
@@ -39,8 +42,8 @@ def open_durable(path: Path, application_id: int, *, layout: Sequence[str] = ())
     """Open a file for writing, with a WAL and a sync at every commit. A file of another application is not changed.
 
     Args:
-        path: of a file that exists; it may be empty.
-        application_id: what the header of the file holds if the file is of the wanted kind. The caller writes it.
+        path: a file that exists; it may be empty.
+        application_id: the number in the header of a file of the expected kind. The caller writes it.
         layout: pragmas that an empty file gets, such as its page size.
 
     Raises:
@@ -70,7 +73,7 @@ def _make_durable(raw: sqlite3.Connection, where: str) -> None:
     raw.execute("PRAGMA journal_mode = WAL")
     raw.execute("PRAGMA synchronous = FULL")
     raw.execute(f"PRAGMA journal_size_limit = {LARGEST_IDLE_WAL:d}")
-    raw.execute("PRAGMA fullfsync = ON")  # macOS: without it a sync stops at the cache of the disk
+    raw.execute("PRAGMA fullfsync = ON")  # for macOS, where a plain sync reaches only the cache of the disk
     if read_pragma(raw, "journal_mode") != "wal" or read_pragma(raw, "synchronous") != 2:
         raise StoreError("E3106", where, "SQLite does not accept WAL with synchronous=FULL", "", "")
     _count_objects(raw)  # reading creates the files beside the database, which `files.OpenFiles` looks for
@@ -82,12 +85,12 @@ def _count_objects(raw: sqlite3.Connection) -> int:
 
 
 def read_pragma(raw: sqlite3.Connection, name: str) -> Any:
-    """The value of a pragma."""
+    """Return the value of a pragma."""
     return raw.execute(f"PRAGMA {name}").fetchone()[0]
 
 
 def _dial(path: Path, mode: str) -> sqlite3.Connection:
-    """Connect with explicit transactions: the driver's own transactions leave out DDL (trap T66)."""
+    """Open a connection with explicit transactions: the own transactions of the driver leave out DDL (trap T66)."""
     uri = f"file:{quote(os.fsencode(path))}?mode={mode}"
     return sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=failures.BUSY_TIMEOUT_S
@@ -95,15 +98,17 @@ def _dial(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def writing_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
-    """An engine over the connections that `connect` makes, whose transactions take the write lock at their beginning.
+    """Make an engine of SQLAlchemy over the connections of `connect`, whose transactions take the write lock as they
+    begin.
 
-    If a transaction took the lock at its first write, it would fail where another one wrote after its first read.
+    A transaction that took the lock at its first write would fail if another one had written since its first read.
     """
     return _engine(connect, "BEGIN IMMEDIATE")
 
 
 def open_reader(path: Path) -> Engine:
-    """An engine whose connections can only read; they neither write nor checkpoint the WAL (trap T6).
+    """Make an engine of SQLAlchemy whose connections can only read; they neither write nor checkpoint the WAL (trap
+    T6).
 
     Raises:
         StoreError: E3010, there is no such file.
@@ -121,7 +126,7 @@ def _engine(connect: Callable[[], sqlite3.Connection], begin: str) -> Engine:
 
 
 def copy_while_running(path: Path, target: Path) -> None:
-    """Write a consistent copy of a file, also while its owner writes to it; nothing is locked.
+    """Write a consistent copy of a file, also while its owner writes to it; takes no lock.
 
     Raises:
         StoreError: as `storage.database.reading`.
@@ -132,7 +137,7 @@ def copy_while_running(path: Path, target: Path) -> None:
 
 
 def _copy(raw: sqlite3.Connection, where: str, target: Path) -> None:
-    """Let SQLite copy itself. The target appears only when the copy is complete and durable."""
+    """Let SQLite write a copy of the database. The target appears only when the copy is complete and durable."""
     partial = files.beside(target, ".part")
     partial.unlink(missing_ok=True)
     os.close(durable.create_private(partial))
@@ -145,9 +150,9 @@ def _copy(raw: sqlite3.Connection, where: str, target: Path) -> None:
 
 
 def structural_damage(connection: Connection) -> list[str]:
-    """What is wrong with the pages and indices of a file, for a reader: at most 100 findings.
+    """Describe the damage of the pages and indices of a file; at most 100 findings.
 
-    If damage ends the check before its end, the last finding is SQLite's error. Other errors of SQLAlchemy pass.
+    If the damage ends the check early, the last finding is the error of SQLite. Raises all other errors of SQLAlchemy.
     """
     found: list[str] = []
     try:
@@ -177,7 +182,7 @@ class SqliteDatabase(Database):
     def _connect(self) -> None:
         self._connection = self.engine.connect()
         self._files = files.OpenFiles(self.path)
-        never_finalize(self._connection)  # in a child it would take the log from under the parent
+        never_finalize(self._connection)  # in a forked child, closing would remove the WAL that the parent uses
 
     def _dial(self) -> sqlite3.Connection:
         with errors_of_sqlite(self.where):
@@ -186,26 +191,26 @@ class SqliteDatabase(Database):
         return raw
 
     def _settle(self, raw: sqlite3.Connection) -> None:
-        # The engine soon deletes what it receives: most of a larger WAL is superseded before SQLite copies it.
+        # An engine soon deletes what it receives, so SQLite need not copy most pages of a larger WAL.
         raw.execute("PRAGMA wal_autocheckpoint = 2048")
 
     def reconnect(self) -> None:
-        """Open the file again; the lock was never lost."""
+        """Open the file again. The lock was never lost."""
         self._hang_up()
         with self.translated():
             self._connect()
 
     def confirm_lock(self, *, at_once: bool = False) -> float | None:  # noqa: ARG002
-        """A lock of this process on a file ends with the process."""
+        """Return `None`: a lock on a file is only lost with its process."""
         return None
 
     def stamp(self, connection: Connection, schema: int) -> None:
-        """Write both into the header of the file, where other programs look too."""
+        """Write the kind and the schema number into the header of the file, where other programs look, too."""
         connection.exec_driver_sql(f"PRAGMA application_id = {self.application_id:d}")
         connection.exec_driver_sql(f"PRAGMA user_version = {schema:d}")
 
     def back_up(self, suffix: str) -> Path | None:
-        """Let SQLite copy itself. The copy appears only when it is complete and durable."""
+        """Let SQLite write a copy of the database. The copy appears only when it is complete and durable."""
         target = files.beside(self.path, suffix)
         _copy(self._raw(), self.where, target)
         return target
@@ -219,7 +224,7 @@ class SqliteDatabase(Database):
 
     def tidy(self) -> None:
         """Free at most `PAGES_TIDIED` pages; without this a file never gets smaller (trap T68)."""
-        with errors_of_sqlite(self.where):  # `execute` would stop after its first page: there are steps without rows
+        with errors_of_sqlite(self.where):  # `execute` stops after one page: its steps have no rows
             self._raw().executescript(f"PRAGMA incremental_vacuum({PAGES_TIDIED:d})")
 
     def _raw(self) -> sqlite3.Connection:

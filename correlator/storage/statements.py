@@ -1,4 +1,4 @@
-"""The statements of the transactions of a store, compiled once for its dialect."""
+"""The statements of the transactions of a store, compiled once for the dialect of its database."""
 
 from sqlalchemy import Dialect, bindparam, delete, insert, or_, select, update
 from sqlalchemy.sql import ClauseElement
@@ -14,17 +14,17 @@ class Statements:
 
     Attributes:
         fence: changes the commit number; parameters `mine` (the epoch), `before` and `number`. It matches one row if no
-            other engine has taken over, else none.
+            other engine has taken over, otherwise none.
         dead_letter_number: sets the last number of a dead letter; parameter `number`.
-        confirm: raises `confirmed_batch` of a receiver, never lowers it.
-        consume: raises `consumed` of a receiver, never lowers it.
+        confirm: raises `confirmed_batch` of a receiver, and never lowers it.
+        consume: raises `consumed` of a receiver, and never lowers it.
         prune_receive_log: deletes the segments of a receiver (`owner`) that end at or before `through`.
         prune_outbox: deletes the segments of a sender (`owner`) that end at or before `through`.
         clear_suspects: deletes the suspects of a context (`owner`).
         absolve: deletes a suspect by its key.
-        forget: delete all messages of an endpoint (`owner`), one statement for each table.
+        forget: deletes all messages of an endpoint (`owner`), with one statement for each table.
         forget_domain: deletes the ids of a receiver (`owner`), unless another receiver shares its duplicate detection
-            domain; to be executed before `forget_endpoint`.
+            domain; runs before `forget_endpoint`, which deletes the entry of the receiver.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -50,7 +50,7 @@ class Statements:
         self.prune_receive_log = compiled(
             delete(receive_log).where(
                 receive_log.c.receiver == bindparam("owner"),
-                receive_log.c.first <= bindparam("through"),  # limits the search in the primary key
+                receive_log.c.first <= bindparam("through"),  # limits the search to a range of the primary key
                 receive_log.c.last <= bindparam("through"),
             )
         )
@@ -84,7 +84,7 @@ class Statements:
 
 
 def _domains_of_nobody_else() -> ClauseElement:
-    """Delete the ids of a receiver, except those of a domain that another receiver shares."""
+    """Make the statement that deletes the ids of a receiver, except in a domain that another receiver shares."""
     ids, endpoint = tables.accepted_ids, tables.endpoint
     mine = select(endpoint.c.domain).where(endpoint.c.id == bindparam("owner"))
     others = select(endpoint.c.domain).where(endpoint.c.id != bindparam("owner"))

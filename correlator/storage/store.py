@@ -1,8 +1,8 @@
-"""The store of an engine (port `Store`): one transaction for each commit, fenced by epoch and number.
+"""The store of an engine (port `Store`): each commit is one transaction, fenced by epoch and number.
 
 A start reads the store in one short transaction and takes the next epoch in a second one. Between the two the engine
-builds everything that may refuse the start, which can take minutes: no transaction is open meanwhile. The second
-transaction compares epoch and commit number with those that were read, so an epoch begins with what its engine knows.
+makes all parts that may refuse the start, which can take minutes; no transaction is open meanwhile. The second
+transaction compares epoch and commit number with those that were read, so nothing has changed since the engine read.
 """
 
 import functools
@@ -40,17 +40,16 @@ _REGISTRY = _Points("cfg.tx.begin", "cfg.tx.fence", "cfg.tx.commit.before", "cfg
 
 
 class SqlStore:
-    """An engine's store in a SQLite file or a PostgreSQL schema.
+    """The store of an engine in a SQLite file or a PostgreSQL schema.
 
-    Read and taken over by the thread that starts the engine, then used by the writer thread alone; a forked child
-    cannot use it (E3107).
-    Every method may raise `StoreError` as `correlator.storage.database` says.
+    The thread that starts the engine calls `read` and `take_over`; afterwards only the writer thread uses the store. A
+    forked child cannot use it (E3107). Every method may raise `StoreError` as `correlator.storage.database` says.
 
     Args:
         url: `sqlite:///path` or `postgresql://…`.
-        name: of the engine; the store opens under no other name.
-        witness_directory: for the witness (trap T33) of a PostgreSQL store, which has none without it. The witness of a
-            SQLite store lies beside the store.
+        name: name of the engine; the store cannot be opened under another name.
+        witness_directory: directory for the witness (trap T33) of a PostgreSQL store, which has no witness without it.
+            The witness of a SQLite store lies beside the store.
     """
 
     def __init__(self, url: str, name: str, *, witness_directory: Path | None = None) -> None:
@@ -65,13 +64,15 @@ class SqlStore:
         self._unresolved: TransactionPlan | None = None
 
     def read(self) -> Recovered:
-        """Lock, migrate, check and read; writes nothing but a newer schema.
+        """Lock the store, bring its schema up to date, check and read it; writes nothing but a newer schema.
 
-        `state` and `ids` of the result are read while they are iterated, as often as wanted until the first commit.
+        The result reads `state` and `ids` from the store during each iteration over them, which is possible until the
+        first commit.
 
         Raises:
             Fenced: E3201, another engine owns the store.
-            RecoveryRefused: E4310 another instance's, E4311 it went back, E4201 a row was changed by hand.
+            RecoveryRefused: E4310, the store belongs to another engine name; E4311, it is older than its witness;
+                E4201, a row was changed by hand.
             StoreError: the store cannot be used.
         """
         point("rec.lock")
@@ -85,11 +86,12 @@ class SqlStore:
     def take_over(self, recovered: Recovered) -> None:
         """Take the epoch `recovered.epoch`, unless the store has changed since it was read.
 
-        A server may have ended the session, which was idle since: then a new one takes the lock again.
+        If the server has ended the session meanwhile, which was idle, a new session takes the lock again.
 
         Raises:
-            Fenced: E3201 another engine owns the store now, E3202 it has changed, E3203 the session has lost its lock.
-            StoreError: the store cannot be written, or the session was lost while it was (E3105).
+            Fenced: E3201, another engine owns the store now; E3202, the store has changed; E3203, the session has lost
+                its lock.
+            StoreError: the store cannot be written, or the session was lost while it was written (E3105).
         """
         database = self._opened()
         try:
@@ -106,13 +108,13 @@ class SqlStore:
         database.tidy()
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
-        """Write all in one transaction that checks epoch and `number` (the previous one plus 1).
+        """Write everything in one transaction, which checks the epoch and `number` (the previous number plus 1).
 
         Raises:
-            StoreBusy: rolled back; try again.
-            CommitUnknown: ask `resolve`.
-            Fenced: E3202, another engine has taken over: stop.
-            StoreError: stop; the next start finds the truth.
+            StoreBusy: it was rolled back; the caller tries again.
+            CommitUnknown: the answer was lost; the caller calls `resolve`.
+            Fenced: E3202, another engine has taken over; the caller stops.
+            StoreError: the outcome may be unknown; the caller stops, and the next start reads what was committed.
         """
         plan = TransactionPlan(self._statements, writes, self._dead_letters)
         points = _points_of(writes)
@@ -132,10 +134,10 @@ class SqlStore:
         self._committed(plan)
 
     def resolve(self, number: int) -> bool:
-        """After `CommitUnknown`: whether transaction `number` was committed.
+        """Return, after `CommitUnknown`, whether transaction `number` was committed.
 
         Raises:
-            CommitUnknown: the server cannot be reached; ask again later.
+            CommitUnknown: the server cannot be reached; the caller asks again later.
             Fenced: E3201, E3202, another engine has taken over.
         """
         point("ck.resolve_ambiguous")
@@ -151,16 +153,18 @@ class SqlStore:
         return bool(row.commit_number == number)
 
     def confirm_lock(self) -> float | None:
-        """Check, where that is due, whether this engine still has the lock; returns the seconds until it is due again.
+        """Check whether this engine still has the lock, if the check is due.
+
+        Returns the seconds until the next check is due, `None` if the lock cannot be lost.
 
         Raises:
-            CommitUnknown: the session with the server was lost; ask `resolve`.
+            CommitUnknown: the session with the server was lost; the caller calls `resolve`.
             Fenced: E3203, the session has lost its lock.
         """
         return self._opened().confirm_lock()
 
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """State segments by number, for cleaning; in the order of their numbers."""
+        """Read state segments by number, in the order of their numbers. The writer calls it to clean the state log."""
         with self._opened().transaction() as connection:
             return loading.state_by_number(connection, numbers)
 
@@ -178,7 +182,7 @@ class SqlStore:
         return self._database
 
     def _read(self, database: Database) -> Recovered:
-        """Check everything that can be checked before the parts of the engine exist, and read."""
+        """Check all that can be checked before the engine makes its parts, and read the store."""
         witness = witness_of(self._witness_directory, self._name, self._url)
         if witness is not None and not isinstance(database, SqliteDatabase):
             files.prepare_witness(witness)
@@ -199,7 +203,10 @@ class SqlStore:
         return recovered
 
     def _refuse_changed(self, recovered: Recovered, row: Row[Any] | None) -> None:
-        """Every transaction of an engine or a command raises one of the two numbers."""
+        """Raise `Fenced` if the epoch or the commit number has changed since the store was read.
+
+        Every transaction of an engine or a command raises one of the two numbers.
+        """
         epoch, commit = (row.epoch, row.commit_number) if row else (0, 0)
         if (epoch, commit) != (recovered.epoch - 1, recovered.commit):
             raise Fenced(
@@ -212,7 +219,7 @@ class SqlStore:
             )
 
     def _refuse_other_name(self, database: Database) -> None:
-        """Before any change, also before a migration."""
+        """Refuse a store of another engine, before any change, even before a migration."""
         with database.transaction() as connection:
             name = connection.execute(select(tables.engine.c.name)).scalar()
         refuse_other_name(database.where, name, self._name)
@@ -225,7 +232,12 @@ class SqlStore:
         raise self._fenced(number, row)
 
     def _fenced(self, number: int, row: Row[Any] | None) -> Fenced:
-        """The error for a store whose row of table `engine` is `row`, `None` when somebody has deleted the row."""
+        """Return the error for a store that another engine has taken over.
+
+        Args:
+            number: the number of the transaction that was refused.
+            row: the row of table `engine`; `None` if somebody has deleted it.
+        """
         if row is None:
             what = "the store does not know its engine any more: somebody has emptied it"
         else:
@@ -243,14 +255,19 @@ class SqlStore:
         )
 
     def _committed(self, plan: TransactionPlan) -> None:
-        """The transaction is durable: let memory follow."""
+        """Note the numbers of a transaction that is durable."""
         self._dead_letters = plan.dead_letters
         if plan.checkpoint:
             self._witness.note(plan.checkpoint)
 
 
 def refuse_other_name(where: str, name: str | None, mine: str) -> None:
-    """Refuse a store of another engine; `name` is `None` for a new store.
+    """Refuse the store of another engine.
+
+    Args:
+        where: the store, as messages name it.
+        name: the name in the store; `None` for a new store.
+        mine: the name of this engine.
 
     Raises:
         RecoveryRefused: E4310.
@@ -277,12 +294,15 @@ def _product() -> str:
 
 
 def _locked_row(connection: Connection) -> Row[Any] | None:
-    """The row of table `engine`, `None` in a new store; its lock keeps others from committing meanwhile."""
+    """Return the row of table `engine`, `None` in a new store.
+
+    The lock on the row keeps others from committing until the end of the transaction.
+    """
     return connection.execute(select(tables.engine).with_for_update()).one_or_none()
 
 
 def _take_epoch(connection: Connection, name: str, epoch: int, *, new: bool) -> None:
-    """Write the epoch: after the commit no transaction of an earlier engine succeeds."""
+    """Write the epoch. After the commit of this, no transaction of an earlier engine succeeds."""
     product = _product()
     if new:
         row = {"id": THE_ROW, "name": name, "product": product, "epoch": epoch, "commit_number": 0, "dead_letters": 0}

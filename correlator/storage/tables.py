@@ -1,10 +1,10 @@
-"""The tables of a store. Messages, ids and changes of state that one transaction stores lie in one row, a *segment*.
+"""The tables of a store. All messages, ids or changes of state that one transaction stores are in one row, a *segment*.
 
-`content` is the MessagePack of a value of `correlator.core.commit`, `crc` the CRC-32 of these bytes, checked whenever
-the row is read. Other columns repeat parts of the content for statements and readers; the content is the truth. A
-suspect is small and has columns only: its `crc` belongs to the bytes that its value would have.
+`content` is the MessagePack of a value of `correlator.core.commit`. `crc` is the CRC-32 of these bytes, and is checked
+whenever the row is read. Other columns repeat parts of the content for statements and readers; if they differ, the
+content is right. A suspect is small and has columns only: its `crc` is that of the bytes that its value would have.
 
-The engine gives all numbers. The database generates none, so no number is used twice.
+The engine gives all numbers and the database generates none, so no number is used twice.
 """
 
 from sqlalchemy import Column, LargeBinary, MetaData, Table, Text
@@ -102,7 +102,7 @@ endpoint = Table(
     *_content(),
 )
 
-suspect = Table(  # messages that a start is handling, so that the next start knows which of them may end the process
+suspect = Table(  # messages that a start is handling: one of them may have ended the process
     "suspect",
     metadata,
     Column("context", Text, primary_key=True),

@@ -1,7 +1,8 @@
-"""A small file beside the store with the number of the last checkpoint, to notice a store that went back (trap T33).
+"""A small file beside the store with the number of the last checkpoint, to notice an older copy of the store (trap
+T33).
 
-A restored backup, a failover to a replica without the last transactions, a removed WAL: each of these opens without an
-error and is old. An engine on it would send other messages under numbers that messages have already left with.
+A restored backup, a failover to a replica that lacks the last transactions, a removed WAL: each of these opens without
+an error and is old. An engine that used it would send other messages under numbers that earlier messages already have.
 """
 
 import hashlib
@@ -21,17 +22,18 @@ _LONGEST_READABLE = 60
 
 
 class WitnessContent(msgspec.Struct, frozen=True):
-    """The content of the file, which is JSON."""
+    """The content of the file; the file holds it as JSON."""
 
     name: str
     checkpoint: int
 
 
 def witness_of(directory: str | Path | None, name: str, url: str) -> Path | None:
-    """The witness of a store: beside a SQLite file; for a PostgreSQL store in `directory`, `None` without a directory.
+    """Return the path of the witness of a store.
 
-    In a directory its name follows from the engine, the database and the schema, not from the server: another server
-    may take the place of the present one.
+    The witness of a SQLite store lies beside its file, that of a PostgreSQL store in `directory`; without a directory a
+    PostgreSQL store has no witness, and the result is `None`. In a directory, the name of the file follows from the
+    engine, the database and the schema, not from the server: another server may take the place of the present one.
     """
     parsed = parse(url)
     if parsed.get_backend_name() == "sqlite":
@@ -45,13 +47,14 @@ def witness_of(directory: str | Path | None, name: str, url: str) -> Path | None
 
 
 class Witness:
-    """Writes the number of the last checkpoint at most once a second and at close: a commit does not pay for two syncs.
+    """Writes the number of the last checkpoint, at most once a second and at close, so that a commit does not pay for
+    two syncs.
 
-    The witness therefore does not notice a store that is older by less than a second of work.
+    Therefore the witness does not notice a store that is older by less than a second of work.
 
     Args:
         path: the file; `None` for no witness.
-        name: of the engine.
+        name: name of the engine.
     """
 
     def __init__(self, path: Path | None, name: str) -> None:
@@ -63,6 +66,10 @@ class Witness:
 
     def refuse_older(self, where: str, checkpoint: int) -> None:
         """Compare the store with the witness.
+
+        Args:
+            where: the store, as messages name it.
+            checkpoint: number of the last checkpoint in the store.
 
         Raises:
             RecoveryRefused: E4311, the store is older; E4312, the file cannot be read. Nothing was changed.
@@ -80,13 +87,13 @@ class Witness:
         )
 
     def note(self, checkpoint: int) -> None:
-        """Remember a checkpoint; called after its commit."""
+        """Note the number of a checkpoint. Called after its commit."""
         self._checkpoint = checkpoint
         if time.monotonic() >= self._due_at:
             self.flush()
 
     def flush(self) -> None:
-        """Write the number if it has changed. Never raises: a witness that cannot be written only notices less."""
+        """Write the number if it has changed. Never raises: without the number the witness only notices less."""
         if self._path is None or self._checkpoint <= self._written:
             return
         self._due_at = time.monotonic() + INTERVAL_S

@@ -1,5 +1,6 @@
-"""The statements of a transaction with their rows, made before it begins: encoding holds no lock, and an error in it
-writes nothing.
+"""The statements of a transaction, with their rows. They are made before the transaction begins.
+
+So encoding takes place without a lock, and an error during it leaves the store unchanged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from correlator.storage.dialects import Statement
 from correlator.storage.statements import SUSPECT_KEY, Statements
 
 THE_ROW = 1
-"""The key of the row in a table that has one row."""
+"""The key of the row in a table that has only one row."""
 
 
 class TransactionStep(NamedTuple):
@@ -35,7 +36,7 @@ class TransactionStep(NamedTuple):
     rows: Sequence[Mapping[str, Any]]
 
     def run(self, connection: Connection) -> None:
-        """Execute the statement; errors are SQLAlchemy's."""
+        """Execute the statement. Raises errors of SQLAlchemy."""
         self.statement.run(connection, self.rows)
 
 
@@ -59,17 +60,17 @@ class ForgetCuts(NamedTuple):
 
 
 class TransactionPlan:
-    """The steps of one transaction, and the numbers that the store remembers after its commit.
+    """The steps of one transaction, and the numbers that the store keeps in memory after its commit.
 
     Args:
-        statements: compiled for the store's dialect.
-        writes: the values to write, in order.
+        statements: the statements, compiled for the dialect of the store.
+        writes: the changes to write, in order.
         dead_letters: the last number of a dead letter before this transaction.
 
     Attributes:
-        steps: in order.
+        steps: the steps, in order.
         dead_letters: the last number of a dead letter after this transaction.
-        checkpoint: number of the checkpoint that the transaction writes, 0 if there is none.
+        checkpoint: number of the checkpoint that the transaction writes, 0 if it writes none.
     """
 
     def __init__(self, statements: Statements, writes: Sequence[Write], dead_letters: int) -> None:
@@ -109,7 +110,7 @@ class TransactionPlan:
             write.number, write.engine_time, write.digest, list(write.contexts), list(write.senders)
         )
         done = [(sender.sender, sender.confirmed_through) for sender in write.senders if sender.confirmed_through]
-        if done:  # rows are deleted before rows are inserted: this makes room on a full disk (trap T67)
+        if done:  # rows are deleted before others are inserted, to make room on a full disk (trap T67)
             yield TransactionStep("ck.tx.prune_outbox", do.prune_outbox, _through(done))
         if write.consumed:
             yield TransactionStep("ck.tx.prune_rx", do.prune_receive_log, _through(write.consumed.items()))
@@ -160,7 +161,10 @@ class TransactionPlan:
             yield TransactionStep("rec.tx.suspects", self._statements.put_suspects, rows)
 
     def _dead(self, point: str, letters: Sequence[DeadLetter]) -> Iterator[TransactionStep]:
-        """Give the next numbers to dead letters; the same transaction stores the last number."""
+        """Give the next numbers to dead letters, and store the letters.
+
+        The same transaction stores the last number.
+        """
         if not letters:
             return
         rows = [
@@ -173,12 +177,14 @@ class TransactionPlan:
 
 
 def checkpoint_row(cut: codec.CheckpointContent) -> dict[str, Any]:
-    """The row of a checkpoint."""
+    """Return the row of a checkpoint, for the table `checkpoint`."""
     return {"id": THE_ROW, "number": cut.number, **codec.content_of(cut)}
 
 
 def without(cut: codec.CheckpointContent, removed: Sequence[str]) -> codec.CheckpointContent:
-    """A checkpoint without these endpoints; the caller removes their messages from the receive log."""
+    """Return a checkpoint without these endpoints. The caller removes the messages of these endpoints from the receive
+    log.
+    """
     return codec.CheckpointContent(
         cut.number,
         cut.engine_time,
@@ -198,7 +204,13 @@ def _context_without(context: ContextCut, removed: Sequence[str]) -> ContextCut:
 
 
 def segment_row(owner_column: str, owner: str, segment: Any) -> dict[str, Any]:
-    """The row of a segment of messages; `owner_column` is `receiver` or `sender`."""
+    """Return the row of a segment of messages.
+
+    Args:
+        owner_column: `receiver` or `sender`.
+        owner: id of the receiver or sender.
+        segment: the segment.
+    """
     last = segment.first + len(segment.messages) - 1
     return {owner_column: owner, "first": segment.first, "last": last, **codec.content_of(segment)}
 

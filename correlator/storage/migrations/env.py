@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the revisions on the connection that the store has already opened and locked."""
+"""The entry point of Alembic: runs the revisions on the connection that the store has already opened and locked."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""What a start is handling is noted, so that a message that ends the process is found."""
+"""Adds the table of the messages that a start is handling, so that a message that ends the process is found."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What a start has noted carries a digest, as every other row does."""
+"""Adds a CRC-32 to the rows about messages that a start is handling; every other row has one already."""
 
 import zlib
 

@@ -1,6 +1,6 @@
 """Sessions: connection, session, producer, consumer and browser as in JMS 2.0, over any connector (docs/sessions.md).
 
-This package knows the port of connectors, and no broker.
+This package uses only the port of connectors (`correlator.connector`), and knows no broker.
 """
 
 from connectors.messaging.browser import Browser

@@ -1,4 +1,4 @@
-"""Sessions for programs with asyncio: the same objects, whose methods are awaited (docs/sessions.md).
+"""Sessions for programs with asyncio. The objects are the same, but their methods are awaited (docs/sessions.md).
 
 Each session has a thread of its own, in which its calls run one after the other, so that the event loop never waits for
 a broker. All objects belong to one event loop.
@@ -35,7 +35,7 @@ C = TypeVar("C", Connection, Consumer, Producer)
 
 
 class _Worker:
-    """The thread of a session. It is a daemon: the end of the program does not wait for a call that waits."""
+    """The thread of a session. It is a daemon: the end of the program does not wait for a call that still waits."""
 
     def __init__(self) -> None:
         self._maker = Maker()
@@ -45,7 +45,7 @@ class _Worker:
         self._thread.start()
 
     def begin(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
-        """Run a call behind all earlier ones. Raises `UsageError` E7501 after `close`, E2050 in a forked child."""
+        """Run a call after all earlier ones. Raises `UsageError` E7501 after `close`, E2050 in a forked child."""
         self._maker.check("session")
         if self._ended:
             raise closed("session")
@@ -83,9 +83,9 @@ class _Of:
 def _awaited(
     method: Callable[Concatenate[T, P], R],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """Make a method to await of a method of a session, consumer or producer. It runs in the thread of the session.
+    """Turn a method of a session, consumer or producer into a method to await, which runs in the thread of the session.
 
-    If the awaiting task is cancelled, the call goes on, and its outcome stays unknown.
+    If the awaiting task is cancelled, the call goes on, and the program does not learn its outcome.
     """
 
     @functools.wraps(method)
@@ -100,7 +100,7 @@ async def _made(making: "asyncio.Future[C]", run: Callable[[Callable[[], None]],
 
     def close(done: "asyncio.Future[C]") -> None:
         if not done.cancelled() and done.exception() is None:
-            with suppress(UsageError):  # its session is closed, and so is the object
+            with suppress(UsageError):  # the session is closed, and with it the object
                 run(done.result().close)
 
     try:
@@ -113,7 +113,7 @@ async def _made(making: "asyncio.Future[C]", run: Callable[[Callable[[], None]],
 def _making(
     method: Callable[Concatenate[T, P], C], wrapped: Callable[[_Worker, C], W]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, W]]:
-    """As `_awaited`, for a method that makes an object; the caller gets that object as an asynchronous one."""
+    """Do the same as `_awaited` for a method that makes an object; the caller gets its asynchronous form."""
 
     @functools.wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> W:
@@ -130,7 +130,7 @@ class AsyncConsumer(_Of):
         super().__init__(worker, consumer)
         self._consumer = consumer
         self._turn = asyncio.Lock()
-        """Held from the beginning of a `receive` until the message is to be acknowledged."""
+        """Held from the beginning of a `receive` until the acknowledgement of its message begins."""
         self._closes = False
 
     async def receive(self, timeout_s: float | None = None) -> Message | None:
@@ -144,7 +144,7 @@ class AsyncConsumer(_Of):
             if self._closes:
                 raise closed(self._consumer.where)
             message = await self._fetch(deadline)
-            # The wait may have been ended for another consumer of the session.
+            # Another consumer of the session may have ended the wait.
             while message is None and not self._is_at_end and time.monotonic() < deadline:
                 message = await self._fetch(deadline)
             if message is not None:
@@ -153,7 +153,7 @@ class AsyncConsumer(_Of):
             return message
 
     async def close(self) -> None:
-        """Close as `Consumer.close`. What a cancelled `receive` has left comes again."""
+        """Close as `Consumer.close`. A message that a cancelled `receive` has left comes again."""
         self._closes = True
         self._consumer.end_waits()
         async with self._turn:
@@ -182,13 +182,13 @@ class AsyncConsumer(_Of):
 
 
 def _look_at(done: "asyncio.Future[Any]") -> None:
-    """Take note of an error that nobody awaits; the next call meets the lost connection itself."""
+    """Retrieve an error that nobody awaits; the next call will meet the lost connection itself."""
     if not done.cancelled():
         done.exception()
 
 
 class AsyncProducer(_Of):
-    """A `Producer` whose methods are awaited. Several tasks may send at a time.
+    """A `Producer` whose methods are awaited. Several tasks may send at the same time.
 
     `close` waits until all earlier calls of the session have returned; only `AsyncSession.close` ends a `send` that
     waits for room in a full destination.

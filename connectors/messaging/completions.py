@@ -19,7 +19,7 @@ Completion = Callable[[ForeignMessage, Exception | None], object]
 `None` if the broker has confirmed the message."""
 
 MOST_OUTSTANDING = 1000
-"""Largest number of messages of a session that wait for their completion; then the caller of `put` waits."""
+"""How many messages of a session may wait for their completion; with more, the caller of `put` waits."""
 _MOST_IN_BATCH = 100
 """Largest number of messages of one batch: the first message is completed together with the last one."""
 
@@ -60,7 +60,7 @@ class Completions:
                 raise closed("session")
             if self._owner.completing is None:
                 thread = Thread(target=self._run, name="session completions", daemon=True)
-                thread.start()  # it waits until this has the message
+                thread.start()  # the thread waits until the message is in the queue
                 self._owner.completing = thread
             self._outstanding += 1
             self._waiting.append(parcel)
@@ -72,7 +72,7 @@ class Completions:
             self._changed.wait_for(lambda: not self._outstanding)
 
     def close(self) -> None:
-        """As `flush`; then end the thread."""
+        """Wait as `flush`, then end the thread."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -84,7 +84,7 @@ class Completions:
             try:
                 results: Sequence[SendRejected | None] = batch[0].send([parcel.outgoing for parcel in batch])
             except Exception as lost:  # noqa: BLE001  # after any error each message gets its completion
-                # Later messages of this producer fail, too: if they were sent, they would arrive without earlier ones.
+                # Later messages of this producer fail, too: otherwise they would arrive without the earlier ones.
                 for parcel in [*batch, *self._take_those_behind(batch[0])]:
                     self._complete(parcel, lost)
             else:

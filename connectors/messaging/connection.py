@@ -58,7 +58,7 @@ class Connection:
 
     @property
     def client_id(self) -> str | None:
-        """The client id with which it is registered at a message service; `None` for none."""
+        """The client id under which this connection is registered at a message service; `None` for none."""
         return self._options.client_id
 
     @property
@@ -82,7 +82,7 @@ class Connection:
             ConnectionLost: a message service cannot be reached.
         """
         self._check()
-        if mode not in AcknowledgeMode.__members__.values():  # may be its name
+        if mode not in AcknowledgeMode.__members__.values():  # or the name of a mode
             raise outside("session.mode", mode, f"One of {', '.join(AcknowledgeMode)}")
         mode = AcknowledgeMode(mode)
         client = self._attach()
@@ -93,7 +93,7 @@ class Connection:
             raise UsageError("E7509", "session", what, allowed, "Let an engine do what must be atomic")
         link = Link(service)
         listening = Listening(Owner(), link, self._housekeeping.report, started=self._started)
-        # Other connections of the port belong to one thread, so that each session has one of its own.
+        # Other connections of the port belong to one thread, so each session gets one of its own.
         broker = service or self._spare or self._connect()
         self._spare = None
         assert self._temporaries is not None
@@ -201,7 +201,7 @@ class Connection:
             session.interrupt()
 
     def _attach(self) -> ServiceClient | None:
-        """Register with the message service, at the first call; `None` if the connector is none."""
+        """Register with the message service at the first call; return `None` if the connector is no message service."""
         if self._temporaries is None:
             connection = self._connect()
             if isinstance(connection, MessageService):

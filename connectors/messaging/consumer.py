@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Fetched(NamedTuple):
-    """A message that the program does not have yet, with its token."""
+    """A message that was fetched and that the program does not have yet, with its token."""
 
     message: Message
     token: Any
@@ -38,14 +38,14 @@ class Consumer:
 
     Args:
         where: names the consumer in errors.
-        intake: its source, which connects when it is used.
-        holdings: what its session holds.
-        link: how its session waits for messages.
+        intake: the source of the consumer, which connects at its first use.
+        holdings: the sources and unsettled messages of its session.
+        link: lets the session wait for messages.
         housekeeping: the thread that settles what an idle program leaves behind.
         wanted: the selector, if the broker does not apply it; `None` for all messages.
-        unwanted_origin: id of the connection whose messages are left out; `None` for none.
+        unwanted_origin: id of the connection whose messages the consumer skips; `None` for none.
         listening: the listener thread of its session.
-        on_close: called once, when it is closed.
+        on_close: called once, when the consumer is closed.
     """
 
     def __init__(
@@ -71,24 +71,24 @@ class Consumer:
         self._on_close = on_close
         self._listener: Listener | None = None
         self._fetched: Fetched | None = None
-        """The message of `fetch` that is not confirmed."""
+        """The message that `fetch` has returned and that is not confirmed."""
         self._gives = False
         """Whether the listener has a message that the session settles when the listener returns."""
         self._closed = False
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, here or for its session."""
+        """Whether `close` was called, for this consumer or for its session."""
         return self._closed
 
     @property
     def ended(self) -> bool:
-        """Whether no further message will come, as behind the end of a file."""
+        """Whether no further message will come, as after the end of a file."""
         return self._intake.ended
 
     @property
     def listens(self) -> bool:
-        """Whether it has a listener that may get further messages: it is open, and not at the end of a file."""
+        """Whether the consumer has a listener that may get messages: it is open, and not at the end of a file."""
         return self._listener is not None and not self._closed and not self._intake.ended
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
@@ -117,7 +117,7 @@ class Consumer:
 
     @property
     def stops(self) -> int:
-        """How often waits of the session for messages were ended."""
+        """How often the waits of the session for messages have been ended."""
         return self._link.stops
 
     def end_waits(self) -> None:
@@ -130,7 +130,7 @@ class Consumer:
         Without `confirm`, the next call returns the same message, and closing gives it back.
 
         Args:
-            timeout_s: as for `receive`.
+            timeout_s: longest wait in seconds, as in `receive`.
             stops: the value of `stops` when the program began to wait.
         """
         if self._fetched is None or self._closed:
@@ -138,7 +138,7 @@ class Consumer:
         return None if self._fetched is None else self._fetched.message
 
     def confirm(self) -> None:
-        """Note that the program has the message of `fetch`, and acknowledge as the mode says.
+        """Note that the program has the message that `fetch` returned, and acknowledge it if the mode says so.
 
         Does nothing if the session was closed meanwhile: the message comes again.
         """
@@ -232,7 +232,7 @@ class Consumer:
             raise UsageError("E7507", self.where, what, "", "Take the listener away, or use another consumer")
         wait_s = seconds(self.where, timeout_s)
         deadline = time.monotonic() + wait_s
-        # Without a time to wait, this skips all unwanted messages that are there.
+        # With no time to wait, this skips all unwanted messages that are there now.
         last = math.inf if wait_s == 0 else deadline
 
         def is_over() -> bool:
@@ -260,7 +260,7 @@ class Consumer:
             return handed
 
     def _take(self, wait_s: float, is_over: Callable[[], bool]) -> tuple[Message, Any] | None:
-        """The next message that is wanted, with its token. The caller holds the lock.
+        """Return the next wanted message with its token. The caller holds the lock.
 
         After each unwanted message, `is_over` says whether to give up: unwanted messages may come without end.
         """
@@ -275,19 +275,19 @@ class Consumer:
                 self._intake.acknowledge([token])
             if is_over():
                 break
-        if self._link.service is None:  # then the lock is hardly ever free for the thread that does so
+        if self._link.service is None:  # then the lock is hardly ever free for the housekeeping thread
             self._holdings.tidy(time.monotonic())
         return None
 
     def _read(self, taken: Message) -> Message | None:
-        """The message as the program gets it; `None` if it is left out."""
+        """Return the message in the form for the program; `None` if the consumer skips it."""
         message, origin = read(taken)
         is_own = self._unwanted_origin is not None and origin == self._unwanted_origin
         is_selected = self._wanted is None or self._wanted.matches(message)
         return message if is_selected and not is_own else None
 
     def _give(self, message: Message, token: Any) -> None:
-        listener = self._listener  # it may put another one in its place
+        listener = self._listener  # the listener may set another one
         assert listener is not None
         mode = self._holdings.mode
         if not mode.is_automatic:
@@ -312,6 +312,6 @@ class Consumer:
                     self._holdings.hand(message, self._intake, token)
         finally:
             self._gives = False
-            if self._closed:  # by its listener, whose message was still to be acknowledged
+            if self._closed:  # its listener has closed it; the message was still to be acknowledged
                 with self._link.lock:
                     self._intake.retire()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from connectors.messaging.intake import Intake
 
 LAZY_AFTER = 10
-"""In mode DUPS_OK the session acknowledges after so many messages."""
+"""After how many messages the session acknowledges in mode DUPS_OK."""
 
 
 class AcknowledgeMode(StrEnum):
@@ -29,13 +29,13 @@ class AcknowledgeMode(StrEnum):
     CLIENT_INDIVIDUAL = "CLIENT_INDIVIDUAL"
     """The program acknowledges: `Session.acknowledge` covers this message alone."""
     DUPS_OK = "DUPS_OK"
-    """The session acknowledges ten messages at once, and what is left when a consumer, session or connection is closed
-    or stopped, and after an idle second."""
+    """The session acknowledges ten messages at once. It acknowledges fewer after an idle second, and when a consumer,
+    session or connection is closed or stopped."""
     NO_ACKNOWLEDGE = "NO_ACKNOWLEDGE"
     """The session acknowledges messages as soon as it fetches them, before the program gets them."""
     TRANSACTED = "TRANSACTED"
-    """The program acknowledges: `Session.commit` covers all messages that the session received since the last `commit`
-    or `rollback`, and sends what it sent since then."""
+    """The program acknowledges: `Session.commit` covers all messages that the session has received since the last
+    `commit` or `rollback`, and sends the messages that the session was given since then."""
 
     @property
     def is_client(self) -> bool:
@@ -49,7 +49,7 @@ class AcknowledgeMode(StrEnum):
 
 
 class Delivery(NamedTuple):
-    """An unacknowledged message of the program."""
+    """A message that the program has got and not acknowledged, with the source it came from and its token."""
 
     message: Message
     intake: "Intake"
@@ -113,7 +113,8 @@ def by_intake(deliveries: Sequence[Delivery]) -> dict["Intake", list[Any]]:
 
 
 def settle(deliveries: Sequence[Delivery], how: Callable[["Intake", Sequence[Any]], None]) -> None:
-    """Acknowledge or reject deliveries; those of other consumers also if one consumer has lost its connection.
+    """Acknowledge or reject deliveries. If one consumer has lost its connection, those of the others are settled
+    nevertheless.
 
     Raises:
         ConnectionLost: the messages of one consumer come again; all others are settled.

@@ -79,7 +79,7 @@ def _read(owner: object, name: str) -> Any:
 
 
 def _content(value: Any) -> Message:
-    """The body and its kind. An empty body of the kind bytes if it cannot be converted."""
+    """Return the body and its kind. If the value cannot be converted, the body is empty and its kind is bytes."""
     if value is None:
         return Message(b"")
     if isinstance(value, bytes | bytearray | memoryview):
@@ -116,7 +116,7 @@ def _headers(given: Any) -> Headers | None:
 
 
 def _plain(value: Any) -> Any:
-    """The value converted to a built-in type, as every broker returns it; `UNSET` if no broker can carry it."""
+    """Return the value as a built-in type, as every broker returns it; `UNSET` if no broker can carry it."""
     try:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
     except _UNCONVERTIBLE:

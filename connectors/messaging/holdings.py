@@ -29,20 +29,21 @@ class Holdings:
         self._last_use = 0.0
 
     def hand(self, message: Message, intake: Intake, token: Any) -> Message:
-        """Note that the program gets a message, and acknowledge as the mode says; returns the object for the program.
+        """Note that the program gets a message, and acknowledge it if the mode says so; return the object for the
+        program.
 
-        Does not raise `ConnectionLost`: nobody knows whether the broker has the acknowledgement, and twice is better
-        than never.
+        Does not raise `ConnectionLost`: nobody knows then whether the broker has the acknowledgement, and it is better
+        that the program gets the message twice than never.
         """
         if self.mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
             self.keep(message, intake, token)
             return message
-        own = copy.copy(message)  # it stands for this delivery alone, even if a source returns one object twice
+        own = copy.copy(message)  # an object for this delivery alone, even if a source returns one object twice
         self.keep(own, intake, token)
         return own
 
     def keep(self, own: Message, intake: Intake, token: Any) -> None:
-        """As `hand`, for the very object that the program gets."""
+        """Do the same as `hand`, for the object itself that the program gets instead of a copy."""
         if self.mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
             with suppress(ConnectionLost):
                 intake.acknowledge([token])
@@ -73,10 +74,10 @@ class Holdings:
                 intake.give_back_idle(now)
 
     def close(self) -> None:
-        """Acknowledge in mode DUPS_OK; then close all sources, which gives back what is left."""
+        """Acknowledge in mode DUPS_OK; then close all sources, which gives back the remaining messages."""
         self.acknowledge_lazily()
         for delivery in self.unacknowledged.take_all():
-            delivery.intake.close()  # of a consumer that was closed before
+            delivery.intake.close()  # the source of a consumer that was closed before
         for intake in self.intakes:
             intake.close()
         self.intakes.clear()

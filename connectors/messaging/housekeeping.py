@@ -11,7 +11,7 @@ from connectors.messaging.link import Link
 from correlator.handlers import refuse_result
 
 ExceptionListener = Callable[[Exception], object]
-"""A function that a thread of the connection calls with each error that no call of the program could raise."""
+"""A function that a thread of the connection calls with each error that no call of the program can raise."""
 _TICK_S = 0.25
 _MOST_REPORTS = 100
 
@@ -48,7 +48,7 @@ class Housekeeping:
         """Look after a session that may have something to settle. Called by the thread that uses the session."""
         if holdings.is_idle_work:
             with self._changed:
-                if not self._is_busy:  # else the thread looks at its next tick anyway
+                if not self._is_busy:  # otherwise the thread looks at its next tick
                     self._is_busy = self._go_on()
 
     def report(self, error: Exception) -> None:
@@ -67,7 +67,10 @@ class Housekeeping:
             self._thread.join()
 
     def _go_on(self) -> bool:
-        """Wake the thread, or start it. False if that fails: the caller may have a message that must not be lost."""
+        """Wake the thread, or start it; return `False` if it cannot be started.
+
+        It does not raise then, since the caller may have a message that must not be lost.
+        """
         if self._thread is None and not self._ended:
             thread = Thread(target=self._run, name="session housekeeping", daemon=True)
             try:
@@ -107,7 +110,7 @@ class Housekeeping:
 
     def _tidy(self, holdings: Holdings, link: Link) -> None:
         if not link.lock.acquire(blocking=False):
-            return  # a call is under way, so the session is not idle
+            return  # the lock is held: a call is under way, so the session is not idle
         try:
             holdings.tidy(time.monotonic())
         except Exception as error:  # noqa: BLE001  # a mistake of one connector keeps nothing from other sessions

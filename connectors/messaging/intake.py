@@ -18,7 +18,7 @@ SOURCE_ID = "session"
 FLOW_LIMIT = 1000
 """Largest number of messages that a consumer holds by default."""
 IDLE_S = 1.0
-"""After so many seconds without a call, a consumer gives back what it has fetched ahead."""
+"""After how many seconds without a call a consumer gives back the messages that it has fetched ahead."""
 
 _log = logging.getLogger("connectors.messaging")
 
@@ -45,7 +45,8 @@ class Intake:
     forgets the deliveries of this source, since they come again.
 
     If the source is `Prefetching`, the next messages are fetched when fewer than half of the limit are at hand. Other
-    sources read ahead themselves, as far as the limit allows; from them messages are taken one by one.
+    sources read ahead themselves, as far as the limit allows; from such a source the consumer takes messages one by
+    one.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Intake:
         self._acknowledges_on_fetch = mode is AcknowledgeMode.NO_ACKNOWLEDGE
         self._flow = flow
         self._ahead = flow.limit if flow.prefetch and isinstance(source, Prefetching) else 1
-        """How many messages the next fetch asks for at most."""
+        """The largest number of messages that the next fetch asks for."""
         self._most_ahead = self._ahead
         self._buffer: deque[tuple[Message, Any]] = deque()
         self._handed = 0
@@ -74,11 +75,11 @@ class Intake:
         self._is_dry = False
         """Whether the last fetch got fewer messages than it asked for."""
         self._clock_s: float | None = None
-        """The clock of the broker less the monotonic one, in seconds; `None` if the broker does not tell its clock."""
+        """Clock of the broker minus monotonic clock, in seconds; `None` if the broker does not tell its time."""
         self._last_use = 0.0
         self._is_connected = False
         self._is_retired = False
-        """Whether the source is to be closed when the program has settled all that it has got."""
+        """Whether to close the source once the program has settled all messages that it has got."""
 
     def connect(self) -> None:
         """Connect, so that the source receives messages that are sent to its topic from now on.
@@ -102,9 +103,9 @@ class Intake:
         return len(self._buffer)
 
     def take(self, wait_s: float) -> tuple[Message, Any] | None:
-        """The next message with its token; `None` if there is none within `wait_s`.
+        """Return the next message with its token; `None` if none comes within `wait_s` seconds.
 
-        Raises `UsageError` E7502 if too many are unacknowledged, since none would come.
+        Raises `UsageError` E7502 if too many messages are unacknowledged, since no further one would come.
         """
         if self._is_low:
             self._fetch(0.0 if self._buffer else wait_s)
@@ -153,8 +154,8 @@ class Intake:
         self.settled(len(tokens))
 
     def settled(self, count: int) -> None:
-        """Note that messages were settled in another way, as by a transaction."""
-        self._handed = max(0, self._handed - count)  # a connection that was lost has settled it already, perhaps
+        """Note that messages were settled in another way, such as by a transaction."""
+        self._handed = max(0, self._handed - count)  # perhaps the loss of a connection has settled them already
         if self._is_retired and self._handed <= 0:
             self.close()
 
@@ -234,7 +235,7 @@ class Intake:
             if self._acknowledges_on_fetch and chunk.messages:
                 self._acknowledge(source, chunk.tokens)
         if chunk.clock_ms is not None:
-            # The later of two estimates: no expired message is handed over, and one that lives comes again.
+            # With `began_s` the estimate is fast rather than slow: a message that only seems expired comes again.
             self._clock_s = chunk.clock_ms / 1000 - began_s
         self._buffer.extend(zip(chunk.messages, chunk.tokens, strict=True))
         self.ended = chunk.ended

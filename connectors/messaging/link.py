@@ -11,7 +11,8 @@ _LONGEST_WAIT_S = 3600.0
 
 
 class Link:
-    """The way of a session to its broker: on a message service one link, otherwise one for each source and sink.
+    """How a session reaches its broker: over one link to a message service, otherwise over one for each source and
+    sink.
 
     Attributes:
         service: the part of the session in a message service; `None` for other brokers.
@@ -27,10 +28,10 @@ class Link:
         self.stops = 0
         self._turn = Lock()
         self._refusals = 0
-        """How many callers want that no call waits for room."""
+        """How many callers have asked that no call waits for room."""
 
     def look(self) -> int:
-        """The first argument of `wait`. Read it before asking the sources, so that no message is missed."""
+        """Return the first argument of `wait`. Call it before asking the sources, so that no message is missed."""
         return 0 if self.service is None else self.service.look()
 
     def wait(self, seen: int, timeout_s: float) -> None:

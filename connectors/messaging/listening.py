@@ -17,9 +17,9 @@ Listener = Callable[[Message], object]
 coroutine or generator counts as a failure of the listener (E4117)."""
 
 _LONGEST_WAIT_S = 1.0
-"""The longest wait of the thread on a message service, which wakes it."""
+"""The longest wait in seconds of the thread on a message service, which wakes the thread."""
 _RESTING_WAIT_S = 0.05
-"""The longest wait while a consumer pauses after a failure."""
+"""The longest wait in seconds while a consumer pauses after a failure."""
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 5.0
 
@@ -84,7 +84,7 @@ class Listening:
 
     Args:
         owner: the owner of the session.
-        link: how the session waits for messages.
+        link: lets the session wait for messages.
         on_lost: called with each `ConnectionLost`.
         started: whether the connection is started.
     """
@@ -163,7 +163,7 @@ class Listening:
         self.owner.listening = Thread(target=self._run, name="session listeners", daemon=True)
         try:
             self.owner.listening.start()
-        except RuntimeError:  # no thread is free
+        except RuntimeError:  # the system cannot start another thread
             self.owner.listening = None
             raise
 

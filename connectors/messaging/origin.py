@@ -22,9 +22,9 @@ class Read(NamedTuple):
 
 
 def stamped(message: Message, connection: str) -> Message:
-    """A copy with the id of the connection.
+    """Return a copy with the id of the connection.
 
-    If its properties are no mapping, the message itself: the sink refuses it.
+    If the properties of the message are no mapping, return the message itself, which the sink will refuse.
     """
     if not isinstance(message.properties, Mapping):
         return message

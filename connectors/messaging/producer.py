@@ -33,13 +33,13 @@ class Producer:
 
     Args:
         destination: `queue:NAME` or `topic:NAME`.
-        sink: its sink.
+        sink: the sink of the producer.
         connection: the id of its connection, with which messages to topics are marked.
         completions: the thread of its session that sends asynchronously.
         listening: the listener thread of its session.
         using: held while a thread uses the sink.
         transaction: takes the messages until the session commits; `None` to send them at once.
-        ack_on_non_persistent: whether `send` waits for the broker also with a message that is not persistent.
+        ack_on_non_persistent: whether `send` waits for the broker even if a message is not persistent.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Producer:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, here or for its session."""
+        """Whether `close` was called, for this producer or for its session."""
         return self._closed
 
     @property
@@ -112,16 +112,18 @@ class Producer:
     ) -> str:
         """Send a message, wait until the broker has confirmed it, and return its message id.
 
-        A message that is not persistent leaves in the background, in its order, and a failure is only logged, unless
-        the factory has `ack_on_non_persistent`. The call waits if 1,000 messages of the session are outstanding.
+        Unless the factory has `ack_on_non_persistent`, a message that is not persistent leaves in the background, in
+        its order, and a failure is only logged. The call waits only while 1,000 messages of the session are
+        outstanding.
 
-        Otherwise the call first waits for all messages that the session has outstanding. In mode TRANSACTED
-        on a message service, the message leaves with `Session.commit`; emulated transactions send it at once.
+        For any other message, the call first waits for all outstanding messages of the session. In mode TRANSACTED on a
+        message service, the message leaves with `Session.commit`; emulated transactions send it at once.
 
         Args:
             message: a `Message`, which is sent as it is, to its own `destination` if it names one; a message to a topic
                 is copied and marked with its connection. Any other object with body and properties is converted.
-            priority: 0 to 9; `None` for that of the message, or else of `defaults`. So with the other arguments.
+            priority: 0 to 9; `None` for that of the message, or else of `defaults`. The same holds for the other
+                arguments.
             time_to_live_ms: after so many milliseconds nobody gets the message any more; 0 for no limit.
             persistent: whether the broker keeps the message on disk.
             delivery_delay_ms: nobody gets the message before so many milliseconds have passed.
@@ -243,14 +245,16 @@ class Producer:
         if self._in_doubt is not None:
             before, outgoing = self._in_doubt
             if before is message and outgoing.message == marked:
-                return outgoing  # the repeat keeps its number: the sink may still have it in flight
+                return outgoing  # the repeat keeps its number: the sink may still have the message in flight
         self._sequence += 1
-        # No source: a broker that deduplicates must not take a new message for a repeat of an unconfirmed one.
+        # No source: a broker that deduplicates must not treat a new message as a repeat of an unconfirmed one.
         message_id = f"ID:{self._life}-{self._sequence}"
         return Outgoing(self._sequence, "", destination, marked, message_id, self._ack_on_non_persistent)
 
     def _filled(self, native: Message, given: SendOptions) -> Message:
-        """The message with the values of the call, or else its own, or else those of the producer."""
+        """Return the message with the values of the call, or else with its own values, or else with those of the
+        producer.
+        """
         headers = native.headers or _NO_HEADERS
         filled = given.over(SendOptions.of(headers)).over(self._defaults)
         filled.check_delay(self._where)

@@ -1,4 +1,4 @@
-"""Questions of a session, and the answers to them."""
+"""Sends the questions of a session, and finds the answers to them."""
 
 import time
 import uuid
@@ -36,7 +36,10 @@ class Requests:
             raise
 
     def _consumer(self) -> Consumer:
-        """Make the consumer of the answers; with a new queue, if there is none or it has ended with its connection."""
+        """Make the consumer of the answers.
+
+        Makes a new queue if there is none, or if the queue has ended with its connection.
+        """
         if self._queue:
             try:
                 return self._session.create_consumer(self._queue)

@@ -8,8 +8,9 @@ from correlator.errors import UsageError, quoted
 class Selections:
     """Refuses a second selector on a subscription whose messages sessions select themselves.
 
-    A consumer acknowledges what its selector does not match, so that a consumer with another selector would never get
-    it. Message services know all of their consumers, and check it themselves. Any thread may call the methods.
+    A consumer acknowledges the messages that its selector does not match, so a consumer with another selector would
+    never get them. Message services know all of their consumers, and check this by themselves. Any thread may call the
+    methods.
     """
 
     def __init__(self) -> None:

@@ -26,11 +26,11 @@ class SendOptions(NamedTuple):
 
     @classmethod
     def of(cls, headers: Headers) -> Self:
-        """The values of a message."""
+        """Return the values that the headers of a message have."""
         return cls(headers.priority, headers.time_to_live_ms, headers.persistent, headers.delivery_delay_ms)
 
     def over(self, others: "SendOptions") -> "SendOptions":
-        """These values, and where one is open, that of the others."""
+        """Return these values; where one of them is open, take the value of `others`."""
         return SendOptions(
             others.priority if self.priority is None else self.priority,
             others.time_to_live_ms if self.time_to_live_ms is None else self.time_to_live_ms,

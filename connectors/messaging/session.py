@@ -81,9 +81,9 @@ class Session:
     Args:
         broker: a connection of the port, for this session only; on a message service the part of this session.
         mode: who acknowledges received messages, and when.
-        link: how it waits for messages.
-        listening: the thread of its listeners.
-        shared: what it shares with the other sessions of its connection.
+        link: lets the session wait for messages and for room.
+        listening: the thread that calls the listeners of the session.
+        shared: what the sessions of its connection share.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, here or for its connection."""
+        """Whether `close` was called, for this session or for its connection."""
         return self._closed
 
     def create_consumer(
@@ -513,7 +513,10 @@ class Session:
         self._link.refuse_to_wait()
 
     def interrupt(self) -> None:
-        """End the waits for messages, and acknowledge what mode DUPS_OK has put off. Called by `Connection.stop`."""
+        """End the waits for messages, and acknowledge the messages that mode DUPS_OK has not acknowledged yet.
+
+        `Connection.stop` calls it.
+        """
         self._link.stop()
         if self._mode is AcknowledgeMode.DUPS_OK:  # in other modes, a send that waits for room may keep the lock
             with self._link.lock:
@@ -538,14 +541,14 @@ class Session:
 
     def _give_back(self) -> None:
         for intake in self._holdings.intakes:
-            with suppress(ConnectionLost):  # then its messages come again anyway
+            with suppress(ConnectionLost):  # then the messages come again without this
                 intake.give_back_fetched()
         settle(self._holdings.unacknowledged.take_all(), Intake.reject)
 
     def _refuse_lost(self, transaction: Transaction) -> None:
         """Roll back and raise `ConnectionLost` E7542 if messages were lost that the transaction had received.
 
-        They come again, so what was sent in answer to them must not be sent.
+        These messages come again, so the messages that answer them must not be sent.
         """
         if lost := self._holdings.unacknowledged.forgotten:
             transaction.clear()
@@ -555,7 +558,7 @@ class Session:
             raise ConnectionLost("E7542", "session", what, "", _UNDONE)
 
     def _end_transaction(self, how: Callable[[Work], None]) -> None:
-        """Hand the transaction to the broker. Whatever fails, except for a taken name, rolls it back."""
+        """Hand the transaction to the broker. Any failure rolls it back, except for a name that is taken."""
         assert self._transaction is not None
         self._refuse_lost(self._transaction)
         deliveries = self._holdings.unacknowledged.take_all()
@@ -580,7 +583,7 @@ class Session:
                 intake.let_go()
             self._holdings.unacknowledged.take_all()
             raise (error if error.code == "E7518" else _rolled_back(error)) from error
-        except BaseException:  # an interrupt: nobody knows whether it was committed, so nothing of it may be sent again
+        except BaseException:  # such as an interrupt: it may be committed, so nothing of it may be sent again
             self._transaction.clear()
             for intake in tokens:
                 intake.let_go()
@@ -653,7 +656,7 @@ class Session:
         if flow_limit is not None:
             flow = flow._replace(limit=flow_limit)
         elif self._link.service is None and self._mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
-            flow = flow._replace(limit=1)  # what the connector reads ahead cannot be given back while it is idle
+            flow = flow._replace(limit=1)  # an idle consumer cannot give back what the connector has read ahead
         return flow if prefetch is None else flow._replace(prefetch=prefetch)
 
     def _check_reader(self, where: str, is_topic: bool, wanted: Selector | None, kind: Subscriber) -> None:
@@ -686,7 +689,7 @@ class Session:
 
 
 def _nothing() -> None:
-    """Nothing else changes when this consumer is closed."""
+    """Do nothing: nothing else changes when the consumer is closed."""
 
 
 def _shared_durable(subscription: str) -> Subscriber:
@@ -694,6 +697,6 @@ def _shared_durable(subscription: str) -> Subscriber:
 
 
 def _rolled_back(error: CorrelatorError) -> CorrelatorError:
-    """The same error, which also says what became of the transaction."""
+    """Return the same error with a text that also says what became of the transaction."""
     todo = f"{error.todo.rstrip('.')}. {_UNDONE}" if error.todo else _UNDONE
     return type(error)(error.code, error.where, error.what, error.allowed, todo)

@@ -27,7 +27,14 @@ class Temporaries:
         self._names: list[str] = []
 
     def create(self, kind: str, broker: port.Connection) -> str:
-        """Make a destination, `queue` or `topic`. Raises `UsageError` E7511 if the broker could not delete it."""
+        """Make a temporary destination, and return its name.
+
+        Args:
+            kind: `queue` or `topic`.
+            broker: a connection of the port that makes the destination, if there is no message service.
+
+        Raises `UsageError` E7511 if the broker could not delete the destination.
+        """
         if self._client is not None:
             name = self._client.create_temporary(kind)
         elif isinstance(broker, Deletable):
@@ -40,7 +47,7 @@ class Temporaries:
         return name
 
     def delete(self, destination: str) -> None:
-        """Delete one of them. Raises `UsageError` E7512 and E7513, `ConnectionLost`."""
+        """Delete one of the temporary destinations. Raises `UsageError` E7512 and E7513, `ConnectionLost`."""
         with self._lock:
             if destination not in self._names:
                 raise UsageError("E7512", destination, "this connection has no such temporary destination")
@@ -55,7 +62,10 @@ class Temporaries:
             self._names.remove(destination)
 
     def close(self) -> None:
-        """Delete all of them, after all sessions are closed; a message service does so by itself. Never raises."""
+        """Delete all temporary destinations. Called after all sessions are closed; never raises.
+
+        Does nothing at a message service, which deletes them by itself.
+        """
         if self._client is not None or not self._names:
             return
         broker = self._connect()

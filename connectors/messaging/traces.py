@@ -46,7 +46,7 @@ class TracedDeliveries:
     """The traced messages that a consumer has fetched and not settled. The caller holds the lock of the session.
 
     Args:
-        destination: of the consumer.
+        destination: the destination of the consumer.
     """
 
     def __init__(self, destination: str) -> None:
@@ -54,7 +54,7 @@ class TracedDeliveries:
         self._held: list[tuple[Any, str]] = []
 
     def dispatched(self, messages: Sequence[Message], tokens: Sequence[Any]) -> None:
-        """Note and log the traced ones of messages that were fetched."""
+        """Note those of the fetched messages that are traced, and log each."""
         if tracing.is_on():
             for message, token in zip(messages, tokens, strict=True):
                 if tracing.is_marked(message):
@@ -67,15 +67,15 @@ class TracedDeliveries:
             tracing.log(Event.DELIVERED, tracing.id_of(message), self._destination)
 
     def acknowledged(self, tokens: Sequence[Any]) -> None:
-        """Log that the traced ones of these messages are to be acknowledged."""
+        """Log that those of these messages that are traced are to be acknowledged."""
         self._log(Event.ACKNOWLEDGED, self._among(tokens))
 
     def settled(self, tokens: Sequence[Any]) -> None:
-        """Log that they are acknowledged, and forget them."""
+        """Log that those of these messages that are traced are acknowledged, and forget them."""
         self._end(Event.SETTLED, tokens)
 
     def returned(self, tokens: Sequence[Any] | None = None) -> None:
-        """Log that they come again, and forget them; by default all that are held."""
+        """Log that the traced ones of these messages come again, and forget them; by default all held messages."""
         self._end(Event.RETURNED, [token for token, _ in self._held] if tokens is None else tokens)
 
     def _end(self, event: Event, tokens: Sequence[Any]) -> None:
@@ -84,7 +84,10 @@ class TracedDeliveries:
             self._held = [pair for pair in self._held if not any(pair is one for one in ended)]
 
     def _among(self, tokens: Sequence[Any]) -> list[tuple[Any, str]]:
-        """Those that are held, compared by identity: tokens may be of any type."""
+        """Return those of these messages that are traced and held.
+
+        Compares tokens by identity, since a token may be of any type.
+        """
         if not self._held:
             return []
         return [pair for pair in self._held if any(pair[0] is token for token in tokens)]
@@ -98,7 +101,7 @@ class TracedDeliveries:
 def settling(
     sends: Sequence[Outgoing], acknowledged: Sequence[tuple[TracedDeliveries, Sequence[Any]]]
 ) -> Iterator[None]:
-    """Log what becomes of the messages of a transaction: the block does all of it or nothing."""
+    """Log what becomes of the messages of a transaction: the block carries out all of it or nothing."""
     traced = sent(sends)
     for deliveries, tokens in acknowledged:
         deliveries.acknowledged(tokens)

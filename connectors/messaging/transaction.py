@@ -23,7 +23,7 @@ class Transaction:
         self._sends: list[tuple[float, Outgoing]] = []
 
     def __len__(self) -> int:
-        """Number of messages."""
+        """Number of messages in the transaction."""
         return len(self._sends)
 
     def add(self, outgoing: Outgoing) -> None:
@@ -51,7 +51,7 @@ def _aged(outgoing: Outgoing, age_ms: int) -> Outgoing:
     lives_ms, delay_ms = headers.time_to_live_ms, headers.delivery_delay_ms
     headers = msgspec.structs.replace(
         headers,
-        time_to_live_ms=max(1, lives_ms - age_ms) if lives_ms else lives_ms,  # 0 would mean: without limit
+        time_to_live_ms=max(1, lives_ms - age_ms) if lives_ms else lives_ms,  # 0 would be no limit
         delivery_delay_ms=max(0, delay_ms - age_ms) if delay_ms else delay_ms,
     )
     return msgspec.structs.replace(outgoing, message=msgspec.structs.replace(outgoing.message, headers=headers))

@@ -1,1 +1,3 @@
-"""What the engine decides: no I/O, no threads, no clock, no randomness, no logging. Time and ids are arguments."""
+"""The decisions of the engine. This package has no I/O, threads, clock, randomness or logging: time and ids are
+arguments.
+"""

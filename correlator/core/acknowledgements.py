@@ -33,11 +33,11 @@ class Sure(NamedTuple):
 
 
 class Acknowledgements:
-    """The acknowledgements of one receiver. Owner: its thread.
+    """The acknowledgements of one receiver. Owner: the thread of this receiver.
 
     Args:
         sure_through: number of the last batch up to which the broker certainly has all acknowledgements.
-        received_through: number of the last batch that was received; the batches in between are in doubt.
+        received_through: number of the last batch that was received; the batches between these two are in doubt.
         answered: whether the broker has an acknowledgement on disk when the call returns.
         written_within_s: `Features.acknowledgements_written_within_s`.
     """
@@ -49,21 +49,21 @@ class Acknowledgements:
         self._within_s = written_within_s
         self._unsure: deque[_Batch] = deque()
         self._under_way: deque[_Batch] = deque()
-        """Unsure batches whose acknowledgements the broker may not have received yet."""
+        """Uncertain batches whose acknowledgements the broker may not have received yet."""
         self._taken: _Batch | None = None
         """The last batch whose acknowledgement the broker has received, though perhaps not written."""
 
     @property
     def sure(self) -> Sure:
-        """The batches that are certain at present."""
+        """The batches whose acknowledgements are certain at present."""
         return Sure(self.sure_through, self._doubtful_through, self._beyond)
 
     def add(self, number: int, size: int, now: float, *, settles: bool) -> None:
         """Note that the receiver has acknowledged a batch.
 
         Args:
-            number: of the batch; each is larger than the one before.
-            size: number of its messages.
+            number: number of the batch, larger than that of the batch before.
+            size: number of messages of the batch.
             now: seconds of a clock that does not go back.
             settles: whether every message that an earlier connection left in doubt has come again by now, or never
                 will. If not, the batch makes only itself certain: a message that came again may do so once more, until

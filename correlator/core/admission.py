@@ -1,4 +1,4 @@
-"""Which receivers an engine refuses: alone, for a pipeline, or beside other receivers."""
+"""Which receivers an engine refuses, for three reasons: their own settings, a pipeline, or other receivers."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,11 +9,11 @@ from correlator.settings import ReceiverSettings
 
 
 def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: bool = True) -> Selector | None:
-    """The selector of a receiver; `None` when it takes every message.
+    """Return the selector of a receiver; `None` if the receiver takes every message.
 
     Args:
-        receiver: with the destination that a logical one leads to.
-        where: for messages.
+        receiver: settings of the receiver, with a physical destination.
+        where: names the receiver in errors.
         selects: whether the broker keeps messages that are not selected for other consumers (`Features.selects`).
         shares: whether the messages of a queue are shared out among its receivers (`Features.shares`).
 
@@ -52,17 +52,17 @@ def refuse_beside(
     *,
     shares: bool,
 ) -> None:
-    """Refuse a receiver that does not fit to other receivers of the same destination.
+    """Refuse a receiver that does not fit other receivers of the same destination.
 
     Receivers that share the subscription of a topic must select the same messages, since the subscription gives each
     message to one of them, and must share a duplicate detection domain. Where each receiver of a queue gets every
-    message, two of them must not share a domain: each would take the messages of the other for repeats.
+    message, two of them must not share a domain: each would treat the messages of the other one as repeats.
 
     Args:
-        receiver: as configured.
-        others: receivers of the same engine.
-        where: for messages.
-        destinations: behind logical names.
+        receiver: settings of the receiver, as configured.
+        others: settings of the other receivers of the engine.
+        where: names the receiver in errors.
+        destinations: physical destinations by logical name.
         shares: whether the messages of a queue are shared out among its receivers (`Features.shares`).
 
     Raises `ConfigError` E1224, E1225.
@@ -79,7 +79,10 @@ def refuse_beside(
 def at_same_place(
     receiver: ReceiverSettings, others: Iterable[ReceiverSettings], destinations: Mapping[str, str]
 ) -> list[ReceiverSettings]:
-    """The other receivers of the same destination of the same connection; arguments as of `refuse_beside`."""
+    """Return the settings of the other receivers of the same destination of the same connection.
+
+    The arguments are those of `refuse_beside`.
+    """
     place = _place(receiver, destinations)
     return [other for other in others if other.id != receiver.id and _place(other, destinations) == place]
 

@@ -1,8 +1,9 @@
-"""Attempts at expressions: they take events and time, and call the handler when their expression is true.
+"""Attempts at expressions. An attempt takes events and the passing of time, and calls the handler when its expression
+is true.
 
 A listener of `on_all` always has one attempt at the first step of its sequence: when an attempt has left this step, or
-has ended, the listener begins another attempt, as long as the first step can still become true. An event that makes an
-expression true whose handler then fails has no effect on the attempt.
+has ended, the listener begins another attempt, as long as the first step can still become true. If an event makes an
+expression true and the handler then fails, the event has no effect on the attempt.
 
 Owner: the context's thread.
 """
@@ -41,8 +42,8 @@ class Attempts:
     """The attempts of one context.
 
     Args:
-        calls: calls the handlers; its `moment` is the time.
-        timers: of the context, for deadlines.
+        calls: calls the handlers; its `moment` is the present time.
+        timers: the timers of the context, which also hold deadlines of attempts.
 
     Attributes:
         index: the patterns that attempts wait for.
@@ -88,7 +89,8 @@ class Attempts:
     def happened(self, leaves: Iterable[Leaf], event: Any) -> None:
         """Give an event to the attempts whose leaves it matches.
 
-        Of one monitor, the listener and the attempt that began first come first, in every life alike.
+        Among those of one monitor, the listener that began first comes first, and then the attempt that began first:
+        the order is the same in every life.
         """
         hit: dict[Attempt, list[int]] = {}
         for leaf in leaves:
@@ -99,7 +101,7 @@ class Attempts:
                 self._take(attempt, parts, kept)
 
     def _take(self, attempt: Attempt, parts: list[int], kept: "_Kept") -> None:
-        """Give an event to an attempt that it matches; an event that cannot be stored counts as a failed handler."""
+        """Give an event to an attempt that it matches. If the event cannot be stored, the handler counts as failed."""
         plan, instance = attempt.listener.plan, attempt.listener.instance
         try:
             event = kept.event if instance.monitor.persistent else kept.original
@@ -119,7 +121,7 @@ class Attempts:
         self._become(attempt, progress)
 
     def look(self, attempt: Attempt) -> None:
-        """Look at the clocks of an attempt. A clock that has run out stays so, even when the handler fails."""
+        """Look at the clocks of an attempt. A clock that has run out stays so even if the handler fails."""
         plan = attempt.listener.plan
         attempt.deadline = None
         while attempt.alive and (clocks := plan.run_out(attempt.progress, self._calls.moment)):
@@ -133,7 +135,7 @@ class Attempts:
             self._set_deadline(attempt)
 
     def _become(self, attempt: Attempt, progress: Progress) -> None:
-        """Take the progress of an attempt whose expression is open or false."""
+        """Give an attempt its new progress, in which its expression is open or false."""
         listener, plan = attempt.listener, attempt.listener.plan
         if plan.outcome(progress) is None:
             leaves_first_step = not plan.begun(attempt.progress) and plan.begun(progress)
@@ -157,7 +159,7 @@ class Attempts:
             self._remove(listener)
 
     def _call(self, listener: ExpressionListener, progress: Progress, data: Mapping[int, bytes], event: Any) -> None:
-        """Call the handler; of an event that attempts keep it gets a copy, which it may change."""
+        """Call the handler. An event that attempts keep is copied for the handler, which may change the copy."""
         events = progress.events
         arguments = [
             apart(events[number], data[number]) if number in data else events.get(number)
@@ -213,7 +215,7 @@ class Attempts:
             self._changed[changed] = None
 
     def take_changes(self) -> list[StateEntry]:
-        """The entries that changed since the last call; what began and ended in between has none."""
+        """The entries that changed since the last call; an attempt that began and ended in between has none."""
         changed, self._changed = self._changed, {}
         entries, self._gone = self._gone, []
         for one in changed:
@@ -238,7 +240,7 @@ class Attempts:
         Args:
             instance: the instance.
             specs: the listeners that the class declares.
-            resolve: the class behind a `type_name`.
+            resolve: returns the class behind a `type_name`.
             stored: what the store holds under the `waiting_owner` of the instance.
 
         Returns the declared listeners that the store does not hold.
@@ -297,7 +299,7 @@ class Attempts:
 
 
 class _Kept:
-    """An event as attempts keep it, encoded once for all of them.
+    """An event that attempts keep, encoded once for all of them.
 
     Attributes:
         original: the event.

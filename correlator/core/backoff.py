@@ -20,9 +20,9 @@ class Backoff(NamedTuple):
         """Seconds to wait after a failure: twice as long as after the one before, less a random part of up to half.
 
         Args:
-            failures: how many there were in a row, at least 1.
-            chance: random, from 0 (nothing is taken off) to 1 (half is taken off). It separates the tries of callers
-                that failed together.
+            failures: how many failures there were in a row, at least 1.
+            chance: a random number from 0 (nothing is taken off) to 1 (half is taken off), so that callers which failed
+                at the same time do not try again at the same time.
         """
         whole = min(self.longest, self.first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
         return whole * (1 - chance / 2)

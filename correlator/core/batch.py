@@ -1,4 +1,6 @@
-"""The batch of a receiver: count, bytes, or the time since its first message close it (rule A3.12)."""
+"""The batch of a receiver. A number of messages, a number of bytes, or the time since its first message closes it (rule
+A3.12).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +12,9 @@ class ReceiveBatch:
     """Collects chunks until a limit is reached. Owner: the receiver's thread.
 
     Args:
-        max_messages: count of messages that closes it; the batch never holds more.
-        max_bytes: bytes of bodies that close it. The message that reaches this limit is part of the batch.
-        max_interval: seconds from the first message until it closes.
+        max_messages: number of messages that closes the batch, which never holds more.
+        max_bytes: bytes of bodies that close the batch. The message that reaches this limit is part of the batch.
+        max_interval: seconds from the first message until the batch closes.
     """
 
     __slots__ = ("_max_bytes", "_max_interval", "_max_messages", "_opened", "messages", "size", "tokens")
@@ -36,11 +38,11 @@ class ReceiveBatch:
 
     @property
     def room(self) -> int:
-        """How many messages still fit."""
+        """How many more messages fit into the batch."""
         return self._max_messages - len(self.messages)
 
     def remaining(self, now: float) -> float:
-        """Seconds until the interval closes it; only meaningful if it holds a message."""
+        """Seconds until the interval closes the batch. Only for a batch that holds a message."""
         return max(0.0, self._opened + self._max_interval - now)
 
     def closed(self, now: float) -> bool:

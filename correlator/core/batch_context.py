@@ -43,16 +43,16 @@ class Effects(NamedTuple):
 
 
 class BatchContext:
-    """One context of a pipeline.
+    """The context of one pipeline.
 
     Owner: the processor's thread, which holds the lock of the context for each call that changes it; the checkpointer
     holds this lock during a cut.
 
     Args:
-        name: of the pipeline.
+        name: name of the pipeline.
 
     Attributes:
-        staging: what the next checkpoint takes.
+        staging: the sends and dead letters that the next checkpoint takes.
     """
 
     def __init__(self, name: str) -> None:
@@ -66,11 +66,17 @@ class BatchContext:
     # --- before the thread starts ---
 
     def load(self, state: Mapping[str, dict[bytes, bytes]]) -> None:
-        """Take the keyed state: what the store holds, with the changes that the first checkpoint is to write."""
+        """Take the keyed state: that of the store, after the changes that the first checkpoint is to write."""
         self._state = dict(state)
 
     def restore(self, cut: ContextCut, runs: Sequence[Run], engine_time: float) -> None:
-        """Take the queue of a checkpoint; `engine_time` is the time of this checkpoint."""
+        """Take the queue of a checkpoint. A start calls it.
+
+        Args:
+            cut: the context in the checkpoint.
+            runs: the runs of the queue.
+            engine_time: engine time of the checkpoint.
+        """
         self._began = engine_time
         self.queue.restore(cut.entered, runs)
 
@@ -97,14 +103,15 @@ class BatchContext:
     def take(
         self, max_rows: int, max_bytes: int, most: int = sys.maxsize
     ) -> tuple[list[Delivered], list[tuple[Run, int]]]:
-        """The next batch, and for each run the position up to which the batch handles it.
+        """Return the next batch, and for each of its runs the position up to which the batch handles the run.
 
         The queue stays as it is until `apply` gets these positions.
 
         Args:
-            max_rows: most messages of the batch.
-            max_bytes: bytes of bodies that end the batch.
-            most: most places of the queue that the batch covers; a message without an event covers a place, too.
+            max_rows: largest number of messages of the batch.
+            max_bytes: number of bytes of bodies that ends the batch.
+            most: largest number of places of the queue that the batch covers; a message without an event covers a
+                place, too.
         """
         self.queue.enter()
         batch: list[Delivered] = []
@@ -114,7 +121,7 @@ class BatchContext:
             position = run.position
             while position < len(run) and len(batch) < max_rows and size < max_bytes and most > 0:
                 message = run.messages[position]
-                if not run.events or run.events[position] is not None:  # `None`: it is a dead letter already
+                if not run.events or run.events[position] is not None:  # `None`: a dead letter already
                     batch.append(Delivered(run.receiver, run.first + position, message))
                     size += len(message.body)
                 position += 1
@@ -128,9 +135,9 @@ class BatchContext:
         """Make all effects of a batch at once.
 
         Args:
-            effects: of the batch.
-            reached: for each run of the batch the position up to which it is handled.
-            routes: where sends go.
+            effects: the effects of the batch.
+            reached: for each run of the batch, the position up to which the run is handled.
+            routes: has the outboxes of all senders.
 
         Raises:
             UsageError: E8001 for an unknown sender, E8002 for a sender that is being removed; nothing has changed then.
@@ -156,17 +163,17 @@ class BatchContext:
     # --- the cut ---
 
     def cut(self) -> ContextCut:
-        """The queue at this moment."""
+        """Return the queue at this moment, for a checkpoint."""
         entered, queue = self.queue.cut(_no_events)
         return ContextCut(self.name, entered, queue)
 
     def take_state(self) -> list[StateEntry]:
-        """Keys that changed since the last cut."""
+        """Return the keys that have changed since the last cut."""
         changes, self._changes = self._changes, {}
         return [StateEntry(owner, key, value) for (owner, key), value in changes.items()]
 
     def awaits_time(self) -> bool:
-        """Never: windows and timers of pipelines follow event time."""
+        """Return `False`: windows and timers of pipelines follow event time."""
         return False
 
 

@@ -1,7 +1,7 @@
 """The binding of the monitors of a context: the other side of `Monitor.send`, `on_all`, `wait`, `spawn` and so on.
 
-It checks each request at the call, so that a wrong one fails the handler that makes it. What it accepts is an effect:
-the context makes it when the handler has returned (`core/calls.py`).
+It checks each request when a handler makes it, so that a wrong request fails this handler. A request that it accepts
+becomes an effect, which the context carries out when the handler has returned (`core/calls.py`).
 """
 
 from collections.abc import Mapping
@@ -33,13 +33,13 @@ class ContextBinding:
 
     Args:
         context: name of the context.
-        queue: of the context.
-        routes: where sends go.
-        monitors: of the context.
+        queue: the queue of the context.
+        routes: has the outboxes of senders and the queues of channels.
+        monitors: the monitors of the context.
         names: checks classes whose names get into the store.
         calls: has the effects of the running handler.
         staging: takes the reliable sends.
-        crowding: gets to know of sends to other contexts.
+        crowding: is told of sends to other contexts.
         stored: whether checkpoints are taken: a later start must be able to read what contexts send to one another.
     """
 
@@ -68,7 +68,7 @@ class ContextBinding:
 
     @property
     def engine_time(self) -> float:
-        """Seconds of engine time at the beginning of this stretch of work."""
+        """Engine time in seconds, as at the beginning of the work on the present events."""
         return self._calls.moment.engine_time
 
     # --- sends ---
@@ -84,7 +84,7 @@ class ContextBinding:
     ) -> None:
         """Send to a sender, or to a channel."""
         calls = self._calls
-        if calls.thread() is not calls.working:  # `refuse_outside`, without the cost of a call
+        if calls.thread() is not calls.working:  # the check of `refuse_outside`, without the cost of a call
             raise calls.outside(monitor)
         if isinstance(event, type):
             name, what = event.__name__, f"the class {event.__name__} was given to send"
@@ -126,7 +126,7 @@ class ContextBinding:
         if not queues:
             what = f"no context receives channel {quoted(channel)}"
             raise UsageError("E8001", where, what, "A context receives its name")
-        data = recorded(event)  # an event that no start could read fails this handler
+        data = recorded(event)  # raises, and so fails this handler, if no start could read the event
         if self._stored:
             self._names.check(monitor, type(event))
         for queue in queues:
@@ -140,7 +140,7 @@ class ContextBinding:
             self._calls.concerns_others = True
 
     def outstanding(self, monitor: Monitor, sender: str) -> int:
-        """How many messages wait for the broker of a sender (rule A2.17); makes no default sender."""
+        """Return how many messages of a sender its broker has not confirmed (rule A2.17). Makes no default sender."""
         self._calls.refuse_outside(monitor)
         number = self._routes.outstanding(sender)
         if number is None or sender in self._routes.closing:
@@ -234,14 +234,14 @@ class ContextBinding:
         self._calls.stage(monitor, self._monitors.end, monitor)
 
     def _living(self, monitor: Monitor) -> Instance:
-        """The instance of a monitor that goes on. Raises `UsageError` E8005, and E8011 for a monitor that ends."""
+        """Return the instance of a monitor that goes on. Raises `UsageError` E8005, or E8011 if the monitor ends."""
         instance = self._known(monitor)
         if not instance.alive:
             raise _ended(monitor)
         return instance
 
     def _known(self, monitor: Monitor) -> Instance:
-        """The instance, which may be ending. Raises `UsageError` E8005, and E8011 for a monitor that has ended."""
+        """Return the instance of a monitor, which may be ending. Raises `UsageError` E8005, and E8011 after its end."""
         self._calls.refuse_outside(monitor)
         instance = self._monitors.instances.get(monitor)
         if instance is None:
@@ -263,7 +263,7 @@ class ContextBinding:
         self._calls.stage(monitor, _acknowledge, (receiver, acknowledge))
 
     def update_flow_control_window(self, monitor: Monitor, marker: FlowControlMarker, window: int) -> None:
-        """Let a receiver deliver so many messages beyond a marker (rule A9.1)."""
+        """Let a receiver deliver `window` messages beyond a marker (rule A9.1)."""
         self._calls.refuse_outside(monitor)
         where = f"monitor {monitor.state_name}"
         grant = self._routes.grant.get(marker.receiver)
@@ -299,7 +299,7 @@ def _ended(monitor: Monitor) -> UsageError:
 
 
 def _channel(monitor: Monitor, channel: str) -> str:
-    """The name as plain text, which the store takes; raises `UsageError` E4115 for anything else."""
+    """Return the name of a channel as text that the store can hold. Raises `UsageError` E4115 for anything else."""
     if not isinstance(channel, str) or not channel or ":" in channel or storable(channel) != channel:
         raise UsageError(
             "E4115",

@@ -1,4 +1,5 @@
-"""Calls of handlers. A handler's requests are *effects*: the context makes them after the handler has returned.
+"""Calls of handlers. The requests of a handler are *effects*: the context carries them out after the handler has
+returned.
 
 A handler that raises has no effect. With `on_error: stop` the error ends the engine. With `skip` and `dead_letter` the
 monitor gets back the state that it had before the call, and the context goes on.
@@ -22,10 +23,10 @@ MAX_EFFECTS = 100_000
 
 
 class Process(Protocol):
-    """The process that a context lives in. A forked child is another process."""
+    """The process of a context, as the context uses it. A forked child is another process."""
 
     def thread(self) -> object:
-        """The calling thread: the same object in each call of one thread, another object in a forked child."""
+        """Identify the calling thread: the same object in each call of one thread, another object in a forked child."""
         ...
 
     def check(self, where: str) -> None:
@@ -45,19 +46,19 @@ class OneThread:
 
 
 class HandlerCalls:
-    """Calls the handlers of one context and makes their effects. Owner: the context's thread.
+    """Calls the handlers of one context and carries out their effects. Owner: the context's thread.
 
     Args:
-        queue: of the context; the event in hand is in its first run.
+        queue: the queue of the context; the event that is being handled is in its first run.
         staging: takes the dead letters of failed handlers.
-        resolve: the class behind a `type_name`.
+        resolve: returns the class behind a `type_name`.
         failed: called with each failure that does not stop the engine, and the origin of the event.
         woken: called after effects that concern other threads.
-        process: tells the context's thread from others.
-        moment: the time of this start.
+        process: identifies the calling thread, and refuses calls in a forked child.
+        moment: the time at which this start begins.
 
     Attributes:
-        moment: the time at the beginning of this stretch of work.
+        moment: the time at the beginning of the work on the present events.
         changed: instances of persistent monitors that the next cut must store.
         concerns_others: whether an effect concerns another thread.
         thread: the calling thread.
@@ -90,18 +91,18 @@ class HandlerCalls:
     # --- whose calls count ---
 
     def enter(self) -> object:
-        """From now on handlers may make requests, in the calling thread alone; returns the argument of `leave`."""
+        """Allow requests from the calling thread alone. Returns the argument of `leave`."""
         before, self.working = self.working, self.thread()
         return before
 
     def leave(self, before: object) -> None:
-        """End what the last `enter` began."""
+        """Restore what the last `enter` has changed."""
         self.working = before
 
     def refuse_outside(self, monitor: Monitor) -> None:
         """Raise `UsageError` E8005 unless a handler of this context makes the call, E2050 in a forked child.
 
-        No other call would ever have an effect.
+        A request from anywhere else would never be carried out.
         """
         if self.thread() is not self.working:
             raise self.outside(monitor)
@@ -132,7 +133,7 @@ class HandlerCalls:
         self._effects.append((apply, item))
 
     def add_effect(self, apply: Callable[[Any], None], item: Any) -> None:
-        """Call `apply(item)` when the handler that is called next has returned: an effect of the engine's own."""
+        """Call `apply(item)` when the handler that is called next has returned. For effects of the engine itself."""
         self._effects.append((apply, item))
 
     def has_effect(self, apply: Callable[[Any], None], of: Callable[[Any], bool]) -> bool:
@@ -162,7 +163,7 @@ class HandlerCalls:
         self.call(instance, lambda _: method(), None)
 
     def call(self, instance: Instance, method: Callable[[Any], object], event: Any) -> None:
-        """Call a handler with an event (`None` for a timer or life-cycle method), then make its effects.
+        """Call a handler with an event (`None` for a timer or life-cycle method), then carry out its effects.
 
         Raises:
             CorrelatorError: E5500 (`HandlerFailed`), or the handler's own `CorrelatorError`, with `on_error: stop`.
@@ -190,7 +191,7 @@ class HandlerCalls:
         try:
             if (result := method(event)) is not None:
                 refuse_result(result, method, f"handler {monitor.state_name}")
-            if monitor.persistent:  # a value that cannot be stored fails this handler, not the next checkpoint
+            if monitor.persistent:  # a value that cannot be stored must fail this handler, not the next checkpoint
                 monitor.check_tables(instance.tables)
                 for table in instance.tables:
                     table.check_changes()
@@ -228,14 +229,16 @@ class HandlerCalls:
         self._failed(instance.on_error, failure, about)
 
     def _as_it_came(self, event: Any) -> Any:
-        """The event in hand as another context sent it: handlers may have changed its values."""
+        """Return the present event as another context sent it: handlers may have changed its values."""
         run = self._queue.head() if event is not None else None
         if run is None or run.recorded is None or run.events[0] is not event:
             return event
         return decode_event(self._resolve, run.recorded)
 
     def _cause(self, event: Any) -> tuple[str, int, Message] | None:
-        """Receiver, number and message that the event in hand was mapped from; `None` for an event from inside."""
+        """Return receiver, number and message from which the present event was mapped; `None` for an event from inside
+        the engine.
+        """
         run = self._queue.head() if event is not None else None
         if run is None or not run.receiver:
             return None

@@ -40,7 +40,7 @@ class Cuttable(Protocol):
         ...
 
     def take_state(self) -> list[StateEntry]:
-        """State changed since the last cut."""
+        """Return the entries of state that have changed since the last cut."""
         ...
 
     def awaits_time(self) -> bool:
@@ -62,7 +62,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     settled: list[tuple[Outbox, SenderCut]]
 
     def release(self) -> None:
-        """The checkpoint is committed: let its sends leave, and let outboxes forget the progress that it holds."""
+        """Let the sends of this checkpoint leave, and let outboxes forget settled sends. Called after the commit."""
         outboxes = {outbox.sender: outbox for outbox, _ in self.settled}
         for segment in self.commit.outbound:
             outboxes[segment.sender].release(segment)
@@ -71,13 +71,14 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint:
-    """Numbers and chained digest of the checkpoints. Owner: the checkpointer's thread.
+    """Makes the cuts, and knows the number and the chained digest of the last checkpoint. Owner: the checkpointer's
+    thread.
 
     Args:
-        number: the last checkpoint.
-        digest: its chained digest.
+        number: number of the last checkpoint.
+        digest: chained digest of the last checkpoint.
         changes: state that the start has changed, which the first cut writes.
-        engine_time: of the last checkpoint.
+        engine_time: engine time of the last checkpoint.
         unmapped: stored messages that the start could not map.
     """
 
@@ -106,13 +107,13 @@ class Checkpoint:
         forced: bool = False,
         absolved: Sequence[Suspect] = (),
     ) -> Cut | None:
-        """Take the cut; `None` when the last checkpoint holds everything already.
+        """Take the cut; return `None` if the last checkpoint holds everything already.
 
         Args:
             contexts: all contexts, stopped between two events.
-            outboxes: of all senders.
-            routes: for each receiver with stored messages the names of the contexts that it delivers to.
-            engine_time: seconds.
+            outboxes: the outboxes of all senders.
+            routes: for each receiver with stored messages, the names of the contexts that it delivers to.
+            engine_time: engine time in seconds.
             forced: take the cut even when only engine time has changed.
             absolved: suspects whose dead letters the contexts hold.
         """
@@ -146,7 +147,9 @@ class Checkpoint:
         return Cut(commit=commit, changes=changes, settled=settled)
 
     def _take_state(self, contexts: Sequence[Cuttable]) -> list[StateEntry]:
-        """At most one entry for each key: a change of a context replaces a change of the start."""
+        """Return the changed state, with at most one entry for each key: a change of a context replaces a change of the
+        start.
+        """
         begun_with, self._begun_with = self._begun_with, ()
         changes = [entry for context in contexts for entry in context.take_state()]
         newer = {(entry.owner, entry.key) for entry in changes}
@@ -171,7 +174,7 @@ class Checkpoint:
 
 
 def consumed(queues: Mapping[str, InputQueue], routes: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """For each receiver, the last number up to which all its contexts have handled every message."""
+    """Return for each receiver the last number up to which all its contexts have handled every message."""
     needed = {name: queue.needed_from() for name, queue in queues.items()}
     done: dict[str, int] = {}
     for receiver, names in routes.items():

@@ -1,4 +1,4 @@
-"""The store holds names of classes, by which a later start must find them: the check that it will."""
+"""Checks that a later start can find the classes whose names the store holds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ class ClassNames:
     """Checks classes before their names get into the store. Owner: the context's thread.
 
     Args:
-        resolve: the class behind a `type_name`.
+        resolve: returns the class behind a `type_name`.
     """
 
     def __init__(self, resolve: Callable[[str], type[Any]]) -> None:
@@ -21,7 +21,12 @@ class ClassNames:
         self._found: set[type[Any]] = set()
 
     def check(self, monitor: Monitor, cls: type[Any]) -> None:
-        """Raise `UsageError` E4118 for a class that its name does not lead to; `monitor` asks for the class."""
+        """Raise `UsageError` E4118 if the name of a class does not lead to the class.
+
+        Args:
+            monitor: the monitor whose request names the class.
+            cls: the class.
+        """
         if cls in self._found:
             return
         name = type_name(cls)

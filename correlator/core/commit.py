@@ -1,7 +1,7 @@
-"""What one transaction of the store writes, and what a start reads back: values only, no SQL.
+"""The values that one transaction of the store writes, and that a start reads back; no SQL.
 
 The store keeps *segments*: one row for a batch of messages, of ids, of state entries or of sends, so that a message
-costs the database almost nothing. Numbers are given by the engine, contiguous, and never used again.
+costs the database almost nothing. The engine gives the numbers: they are contiguous, and no number is used twice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ from correlator.events import DeadLetter, Message
 
 
 class IdRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Ids accepted at one engine time; the lists are parallel. A source of "" means: no source.
+    """Ids accepted at one engine time; the lists are parallel. A source of "" stands for no source.
 
     Attributes:
         time: engine time of receipt in seconds (rule A8.17).
         ids: unique message ids.
         sources: the source of each id.
-        digests: CRC-32 of each body, to tell a repeat from a conflict (trap T19).
+        digests: CRC-32 of each body, to distinguish a repeat from a conflict (trap T19).
         held: whether the ids have left the windows, and are kept only until the broker surely has the acknowledgement.
     """
 
@@ -31,13 +31,14 @@ class IdRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class IdSegment(msgspec.Struct, frozen=True, gc=False):
-    """The ids that one transaction accepted in a domain. Cleaning replaces it by its survivors, later it is deleted.
+    """The ids that one transaction accepted in a domain. Cleaning replaces its content by the ids that are still
+    remembered, and later deletes it.
 
     Attributes:
         domain: the duplicate detection domain.
         number: order of acceptance within the domain, never used again.
         receiver: the receiver of the batch.
-        batch: number of the batch among those of its receiver; a start pins ids by it.
+        batch: number of the batch among those of its receiver; by this number a start decides which ids to pin.
         runs: the ids by time of receipt.
     """
 
@@ -49,7 +50,7 @@ class IdSegment(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReceiveSegment(msgspec.Struct, frozen=True, gc=False):
-    """Messages of one batch, numbered from `first`, in the receive log until every context has handled them."""
+    """Messages of one batch, numbered from `first`. The receive log has them until every context has handled them."""
 
     receiver: str
     first: int
@@ -97,11 +98,11 @@ class OutboundSegment(msgspec.Struct, frozen=True, gc=False):
     """Sends of one sender that one checkpoint released, numbered from `first`.
 
     Attributes:
-        sender: its id.
+        sender: id of the sender.
         first: number of the first message.
-        messages: a message may name its destination at the broker.
-        destination: at the broker, for messages that name none: where the sender sent to when they were stored. "" in
-            stores of versions that did not record it: then the destination is where the sender sends to now.
+        messages: the messages, each of which may name its physical destination.
+        destination: physical destination of the messages that name none: the destination of the sender when they were
+            stored. "" in stores of versions that did not record it: then the present destination of the sender applies.
     """
 
     sender: str
@@ -114,9 +115,10 @@ class QueueRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A stretch of a context's input queue that waits to be handled.
 
     Attributes:
-        receiver: where the messages lie in the receive log, or "" for events kept here by value.
-        first: first message number.
-        count: how many.
+        receiver: id of the receiver whose messages wait, which are in the receive log; "" for events that are kept here
+            by value.
+        first: number of the first message.
+        count: how many events wait.
         events: for `receiver == ""`: (event type name, encoded event).
     """
 
@@ -130,10 +132,10 @@ class ContextCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One context at the cut.
 
     Attributes:
-        context: its name.
+        context: name of the context.
         entered: for each receiver, the last number that has entered this context's queue.
         queue: the events that wait, in order.
-        spawned: next instance number of each monitor class.
+        spawned: number of the next instance that the context spawns, by class of monitor.
     """
 
     context: str
@@ -143,7 +145,14 @@ class ContextCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class SenderCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One reliable sender at the cut: source, the next number to give, the last one confirmed with all before it."""
+    """One reliable sender at the cut.
+
+    Attributes:
+        sender: id of the sender.
+        source: its messageSourceId.
+        next_sequence: number of its next send.
+        confirmed_through: the last number up to which all sends are settled.
+    """
 
     sender: str
     source: str
@@ -152,13 +161,15 @@ class SenderCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Suspect(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Messages that a start is about to handle. If the next start finds the note, this start died of them.
+    """A note about messages that a start is about to handle. If the next start finds it, the process has died while it
+    handled them.
 
     Attributes:
         context: name of the context that handles them.
-        receiver: of messages `first` to `last`; "" for an event from inside the engine, whose digest is both numbers.
-        first: first message number.
-        last: last message number.
+        receiver: id of the receiver of the messages `first` to `last`; "" for an event from inside the engine, whose
+            digest is the value of both numbers.
+        first: number of the first message.
+        last: number of the last message.
         deaths: how many processes died while they handled these messages, as far as it was noted.
     """
 
@@ -173,13 +184,13 @@ class CheckpointCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One checkpoint: state, queues, sends and progress of one moment.
 
     Attributes:
-        number: grows by one with each checkpoint of the lineage.
+        number: number of the checkpoint, which grows by one from checkpoint to checkpoint over all lives.
         engine_time: engine time at the cut, seconds.
         digest: chained digest of all checkpoints so far; recovery reports it.
         contexts: every context.
         senders: every reliable sender.
         state: new state segments.
-        state_dropped: numbers of state segments whose living entries are all in later ones.
+        state_dropped: numbers of state segments to delete, since later segments hold all values that they held.
         outbound: sends that this checkpoint releases.
         consumed: for each receiver, the last number of the receive log up to which no context needs a message.
         dead_letters: messages that could not be handled or sent.
@@ -203,16 +214,16 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A receiver or sender in the registry (rule A1.4).
 
     Attributes:
-        id: its id.
-        kind: receiver or sender.
-        origin: from the configuration file, or added by code.
-        reliability: its mode.
+        id: id of the receiver or sender.
+        kind: `receiver` or `sender`.
+        origin: `static` for a part of the configuration, `dynamic` for a part that code has added.
+        reliability: its reliability mode.
         connection: name of its connection.
-        destination: as configured.
+        destination: its destination, as configured.
         domain: duplicate detection domain of a receiver, "" otherwise.
         source: messageSourceId of a reliable sender, "" otherwise.
-        delivers_to: contexts of a receiver whose messages are stored, each with the number of the last message that
-            the context does not get (`correlator.core.delivery`).
+        delivers_to: contexts of a receiver whose messages are stored, each with the number of the last message that the
+            context does not get (`correlator.core.delivery`).
         unhandled_after: number of the last message received before `unhandled` became `dead_letter`, 0 otherwise.
         settings: its settings as JSON without secrets; a start makes dynamic parts from them.
     """
@@ -231,14 +242,16 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RegistryCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Endpoints added or changed (`put`, by id) and removed with all that the store holds for them."""
+    """Endpoints added or changed (`put`, by id) and removed together with all that the store holds for them."""
 
     put: Sequence[Endpoint] = ()
     removed: Sequence[str] = ()
 
 
 class SuspectCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Notes about what some contexts are about to handle (trap T26); they replace earlier notes about them."""
+    """Notes about the messages that some contexts are about to handle (trap T26). They replace earlier notes of these
+    contexts.
+    """
 
     contexts: Sequence[str]
     suspects: Sequence[Suspect] = ()
@@ -251,11 +264,11 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """What the store holds at a start.
 
     Attributes:
-        epoch: the epoch that this start will take; every later transaction checks it.
+        epoch: the epoch that this start will take, and that every later transaction checks.
         commit: number of the last committed transaction.
         checkpoint: number of the last checkpoint, 0 before the first.
         engine_time: engine time of that checkpoint.
-        digest: its chained digest.
+        digest: chained digest of that checkpoint.
         contexts: contexts at that checkpoint.
         senders: senders at that checkpoint.
         state: state segments in the order of their numbers.
@@ -265,7 +278,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
         receive_log: segments in the order of their numbers for each receiver.
         outbound: segments in the order of their numbers for each sender.
         endpoints: the registry.
-        suspects: what the last start was handling when it died, with that death counted.
+        suspects: the messages that the last start was handling when it died; that death is counted.
     """
 
     epoch: int

@@ -32,7 +32,7 @@ _NOTHING: dict[bytes, bytes] = {}
 
 
 def _ignore(_policy: OnError, _error: CorrelatorError, _about: str) -> None:
-    """Do not report a failure."""
+    """Do nothing: the default of `failed`."""
 
 
 class Context:
@@ -41,22 +41,22 @@ class Context:
     Owner: the context's thread. The checkpointer calls the methods of the cut while it holds the context's lock.
 
     Args:
-        name: of the context.
-        routes: where sends go.
-        resolve: the class behind a `type_name`.
+        name: name of the context.
+        routes: has the outboxes of senders and the queues of channels.
+        resolve: returns the class behind a `type_name`.
         failed: called with each failure of a handler that does not stop the engine: the policy, the error, and the
             origin of the event.
-        engine_time: of this start; timers that begin with it count from here.
-        wall_time: of this start, in seconds of the local calendar; `at` counts from here.
-        process: tells the context's thread from others.
+        engine_time: engine time of this start, from which timers that begin with it count.
+        wall_time: time of this start in seconds of the local calendar, from which `at` counts.
+        process: identifies the calling thread, and refuses calls in a forked child.
         queue: the input queue.
         stored: whether checkpoints are taken: a later start must be able to read what contexts send to one another.
-        unhandled: by receiver, the ledgers of messages that nobody handles; called for each run.
+        unhandled: returns the ledgers of unhandled messages, by receiver; called for each run.
 
     Attributes:
-        cut_requested: the context stops before its next event while this is `True`; set by the checkpointer.
+        cut_requested: while this is `True`, the context stops before its next event; the checkpointer sets it.
         handled: how many events this context has handled in this life.
-        fired: how many timers have fired here in this life.
+        fired: how many timers of this context have fired in this life.
         monitors: the monitors, and what they wait for.
         staging: reliable sends and dead letters for the next checkpoint.
     """
@@ -90,7 +90,7 @@ class Context:
             name, self.queue, routes, self.monitors, names, self._calls, self.staging, self._crowding, stored=stored
         )
         self._unhandled = unhandled
-        self._matching = self.monitors.index.matching  # kept here, since each event needs these three
+        self._matching = self.monitors.index.matching  # in attributes of their own, since each event needs these three
         self._attempted = self.monitors.attempts.index
         self._call = self._calls.call
 
@@ -109,7 +109,13 @@ class Context:
         self.monitors.load(monitor, on_error, number, stored, waiting)
 
     def restore(self, cut: ContextCut, runs: Sequence[Run], engine_time: float) -> None:
-        """Take queue and counters of a checkpoint; `engine_time` is the time of this checkpoint."""
+        """Take the queue and the counters of a checkpoint. A start calls it.
+
+        Args:
+            cut: the context in the checkpoint.
+            runs: the runs of the queue.
+            engine_time: engine time of the checkpoint.
+        """
         self.queue.restore(cut.entered, runs)
         self.monitors.spawned = dict(cut.spawned)
         self._calls.moment = self._calls.moment._replace(engine_time=engine_time)
@@ -137,10 +143,10 @@ class Context:
         Stops early when a cut is requested, and after an event that crowds another context (`crowds`).
 
         Args:
-            most: most events.
-            engine_time: in seconds.
-            most_timers: most timers.
-            wall_time: in seconds of the local calendar; only `at` asks for it.
+            most: largest number of events to handle.
+            engine_time: engine time in seconds.
+            most_timers: largest number of timers to fire.
+            wall_time: seconds of the local calendar, which only `at` uses.
 
         Returns the number of events handled.
 
@@ -162,7 +168,7 @@ class Context:
             calls.leave(before)
 
     def crowds(self) -> bool:
-        """Whether this context must not work on, until a context that it has crowded has caught up."""
+        """Whether this context must wait until a context that it has crowded has caught up."""
         return self._crowding.crowds()
 
     def _work_run(self, run: Run, most: int) -> int:
@@ -198,7 +204,7 @@ class Context:
     def _note_left(self, run: Run, left: Sequence[int]) -> None:
         """Report the positions of a received run whose events no listener waited for.
 
-        `None` in the place of an event is a dead letter already.
+        `None` in the place of an event stands for a message that is a dead letter already.
         """
         unhandled = self._unhandled().get(run.receiver)
         if unhandled is not None and (left or unhandled.shared):
@@ -243,7 +249,7 @@ class Context:
         if isinstance(timer, Deadline):
             self.monitors.attempts.look(timer.attempt)
             return
-        if timer.instance.monitor.persistent:  # it has fired, even when its handler fails and is skipped
+        if timer.instance.monitor.persistent:  # the timer has fired even if its handler fails and is skipped
             self._calls.changed[timer.instance] = None
         if timer.period is None:
             timer.instance.timers.pop(timer.number, None)
@@ -259,12 +265,12 @@ class Context:
         return self.monitors.awaits_time()
 
     def cut(self) -> ContextCut:
-        """Queue and counters at this moment."""
+        """Return the queue and the counters at this moment, for a checkpoint."""
         entered, queue = self.queue.cut(encode_event)
         return ContextCut(self.name, entered, queue, dict(self.monitors.spawned))
 
     def take_state(self) -> list[StateEntry]:
-        """Changes of state since the last cut.
+        """Return the changes of state since the last cut.
 
         Raises:
             StateError: E4102, E4103 or E4119 for state that cannot be stored, with `on_error: stop`.

@@ -3,7 +3,7 @@
 from correlator.core.queue import InputQueue
 
 MAX_WAITING_FROM_INSIDE = 100_000
-"""Most runs that may wait in a context when another context sends to it; beyond it the send raises E8010."""
+"""How many runs may wait in a context to which another context sends; with more, the send raises E8010."""
 CROWDED = MAX_WAITING_FROM_INSIDE // 10
 """From this number of waiting runs on a queue is *crowded*, and contexts that send to it wait.
 
@@ -18,8 +18,8 @@ class Crowding:
         own: the queue of the context itself.
 
     Attributes:
-        sent_to: queues that the context has sent to and not found relieved since, each with its turn: the value of
-            `InputQueue.finished` up to which the context waits, `None` until the queue is found crowded.
+        sent_to: queues that the context has sent to, and that it has not found uncrowded since. Each has the value of
+            `InputQueue.finished` up to which the context waits; `None` until the queue is found crowded.
     """
 
     def __init__(self, own: InputQueue) -> None:
@@ -27,14 +27,15 @@ class Crowding:
         self._own = own
 
     def sends_to(self, queue: InputQueue) -> None:
-        """The context sends to another one."""
+        """Note that the context sends to another one, whose queue this is."""
         self.sent_to[queue] = None
 
     def crowds(self) -> bool:
         """Whether the context must wait for a queue that it has crowded.
 
-        The context with the fullest queue waits for nobody, so never all contexts wait. A queue that stays crowded,
-        since its own context sends to it, is waited for only until the runs are handled that it held at first.
+        The context with the fullest queue never waits, so contexts cannot all wait for one another. If a queue stays
+        crowded because its own context sends to it, the context waits only until that context has handled the runs that
+        the queue held at first.
         """
         mine = max(len(self._own), CROWDED - 1)
         crowded: dict[InputQueue, int | None] = {}

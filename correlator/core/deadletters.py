@@ -1,9 +1,9 @@
 """The replay of dead letters: their messages go back under new numbers, so that no number is ever used twice.
 
 The message of a dead letter about a received message goes back into the receive log of its receiver, as if it had just
-been received. Duplicate detection is left out, since it would drop the message. The message of a dead letter about a
-send goes back into the outbox of its sender. If several dead letters are about one received message (one for each
-handler that failed), the message comes back once.
+been received. It does not pass duplicate detection, which would drop it. The message of a dead letter about a send goes
+back into the outbox of its sender. If several dead letters are about one received message (one for each handler that
+failed), the message goes back only once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,9 +27,9 @@ class DeadLetterReplay:
     """Gives the messages of dead letters the next numbers in the store of a stopped engine.
 
     Args:
-        endpoints: the registry.
-        last_numbers: for each receiver the last number in use; 0 for a receiver that is missing.
-        senders: of the last checkpoint.
+        endpoints: the entries of the registry.
+        last_numbers: for each receiver, the last number in use; a receiver that is missing has used none.
+        senders: the senders in the last checkpoint.
 
     Attributes:
         refusals: why dead letters cannot go back (E2023). If there are any, the caller must not commit the segments.
@@ -46,7 +46,7 @@ class DeadLetterReplay:
 
     @property
     def senders(self) -> list[SenderCut]:
-        """The senders of the checkpoint, in the same order, after the numbers that the replay has used."""
+        """The senders of the checkpoint, in the same order, with the numbers that follow those used by the replay."""
         return list(self._senders.values())
 
     def take(self, letters: Iterable[tuple[int, DeadLetter]]) -> Segments:
@@ -106,7 +106,7 @@ def receiver_of(letter: DeadLetter) -> str:
 
 
 def _rows(messages: list[Message]) -> list[list[Message]]:
-    """Divide messages, in order, into rows that a database takes."""
+    """Divide messages, in order, into rows that are small enough for a database."""
     return [list(piece) for piece in pieces(messages, list(map(size_of, messages)), len(messages))]
 
 

@@ -35,12 +35,12 @@ import msgspec
 from correlator.core.commit import IdRun, IdSegment
 
 MAX_SOURCES = 100_000
-"""Sources with a window of their own; beyond it the least recent window moves to the time queue (trap T21)."""
+"""How many sources have windows; with one more, the least recently used window moves to the time queue (trap T21)."""
 
 SPARSE = 4
 """Cleaning begins when the store holds more than this many ids for each living id."""
 SLACK = 10_000
-"""Ended ids that may be stored in addition, so that cleaning is worth its transaction."""
+"""How many further ended ids may be stored, so that cleaning is worth its transaction."""
 
 
 class EntryPlace(IntEnum):
@@ -52,7 +52,7 @@ class EntryPlace(IntEnum):
     GONE = 3
 
 
-_WINDOW, _TIME_QUEUE, _HELD, _GONE = EntryPlace  # an enum member costs a look-up at each use
+_WINDOW, _TIME_QUEUE, _HELD, _GONE = EntryPlace  # as globals, since each access to an enum member costs a look-up
 
 
 class _Entry(msgspec.Struct, gc=False):
@@ -95,7 +95,7 @@ class _Window:
 
 
 class Candidates(msgspec.Struct, frozen=True, gc=False):
-    """Ids of one received batch, parallel lists; "" means no id, or no source."""
+    """The ids of one received batch, in parallel lists; "" stands for no id or no source."""
 
     receiver: str
     batch: int
@@ -105,11 +105,11 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
 
 class DetectionPlan(msgspec.Struct, frozen=True, gc=False):
-    """What the detector does with a batch once the plan is committed.
+    """What the detector stores and remembers of a batch once the plan is committed.
 
     Attributes:
         duplicates: positions of the messages to drop, which are acknowledged like the others.
-        conflicts: positions of duplicates whose body differs from the body first received (trap T19).
+        conflicts: positions of duplicates whose body differs from the body that was received first (trap T19).
         segment: the ids to store; `None` when no message has an id.
         rewritten: earlier segments, reduced to their surviving entries.
         forgotten: numbers of earlier segments without a surviving entry.
@@ -126,14 +126,14 @@ class Sighting(msgspec.Struct, frozen=True, gc=False):
     """One acceptance of a unique id that the store still holds.
 
     Attributes:
-        time: engine time of receipt, seconds.
+        time: engine time of receipt in seconds.
         receiver: the receiver that accepted it.
-        batch: number of the receiver's batch.
-        source: source of the id, "" for none.
+        batch: number of the batch within the receiver.
+        source: source of the id; "" for none.
         place: where its entry is.
-        position: of the entry in its window, 1 for the entry that leaves next; 0 outside of a window.
+        position: position of the entry in its window, 1 for the entry that leaves next; 0 outside of a window.
         of: number of ids in that window; 0 outside of a window.
-        newer: how many newer ids of the source push the entry out of its window; 0 outside of a window.
+        newer: how many further ids of the source will push the entry out of its window; 0 outside of a window.
     """
 
     time: float
@@ -151,8 +151,8 @@ class DuplicateDetector:
 
     Args:
         domain: name of the domain.
-        per_source_window_size: ids kept for each source; 0 keeps none by count.
-        expiry_time: seconds; 0 keeps none by time.
+        per_source_window_size: number of ids to keep for each source; 0 keeps no id by count.
+        expiry_time: seconds for which the time queue keeps an id; 0 keeps no id by time.
     """
 
     def __init__(self, domain: str, per_source_window_size: int, expiry_time: float) -> None:
@@ -174,7 +174,7 @@ class DuplicateDetector:
         self._doubtful: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """Ids remembered."""
+        """Number of ids that the detector remembers."""
         return len(self._entries)
 
     def __contains__(self, unique_id: str) -> bool:
@@ -213,7 +213,7 @@ class DuplicateDetector:
 
         Args:
             candidates: the batch.
-            now: engine time of receipt, seconds.
+            now: engine time of receipt in seconds.
             after: earlier plans of the same transaction, which are not applied yet, oldest first.
         """
         earlier = _ids_of(after)
@@ -251,9 +251,9 @@ class DuplicateDetector:
     def doubt(self, receiver: str, through: int) -> None:
         """Treat the pinned batches of a receiver as one: a lost connection has left all of them in doubt together.
 
-        They will be unpinned together, so of an id that came with several of them the newest entry is enough. Otherwise
-        a broker that delivers the same messages at every connection, and never gets their acknowledgement, would fill
-        the store.
+        They will be unpinned together. So if an id came with several of these batches, its newest entry is enough.
+        Otherwise a broker that delivers the same messages at every connection, and never gets their acknowledgement,
+        would fill the store.
 
         Args:
             receiver: the receiver.
@@ -277,7 +277,7 @@ class DuplicateDetector:
 
         Args:
             segments: segments of this domain.
-            confirmed: for each receiver the last batch that is surely acknowledged; ids of later batches are pinned.
+            confirmed: for each receiver, the last batch that is surely acknowledged; ids of later batches are pinned.
         """
         for segment in segments:
             self._enter(segment, pinned=segment.batch > confirmed.get(segment.receiver, 0))
@@ -480,7 +480,10 @@ class DuplicateDetector:
         self._living -= 1
 
     def _look_up_held(self, unique_id: str) -> None:
-        """The newest entry of an id has ended; an older entry may be held for another receiver's redelivery."""
+        """Look for an older entry after the newest entry of an id has ended.
+
+        The older entry may be held for a redelivery to another receiver.
+        """
         held = self._held.get(unique_id)
         if held:
             self._entries[unique_id] = held[-1]
@@ -512,15 +515,15 @@ class DuplicateDetector:
 def surely_acknowledged(
     segment: IdSegment, confirmed: Mapping[str, int], domains: Mapping[str, str]
 ) -> Mapping[str, int]:
-    """The last acknowledged batches by receiver, for `restore` of one segment.
+    """Return the last acknowledged batch of each receiver, for the `restore` of one segment.
 
-    The whole segment counts as acknowledged where its messages cannot come again: the registry no longer has its
-    receiver, or has another domain for it, since its logical destination leads elsewhere.
+    If the messages of the segment cannot come again, the whole segment counts as acknowledged. They cannot if the
+    registry no longer has the receiver, or has another domain for it because its logical destination leads elsewhere.
 
     Args:
         segment: ids to restore.
-        confirmed: for each receiver the last batch surely acknowledged.
-        domains: of the receivers in the registry.
+        confirmed: for each receiver, the last batch that is surely acknowledged.
+        domains: the domains of the receivers in the registry.
     """
     return confirmed if domains.get(segment.receiver) == segment.domain else {segment.receiver: segment.batch}
 
@@ -535,7 +538,7 @@ def _ids_of(plans: Sequence[DetectionPlan]) -> dict[str, int]:
 
 
 def window_contents(detector: DuplicateDetector) -> dict[str, Any]:
-    """The ids of a detector for comparison and display: by source window, and by time in the time queue."""
+    """Return the ids of a detector, for comparison and display: by source window, and by time in the time queue."""
     return {
         "windows": {
             source: [entry.id for entry in window.queue if entry.place is EntryPlace.WINDOW]

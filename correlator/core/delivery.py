@@ -2,9 +2,9 @@
 
 For each receiver whose messages are stored, the registry records the contexts that it delivers to, each with the number
 of the last message that the context does not get. The record is committed before the receiver takes another message. So
-a context that is new or renamed begins with the messages that are received from then on, however much of the receive
-log slower contexts still need. A configuration that takes a receiver away from a context with unhandled messages of the
-receiver is refused.
+a context that is new or renamed begins with the messages that are received from then on, even if slower contexts still
+need older messages of the receive log. A configuration that takes a receiver away from a context with unhandled
+messages of the receiver is refused.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,9 +50,9 @@ class Received(NamedTuple):
     """Which received messages a store holds, by their numbers.
 
     Attributes:
-        contexts: of the last checkpoint.
-        consumed: for each receiver the last number deleted from the receive log.
-        logged: for each receiver the last number in the receive log.
+        contexts: the contexts in the last checkpoint.
+        consumed: for each receiver, the last number deleted from the receive log.
+        logged: for each receiver, the last number in the receive log.
     """
 
     contexts: Sequence[ContextCut] = ()
@@ -65,16 +65,17 @@ class Received(NamedTuple):
         return max(entered, self.consumed.get(receiver, 0), self.logged.get(receiver, 0))
 
     def unhandled(self, context: str, receiver: str, after: int) -> int:
-        """How many messages of a receiver a context still has to handle; it gets the numbers beyond `after`."""
+        """Return how many messages of a receiver with numbers above `after` a context still has to handle."""
         cut = self._cut_of(context)
         waiting = sum(run.count for run in cut.queue if run.receiver == receiver) if cut else 0
         return waiting + max(0, self.last_number(receiver) - self.entered(context, receiver, after))
 
     def entered(self, context: str, receiver: str, after: int) -> int:
-        """The last number that has entered a context's queue, at least `after`, the last one that it does not get.
+        """Return the last number that has entered the queue of a context.
 
-        If a context has forgotten a receiver whose removal was not completed, it continues behind the last message that
-        every context has handled.
+        `after` is the last number that the context does not get; the result is at least this number. If a context has
+        forgotten a receiver whose removal was not completed, it continues after the last message that every context has
+        handled.
         """
         cut = self._cut_of(context)
         numbers = cut.entered if cut else {}
@@ -88,8 +89,8 @@ class DeliveryDifference(Difference, frozen=True, kw_only=True):
     """A receiver and one of its contexts.
 
     Attributes:
-        receiver: its id.
-        context: its name.
+        receiver: id of the receiver.
+        context: name of the context.
         after: the last number that the context does not get; `None` when it gets no more messages.
     """
 
@@ -99,23 +100,23 @@ class DeliveryDifference(Difference, frozen=True, kw_only=True):
 
 
 def is_stored(endpoint: Endpoint) -> bool:
-    """Whether it is a receiver whose messages lie in the receive log until all contexts have handled them."""
+    """Whether the endpoint is a receiver whose messages are in the receive log until all contexts have handled them."""
     return endpoint.kind == "receiver" and RECEIVING[Reliability(endpoint.reliability)].stored
 
 
 def compare_deliveries(endpoints: Iterable[Endpoint], layout: Layout, received: Received) -> list[DeliveryDifference]:
-    """Compare which receivers the contexts get messages of with what the registry has recorded.
+    """Compare the receivers from which each context gets messages with those that the registry has recorded.
 
     Args:
         endpoints: the registry as the start leaves it; nothing is recorded for a new receiver.
         layout: the contexts of the configuration.
-        received: which messages the store holds.
+        received: the numbers of the messages that the store holds.
     """
     return [one for endpoint in endpoints if is_stored(endpoint) for one in _compare(endpoint, layout, received)]
 
 
 def deliveries(differences: Iterable[DeliveryDifference]) -> dict[str, dict[str, int]]:
-    """What to record: for each receiver its contexts, each with the last number that the context does not get."""
+    """Return the record: for each receiver its contexts, each with the last number that the context does not get."""
     found: dict[str, dict[str, int]] = {}
     for one in differences:
         contexts = found.setdefault(one.receiver, {})
@@ -125,10 +126,11 @@ def deliveries(differences: Iterable[DeliveryDifference]) -> dict[str, dict[str,
 
 
 def recorded(endpoint: Endpoint, received: Received) -> dict[str, int]:
-    """The contexts that the registry has recorded for a receiver, each with the last number that it does not get.
+    """Return the contexts that the registry has recorded for a receiver, each with the last number that it does not
+    get.
 
-    A store of a version that did not record them has none. There the contexts of the last checkpoint that got messages
-    of the receiver count, and every context gets the whole receive log.
+    A store of a version that did not record contexts has none. For such a store the result is the contexts of the last
+    checkpoint that got messages of the receiver, and every context gets the whole receive log.
     """
     if endpoint.delivers_to:
         return endpoint.delivers_to
@@ -140,7 +142,7 @@ def recorded(endpoint: Endpoint, received: Received) -> dict[str, int]:
 
 
 def missing(context: str, receiver: str, expected: int, found: int) -> RecoveryRefused:
-    """The refusal when the receive log lacks messages that a context has not handled (E4204)."""
+    """Return the refusal (E4204) of a receive log that lacks messages which a context has not handled."""
     return RecoveryRefused(
         "E4204",
         f"context '{context}'",
@@ -203,5 +205,5 @@ def _difference(
 
 
 def with_deliveries(endpoint: Endpoint, contexts: Mapping[str, int]) -> Endpoint:
-    """The registry's entry of a receiver with the contexts that it delivers to."""
+    """Return the entry of a receiver with these contexts as those that it delivers to."""
     return msgspec.structs.replace(endpoint, delivers_to=dict(contexts))

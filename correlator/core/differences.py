@@ -38,11 +38,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: receiver, sender, monitor, context, table, pipeline, domain or instance.
-        name: its name.
-        verdict: what a start does with it.
-        rule: the rule by which a start accepts or refuses the change, as a sentence; "" where the verdict is enough.
+        name: name of the part.
+        verdict: what a start does with the part.
+        rule: the rule by which a start accepts or refuses the change, as a sentence; "" if the verdict says enough.
         changes: settings that differ.
-        note: what a start does with it, where the verdict is not enough.
+        note: what a start does with the part, if the verdict does not say enough.
         refusals: why a start is refused, each with what to do.
     """
 
@@ -56,7 +56,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredMonitorFacts(NamedTuple):
-    """A monitor in the store: its state name, its instance number, its class, its context."""
+    """A monitor in the store: its state name, instance number, class and context, each by name."""
 
     name: str
     number: str
@@ -72,7 +72,7 @@ def refuse(differences: Iterable[Difference]) -> None:
 
 
 def joined(errors: Sequence[E]) -> E:
-    """Several errors as one, which has the class, code and place of the first and a line for each."""
+    """Join several errors into one, with the class, code and place of the first error, and a line for each."""
     first, *others = errors
     if not others:
         return first
@@ -81,10 +81,10 @@ def joined(errors: Sequence[E]) -> E:
 
 
 def compare_contexts(cuts: Iterable[ContextCut], contexts: Collection[str]) -> list[Difference]:
-    """Contexts of the last checkpoint, of monitors and of pipelines, against those of the configuration (E4315).
+    """Compare the contexts of the last checkpoint with those of the configuration (E4315).
 
-    Here only waiting events from inside the engine forbid to remove a context; `correlator.core.delivery` compares
-    received messages.
+    It refuses to remove a context only because of waiting events from inside the engine; `correlator.core.delivery`
+    does so because of received messages.
     """
     found = [_compare_context(cut, contexts) for cut in cuts]
     known = {difference.name for difference in found}
@@ -108,12 +108,12 @@ def _compare_context(cut: ContextCut, contexts: Collection[str]) -> Difference:
 def compare_monitors(
     stored: Iterable[StoredMonitorFacts], configured: Mapping[str, str], contexts: Collection[str]
 ) -> list[Difference]:
-    """Persistent monitors of the store against those of the configuration (E4202, E4313, E4315).
+    """Compare the persistent monitors of the store with those of the configuration (E4202, E4313, E4315).
 
     Args:
-        stored: the monitors of the store, spawned ones too.
+        stored: the monitors of the store, including spawned ones.
         configured: the context of each configured persistent monitor, by state name.
-        contexts: of monitors.
+        contexts: the names of the contexts of monitors.
     """
     facts = list(stored)
     found = [_compare_monitor(one, configured, contexts) for one in facts]
@@ -146,10 +146,11 @@ def _compare_monitor(one: StoredMonitorFacts, configured: Mapping[str, str], con
 
 
 def compare_tables(kept: Mapping[str, int], claimed: Collection[str]) -> list[Difference]:
-    """Tables of the store against the tables that monitors have; a start never guesses that one was renamed (E4203).
+    """Compare the tables of the store with those of the monitors; a start never assumes that a table was renamed
+    (E4203).
 
     Args:
-        kept: keys in the store by owner.
+        kept: number of keys in the store, by owner.
         claimed: owners of the tables of all monitors.
     """
     return [

@@ -22,7 +22,7 @@ Refusal = tuple[Outgoing, SendRejected]
 
 @dataclass(slots=True)
 class SenderCounters:
-    """What a sender did: `sent` counts confirmed messages, `dead_letters` messages that were given up."""
+    """What a sender has done: `sent` counts confirmed messages, `dead_letters` counts messages that were given up."""
 
     sent: int = 0
     retries: int = 0
@@ -40,7 +40,7 @@ class SendBatch(msgspec.Struct, frozen=True, gc=False):
     """Sends that the broker gets in one call.
 
     Attributes:
-        sends: in the order of their numbers.
+        sends: the messages, in the order of their numbers.
         refusals: how often the broker has refused all of them; 0 for new sends.
         due: time of the next try, in seconds; meaningless for new sends.
     """
@@ -51,20 +51,20 @@ class SendBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dispatcher:
-    """Decides which sends of one outbox leave when, and settles them. Owner: the sender's thread.
+    """Decides which sends of one outbox leave when, and settles them. Owner: the thread of the sender.
 
     Times are seconds of a clock that does not go back.
 
     Args:
-        settings: of the sender.
-        features: of its connection. If the broker drops repeats, a refused send has no second try (trap T35).
+        settings: settings of the sender.
+        features: features of its connection. If the broker drops repeats, a refused send is not tried again (trap T35).
         outbox: its sends.
         jitter: draws a number from 0 to 1 for each back-off.
         keeps_dead_letters: whether checkpoints store the dead letters.
 
     Attributes:
         outbox: its sends.
-        counters: what the sender did; any thread may read them.
+        counters: what the sender has done; any thread may read them.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Dispatcher:
         return self._opened_at is not None
 
     def next_batch(self, now: float) -> SendBatch | None:
-        """The batch to send now, if there is one. It stays the next one until `settle`."""
+        """Return the batch to send now, if there is one. It stays the next batch until `settle`."""
         if self._retries and (retry := self._first_retry()).due <= now:
             return retry
         sends = self.outbox.take(self._settings.max_batch_size)
@@ -132,10 +132,10 @@ class Dispatcher:
         """Note the broker's answer to a batch; returns the refused sends that are given up.
 
         Args:
-            batch: as `next_batch` returned it.
-            results: parallel to its sends, `None` for a confirmed one.
-            now: the back-off of refused sends begins at this time.
-            engine_time: of the dead letters.
+            batch: the batch that `next_batch` has returned.
+            results: one result for each send of the batch, in order; `None` for a confirmed send.
+            now: the present time, at which the back-off of refused sends begins.
+            engine_time: the time that dead letters get.
 
         Raises `ValueError` if there are fewer or more results than sends.
         """
@@ -173,7 +173,7 @@ class Dispatcher:
         self._retries.append(SendBatch(sends, refusals, now + self._backoff.delay(refusals, self._jitter())))
 
     def _dead_letters(self, refused: Sequence[Refusal], engine_time: float) -> list[tuple[int, DeadLetter]]:
-        """Dead letters with the numbers of their sends."""
+        """Make dead letters of refused sends; return each with the number of its send."""
         return [
             (
                 send.sequence,
@@ -192,7 +192,9 @@ class Dispatcher:
     # --- flushes ---
 
     def take_flush(self) -> tuple[FlushRequest, int] | None:
-        """The flush request that is settled now, if any, and how many sends were given up since the one before it."""
+        """Return the flush request that is settled now, if there is one, and how many sends were given up since the
+        request before it.
+        """
         request = self.outbox.take_flush()
         if request is None:
             return None

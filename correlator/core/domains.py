@@ -10,11 +10,11 @@ class Domains:
     """The duplicate detectors by domain. Owned by the thread that owns the store.
 
     Args:
-        window: most ids of one source that a detector compares with.
-        expiry: seconds for which a detector knows an id whatever its source; 0 for no such window.
+        window: how many ids of one source a detector remembers.
+        expiry: seconds for which a detector remembers an id, whatever its source; 0 for no such window.
 
     Attributes:
-        detectors: those made so far.
+        detectors: the detectors that were made so far, by domain.
     """
 
     def __init__(self, window: int, expiry: float) -> None:
@@ -31,7 +31,7 @@ class Domains:
         return detector
 
     def note_receivers(self, endpoints: Iterable[Endpoint]) -> None:
-        """Note the domains of receivers that the registry has now."""
+        """Note the domains of these receivers, which the registry now has."""
         self._of.update({endpoint.id: endpoint.domain for endpoint in endpoints if endpoint.domain})
 
     def forget_receiver(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 Theory of operation. An expression is a tree of frozen values. A `Plan` numbers its parts in the order of writing. A
 `Progress` is how far one attempt has come: which events matched which parts, which clocks have run out, and which are
-running. From the progress alone follows whether each part is true, false or open, and which parts wait for events or
+running. The progress alone determines whether each part is true, false or open, and which parts wait for events or
 time. So the store holds an attempt as its progress. A step makes a new progress and changes nothing, so a failed
 handler leaves nothing to undo.
 """
@@ -18,7 +18,7 @@ from correlator.core.state import Codec, is_immutable, is_record
 from correlator.errors import StateError, UsageError, quoted
 
 MAX_PARTS = 100
-"""Most parts of one expression; an expression with more raises E4112."""
+"""How many parts one expression may have; an expression with more raises E4112."""
 LONGEST_WAIT_S = 3_155_760_000.0
 """The longest wait of a timer, a hundred years: no sum of times overflows."""
 _HOUR_S = 3600
@@ -102,7 +102,7 @@ class Pattern(Expression, frozen=True):
 
     Attributes:
         event_type: the class.
-        fields: names of the fields, sorted.
+        fields: names of the fields that must have given values, sorted.
         values: the value of each field; a `Reference` stands for a value of an earlier event.
     """
 
@@ -112,7 +112,7 @@ class Pattern(Expression, frozen=True):
 
     @classmethod
     def of(cls, event_type: type[Any], fields: Mapping[str, Any]) -> "Pattern":
-        """The pattern of a class and its fields.
+        """Make the pattern of a class and the values of its fields.
 
         Raises:
             UsageError: E4108 for a class that is no event class, a field that the class does not have, or a value that
@@ -268,7 +268,9 @@ def _check_field(event_type: type[Any], name: str) -> None:
 
 
 def _check_value(event_type: type[Any], name: str, value: Any) -> None:
-    """Refuse a value that the store would not return unchanged: otherwise only the next start would find it."""
+    """Refuse a value that the store would not return unchanged; otherwise the mistake would only show at the next
+    start.
+    """
     if isinstance(value, Reference):
         _check_reference(event_type, name, value)
         return
@@ -320,9 +322,10 @@ class Progress(msgspec.Struct, frozen=True):
     """How far one attempt has come. Parts have the numbers of the `Plan`.
 
     Attributes:
-        events: by pattern, the event that matched it.
+        events: for each matched pattern, its event.
         elapsed: the clocks that have run out.
-        due: by running clock, its end in engine time, or for `At` in seconds of the local calendar.
+        due: for each running clock, the time at which it runs out: engine time, or for `At` seconds of the local
+            calendar.
     """
 
     events: dict[int, Any] = {}
@@ -373,7 +376,7 @@ class Plan:
         return number
 
     def _first_sequence(self, number: int) -> int | None:
-        """The innermost sequence that this part begins with: its first step decides when this part has begun."""
+        """The innermost sequence that this part begins with, whose first step decides when this part has begun."""
         part = self.parts[number]
         if not isinstance(part, Then | Unless | Within):
             return None
@@ -388,7 +391,9 @@ class Plan:
             yield from self._matching(one)
 
     def _refer(self, number: int, known: tuple[int, ...]) -> tuple[int, ...]:
-        """Resolve the references in a part; `known` has the patterns matched before it, the result those after it."""
+        """Resolve the references in a part; `known` has the patterns that are matched before the part, the result those
+        that are matched after it.
+        """
         part, below = self.parts[number], self._below[number]
         if isinstance(part, Pattern):
             self._references[number] = tuple(
@@ -475,9 +480,11 @@ class Plan:
         return Progress(events, elapsed, due)
 
     def run_out(self, progress: Progress, moment: Moment) -> list[int]:
-        """The clocks that have run out: all clocks of the local calendar, otherwise the earliest of engine time.
+        """The clocks that have run out: all clocks of the local calendar, or else those of engine time that ran out
+        first.
 
-        The caller makes a step with them and asks again, since an earlier clock can decide whether a later one counts.
+        The caller makes a step with these clocks and calls this again, since an earlier clock can decide whether a
+        later one counts.
         """
         by_wall = [number for number, due in progress.due.items() if self._is_at(number) and due <= moment.wall_time]
         if by_wall:
@@ -489,7 +496,8 @@ class Plan:
     def next_look(self, progress: Progress, moment: Moment, patience: float) -> float | None:
         """The engine time of the next look at the clocks; `None` without a clock.
 
-        For the local calendar it is at most `patience` seconds away, since somebody may set the clock.
+        While a clock of the local calendar runs, the look is at most `patience` seconds away, since somebody may set
+        the clock.
         """
         looks = [
             moment.engine_time + max(0.0, min(due - moment.wall_time, patience)) if self._is_at(number) else due

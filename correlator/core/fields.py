@@ -1,11 +1,11 @@
 """Mappings between the parts of a message and the fields of an event (rule A9.19).
 
-A receiver's mapping names for each field of its event the source of the value: `${header.NAME}`, `${headers}`,
+The mapping of a receiver names for each field of its event the source of the value: `${header.NAME}`, `${headers}`,
 `${property.NAME}`, `${properties}`, `${key}`, `${body}` or `${body.NAME}` (a member of a JSON body).
 
-A sender's mapping names for each part of a message (`header.NAME`, `property.NAME`, `properties`, `key`, `destination`,
-`body`) the source of its value: `${event.NAME}` for a field of the event, `${event}` for the event as JSON, text, or
-text with these in it.
+The mapping of a sender names for each part of a message (`header.NAME`, `property.NAME`, `properties`, `key`,
+`destination`, `body`) the source of its value: `${event.NAME}` for a field of the event, `${event}` for the event as
+JSON, text, or text that contains some of these.
 """
 
 import re
@@ -59,11 +59,11 @@ class FieldMapping:
     Args:
         mapping: the source of the value of each field of the event.
         event_type: the class of the events.
-        destination: the receiver's destination, the value of `${header.destination}`.
-        where: names the mapping in messages.
+        destination: destination of the receiver, the value of `${header.destination}`.
+        where: names the mapping in errors.
 
     Raises:
-        ConfigError: E1061, a source is not understood; E1062, the event has no such field; E1063, a required field has
+        ConfigError: E1061, a source has no known form; E1062, the event has no such field; E1063, a required field has
             no source; E1065, an unknown header.
     """
 
@@ -87,7 +87,7 @@ class FieldMapping:
         self._opens_body = any(source.startswith("${body.") for source in mapping.values())
 
     def event(self, message: Message) -> Any:
-        """Make the event of a message. A field whose part the message does not have keeps its default.
+        """Make the event of a message. If the message does not have the part for a field, the field keeps its default.
 
         Raises:
             MappingError: E5101, the body must be JSON and is not; E5102, a value does not fit its field, or the event
@@ -166,7 +166,7 @@ class SendMapping:
 
     Args:
         mapping: the source of the value of each part of the message.
-        where: names the mapping in messages.
+        where: names the mapping in errors.
 
     Raises `ConfigError` as `check_targets`.
     """
@@ -262,7 +262,7 @@ class SendMapping:
 
 
 def as_json(value: Any, where: str) -> bytes:
-    """The event as JSON; raises `MappingError` E5201 for an event without a JSON form."""
+    """Return the event as JSON. Raises `MappingError` E5201 for an event without a JSON form."""
     try:
         return _encode_json(value)
     except (TypeError, OverflowError) as error:
@@ -270,12 +270,14 @@ def as_json(value: Any, where: str) -> bytes:
 
 
 def told(error: Exception) -> str:
-    """Type and text of an error that application code raised."""
+    """Return the type and the text of an error that application code has raised, for an error message."""
     return "".join(traceback.format_exception_only(error)).strip()
 
 
 def check_sources(mapping: Mapping[str, str], where: str) -> None:
-    """Check the sources of a receiver's mapping; raises `ConfigError` E1061, not understood; E1065, unknown header."""
+    """Check the sources of the mapping of a receiver. Raises `ConfigError` E1061 for an unknown form, E1065 for an
+    unknown header.
+    """
     for name, source in mapping.items():
         found = _SOURCE.fullmatch(source)
         if found is None:
@@ -285,10 +287,10 @@ def check_sources(mapping: Mapping[str, str], where: str) -> None:
 
 
 def check_targets(mapping: Mapping[str, str], where: str) -> None:
-    """Check the parts and sources of a sender's mapping.
+    """Check the parts and sources of the mapping of a sender.
 
     Raises:
-        ConfigError: E1061, a source is not understood; E1065, an unknown header; E1066, an unknown part; E1067, a
+        ConfigError: E1061, a source has no known form; E1065, an unknown header; E1066, an unknown part; E1067, a
             header that only brokers write.
     """
     for target, source in mapping.items():
@@ -348,7 +350,7 @@ def _admits(annotation: Any, kind: type) -> bool:
 
 
 def _pieces(source: str) -> Pieces:
-    """Text and fields in order."""
+    """Divide a source into its text and its fields, in order."""
     pieces: list[str | _Field] = []
     at = 0
     for found in _OF_EVENT.finditer(source):

@@ -1,9 +1,9 @@
 """Fingerprints of keyed steps: named facts about how a step makes its state, and what a changed fact means for it.
 
 The state of a step is a value for each key: sums of open windows, rows that wait, attributes of a monitor. A changed
-fact has one of three consequences. The state means the same as before (a lower lateness). Or the new step can read the
-state, and only the author of the step knows whether it means the same (another expression of the key). Or the new step
-cannot use the state (another function).
+fact has one of three consequences. The state may mean the same as before (a lower lateness). The new step may be able
+to read the state, but only the author of the step knows whether it means the same (another expression of the key). Or
+the new step cannot use the state (another function).
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ Facts = Mapping[str, str]
 
 
 class Fit(IntEnum):
-    """The consequence of a changed fact for the state. Of several changes the largest value counts."""
+    """The consequence of a changed fact for the state. If there are several changes, the largest value counts."""
 
     SAME_MEANING = 0
     READABLE = 1
@@ -70,7 +70,9 @@ def _fit(change: FieldChange, changes: Sequence[FieldChange]) -> Fit:
 
 
 def _fit_of_value(field: str, changes: Sequence[FieldChange]) -> Fit:
-    """Values of a window are stored by position: if name and argument both differ, it is another value."""
+    """Values of a window are stored by position. So if both the name and the argument of a value differ, it is another
+    value.
+    """
     value, _, fact = field.rpartition(" ")
     if fact not in ("name", "argument"):
         return Fit.NONE

@@ -1,4 +1,4 @@
-"""What a path from a receiver to a sender promises, as docs/guarantees.md says it: the weakest link decides.
+"""What a path from a receiver to a sender promises, in the words of docs/guarantees.md: the weakest link decides.
 
 Every part of a path is a *link* with a grade and a reason. A path promises as much as its weakest link. If several
 links are equally weak, the result names the one that messages pass first.
@@ -13,7 +13,7 @@ from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
 class Grade(IntEnum):
-    """What a crash can do to messages, the worst first."""
+    """What a crash can do to messages, in order from the worst."""
 
     MAY_LOSE = 0
     MAY_REPEAT = 1
@@ -46,7 +46,10 @@ class PathEnd(NamedTuple):
 
 
 class PathMiddle(NamedTuple):
-    """The context or pipeline between receiver and sender; `transient` names its monitors that no checkpoint holds."""
+    """The context or pipeline between receiver and sender.
+
+    `transient` has the names of its monitors whose state no checkpoint holds.
+    """
 
     name: str
     transient: Sequence[str] = ()
@@ -64,10 +67,10 @@ class Guarantee(NamedTuple):
     """The promise of a path.
 
     Attributes:
-        grade: of the weakest link.
+        grade: the grade of the weakest link.
         sentence: the promise.
         weakest: the weakest link.
-        notes: other facts that its user should know.
+        notes: other facts that the user of the path should know.
     """
 
     grade: Grade
@@ -107,7 +110,7 @@ _RECEIVES = {
 
 
 def _acknowledging(receiver: PathEnd, sender: PathEnd | None) -> list[PathLink]:
-    """An application that acknowledges itself cannot know whether the checkpoint with a reliable send is durable."""
+    """An application that acknowledges by itself cannot know whether the checkpoint with a reliable send is durable."""
     by_application = RECEIVING[receiver.reliability].acknowledged_by_application
     if by_application and sender is not None and SENDING[sender.reliability].stored:
         why = "the application may acknowledge before the checkpoint that holds the send"
@@ -154,7 +157,7 @@ def _notes(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> lis
 
 
 def needs(receiver: PathEnd, sender: PathEnd | None) -> list[str]:
-    """The requirements of a path, without which it does not keep its promise; a phrase for each."""
+    """Return the requirements without which a path does not keep its promise, a phrase for each."""
     needed = []
     stored = RECEIVING[receiver.reliability].stored or (sender is not None and SENDING[sender.reliability].stored)
     if stored:

@@ -27,7 +27,7 @@ OnError = Literal["stop", "dead_letter", "skip"]
 
 
 class StoredListener(msgspec.Struct, array_like=True, frozen=True):
-    """A dynamic listener as the store holds it."""
+    """A dynamic listener in the form of the store."""
 
     number: int
     event_type: str
@@ -38,7 +38,7 @@ class StoredListener(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredTimer(msgspec.Struct, array_like=True, frozen=True):
-    """A timer as the store holds it; `period` is `None` for a timer that fires once."""
+    """A timer in the form of the store; `period` is `None` for a timer that fires once."""
 
     number: int
     due: float
@@ -47,7 +47,7 @@ class StoredTimer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredMonitor(msgspec.Struct, array_like=True, frozen=True):
-    """A persistent monitor as the store holds it: owner `monitor:NAME`, key the number of the instance."""
+    """A persistent monitor in the form of the store: owner `monitor:NAME`, key the number of the instance."""
 
     type: str
     context: str
@@ -61,7 +61,7 @@ class StoredMonitor(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredExpression(msgspec.Struct, array_like=True, frozen=True):
-    """An expression listener as the store holds it: owner `waiting:NAME#INSTANCE`, key its number.
+    """An expression listener in the form of the store: owner `waiting:NAME#INSTANCE`, key the number of the listener.
 
     The listener and each of its attempts have entries of their own, so the cost of a checkpoint depends on the changes
     and not on the number of attempts under way. The parts are in the order of their numbers.
@@ -74,7 +74,7 @@ class StoredExpression(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredAttempt(msgspec.Struct, array_like=True, frozen=True):
-    """An attempt as the store holds it: the owner of its listener, key `LISTENER.NUMBER`."""
+    """An attempt in the form of the store: the owner is that of its listener, the key is `LISTENER.NUMBER`."""
 
     events: dict[int, bytes]
     elapsed: tuple[int, ...]
@@ -137,10 +137,10 @@ class ExpressionListener:
     """A method of a monitor that waits for an expression, and the attempts at it that are under way.
 
     Attributes:
-        declared: whether the class declares it. A declared listener stays in the store when it is over, so that no
-            restart begins it again.
-        stored: whether the store may hold it.
-        alive: whether the monitor still has it.
+        declared: whether the class declares the listener. A declared listener stays in the store after its end, so that
+            no restart begins it again.
+        stored: whether the store may hold the listener.
+        alive: whether the monitor still has the listener.
     """
 
     __slots__ = (
@@ -177,11 +177,11 @@ class ExpressionListener:
 
     @property
     def key(self) -> bytes:
-        """Its key in the store."""
+        """The key of this listener in the store."""
         return str(self.number).encode()
 
     def encoded(self) -> bytes:
-        """Its bytes in the store."""
+        """The bytes of this listener in the store."""
         stored = StoredExpression(stored_parts(self.plan), self.handler, self.once, self.declared)
         return encode(stored, f"monitor {self.instance.monitor.state_name}")
 
@@ -190,12 +190,12 @@ class Attempt:
     """One attempt at an expression.
 
     Attributes:
-        progress: how far it has come.
+        progress: how far the attempt has come.
         recorded: the events of its progress as the store holds them, by part; empty unless the monitor is persistent.
-        leaves: its patterns in the index, by part.
-        deadline: its entry among the timers.
-        stored: whether the store may hold it.
-        alive: whether it is under way.
+        leaves: its patterns in the index of listeners, by part.
+        deadline: its entry among the timers of the context.
+        stored: whether the store may hold the attempt.
+        alive: whether the attempt is under way.
     """
 
     __slots__ = ("alive", "deadline", "leaves", "listener", "number", "progress", "recorded", "stored")
@@ -212,11 +212,11 @@ class Attempt:
 
     @property
     def key(self) -> bytes:
-        """Its key in the store."""
+        """The key of this attempt in the store."""
         return f"{self.listener.number}.{self.number}".encode()
 
     def encoded(self) -> bytes:
-        """Its bytes in the store."""
+        """The bytes of this attempt in the store."""
         where = f"monitor {self.listener.instance.monitor.state_name}"
         return encode(StoredAttempt(self.recorded, self.progress.elapsed, self.progress.due), where)
 
@@ -252,19 +252,19 @@ class Instance:
     Args:
         monitor: the monitor.
         number: `0` for the monitor that the configuration names, `CONTEXT.N` for the N-th that a context has spawned.
-        on_error: what a failing handler does.
+        on_error: what the failure of a handler does.
 
     Attributes:
-        alive: whether it still gets events; `False` from the beginning of its end on.
-        tables: the state tables that the engine made for it.
-        kept: its attributes as the last handler left them, encoded; `None` before the first handler, and with
+        alive: whether the instance still gets events; `False` as soon as its end begins.
+        tables: the state tables that the engine made for the monitor.
+        kept: the encoded attributes of the monitor after the last handler; `None` before the first handler, and with
             `on_error: stop`.
         declared: the listeners that the class declares for single patterns.
         listeners: its dynamic listeners for single patterns, by number.
-        timers: by number.
+        timers: its timers, by number.
         expressions: its expression listeners, by number.
-        subscriptions: the channels that it has subscribed to.
-        next_number: of its next listener or timer.
+        subscriptions: the channels that the monitor has subscribed to.
+        next_number: number of its next listener or timer.
         next_attempt: number of its next attempt.
     """
 
@@ -300,40 +300,40 @@ class Instance:
         self.next_attempt = 1
 
     def take_number(self) -> int:
-        """A number for a listener or timer of this instance; no number is given twice."""
+        """Return a number for a listener or timer of this instance; no number is given twice."""
         number, self.next_number = self.next_number, self.next_number + 1
         return number
 
     @property
     def owner(self) -> str:
-        """Its owner name in the store."""
+        """The owner of the state of this instance in the store."""
         return f"monitor:{self.monitor.state_name}"
 
     @property
     def key(self) -> bytes:
-        """Its key in the store."""
+        """The key of this instance in the store."""
         return self.number.encode()
 
     @property
     def waiting_owner(self) -> str:
-        """Owner name in the store of its expression listeners."""
+        """The owner of the expression listeners of this instance in the store."""
         return waiting_owner(type(self.monitor), self.number)
 
 
 def waiting_owner(cls: type[Monitor], number: str) -> str:
-    """Owner name in the store of the expression listeners of an instance."""
+    """Return the owner, in the store, of the expression listeners of an instance."""
     return f"waiting:{cls.state_name}#{number}"
 
 
 def type_name(cls: type[Any]) -> str:
-    """The name of a class in the store."""
+    """Return the name of a class in the store."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def restored_pattern(
     resolve: Callable[[str], type[Any]], event_type: str, fields: tuple[str, ...], values: list[Any]
 ) -> Pattern:
-    """The pattern of a stored listener; values are converted to the types that the fields have."""
+    """Return the pattern of a stored listener, whose values are converted to the types of the fields."""
     cls = resolve(event_type)
     types = {field.name: field.type for field in msgspec.structs.fields(cls)} if fields else {}
     typed = (
@@ -357,7 +357,7 @@ _WORD_OF = {cls: word for word, cls in _WORDS.items()}
 
 
 def stored_parts(plan: Plan) -> list[list[Any]]:
-    """The parts of an expression as the store holds them; a `Reference` is stored as (position, part, field)."""
+    """Return the parts of an expression in the form of the store, with a `Reference` as (position, part, field)."""
     return [_stored_part(plan, number) for number in range(len(plan.parts))]
 
 
@@ -401,12 +401,12 @@ def _restored_part(
 
 
 def restore_monitor(cls: type[Monitor], number: str, stored: StoredMonitor, tables: Mapping[str, Any]) -> Monitor:
-    """A monitor with its attributes and tables as the store holds them.
+    """Make a monitor with the attributes and tables that the store holds.
 
     Args:
-        cls: its class.
-        number: its instance number.
-        stored: what the store holds of it.
+        cls: class of the monitor.
+        number: number of the instance.
+        stored: the monitor in the form of the store.
         tables: stored content of tables, by owner.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Decides how a receiver takes messages in: its cycle, its batch, its filters, its window. No source, clock or log.
+"""Decides how a receiver takes messages in: cycle, batch, filters, window of flow control. Has no source, clock or log.
 
 DISCONNECTED → RECEIVING → (stored modes) COMMITTING → ACKNOWLEDGING → RECEIVING
                          → (BEST_EFFORT) ACKNOWLEDGING → RECEIVING
@@ -52,7 +52,7 @@ class ReceiverInput(StrEnum):
 
 
 def transitions(mode: Receiving) -> Mapping[tuple[ReceiverState, ReceiverInput], ReceiverState]:
-    """The next state for each state and each input that it can have, in a mode."""
+    """Return the next state of a receiver in a mode, for each state and each input that is possible in this state."""
     delivered = ReceiverState.SUSPENDED if mode.acknowledged_by_application else ReceiverState.ACKNOWLEDGING
     return {
         (ReceiverState.DISCONNECTED, ReceiverInput.CONNECTED): ReceiverState.RECEIVING,
@@ -72,14 +72,14 @@ def transitions(mode: Receiving) -> Mapping[tuple[ReceiverState, ReceiverInput],
 
 
 class ReceiverCycle:
-    """The state machine of one receiver. Owner: its thread."""
+    """The state machine of one receiver. Owner: the thread of the receiver."""
 
     def __init__(self, mode: Receiving) -> None:
         self.now = ReceiverState.DISCONNECTED
         self._transitions = transitions(mode)
 
     def receive(self, event: ReceiverInput) -> ReceiverState:
-        """Go to the next state and return it; raises `ValueError` for an input that this state cannot have."""
+        """Change to the next state and return it. Raises `ValueError` for an input that this state cannot have."""
         target = self._transitions.get((self.now, event))
         if target is None:
             raise ValueError(f"a receiver that is {self.now} cannot take the input: {event}")
@@ -91,10 +91,10 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers with which a receiver begins; the store has those of the life before.
 
     Attributes:
-        next_number: of its next message.
-        next_batch: of its next batch.
+        next_number: number of its next message.
+        next_batch: number of its next batch.
         confirmed_batch: number of the last batch whose acknowledgement the broker certainly has.
-        in_doubt: most messages in the later batches, which may come again.
+        in_doubt: largest number of messages in the later batches, which may come again.
     """
 
     next_number: int = 1
@@ -105,21 +105,21 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class ReceiverCounters:
-    """What a receiver did, in messages if not said otherwise.
+    """What a receiver has done. Counts messages, unless something else is said.
 
     Attributes:
-        received: from the broker, duplicates included.
-        duplicates: dropped by duplicate detection.
-        without_id: without a unique id, in a mode that deduplicates.
-        conflicts: duplicates with another body than the first message with their id.
-        dead_letters: could not be mapped.
-        delivered: given to contexts.
-        batches: handed on.
-        connection_errors: losses of the connection and failed attempts to connect.
-        max_delivery_s: longest time from sending to redelivery in seconds, if the broker reports both.
-        redelivered: the broker marked them as redelivered.
-        expired: their time to live had passed.
-        own: came from this engine's own senders.
+        received: came from the broker, duplicates included.
+        duplicates: were dropped by duplicate detection.
+        without_id: had no unique id, in a mode that deduplicates.
+        conflicts: were duplicates with another body than the first message with their id.
+        dead_letters: could not be mapped, and became dead letters.
+        delivered: were given to contexts.
+        batches: number of batches that were handed on.
+        connection_errors: number of losses of the connection and of failed attempts to connect.
+        max_delivery_s: longest time from sending to redelivery, in seconds, if the broker reports both.
+        redelivered: were marked as redelivered by the broker.
+        expired: were dropped, since their time to live had passed.
+        own: came from senders of this engine.
         unselected: did not match the selector.
         unreadable: the connector could not read them, wholly or in part.
     """
@@ -148,27 +148,27 @@ class LogLine(NamedTuple):
 
 
 class Intake:
-    """The present batch of one receiver and its state. Owner: the receiver's thread.
+    """The present batch and the state of one receiver. Owner: the thread of the receiver.
 
     Other threads call `allow`, `suspended` and `resume`, set `draining`, and read `state`, `window`, `counters` and
     `redeliveries.may_give_back`. Times are seconds of a clock that does not go back; `wall_s` is the time of day.
 
     Args:
-        settings: as configured.
-        features: of its connection.
-        selector: chooses messages; `None` takes all.
-        numbers: with which it begins.
+        settings: settings of the receiver, as configured.
+        features: features of its connection.
+        selector: chooses messages; `None` for all messages.
+        numbers: the numbers with which the receiver begins.
         domain: duplicate detection domain; ignored in modes that do not deduplicate.
-        own_sources: returns the sources of this engine's senders, by the property that carries them.
-        beside: returns the most messages that the other receivers of the destination may give back.
+        own_sources: returns the source ids of the senders of this engine, by the property that carries a source id.
+        beside: returns how many messages the other receivers of the destination may give back at most.
 
     Attributes:
         mode: the properties of its reliability mode.
         domain: duplicate detection domain; `None` in modes that do not deduplicate.
-        counters: what the receiver did.
+        counters: what the receiver has done.
         redeliveries: counts the messages that the broker may deliver again.
         batch: the present batch.
-        next_number: of the next message that it delivers.
+        next_number: number of the next message that it delivers.
         next_batch: number of the next batch that it stores.
         draining: whether the receiver begins no further batch but finishes the present one; any thread may set it.
     """
@@ -216,25 +216,25 @@ class Intake:
 
     @property
     def state(self) -> ReceiverState:
-        """The state of its cycle."""
+        """The present state of the cycle. Any thread may read it."""
         return self._cycle.now
 
     @property
     def idle(self) -> bool:
-        """Whether it has no batch to finish. A suspended batch does not count: the broker delivers it again."""
+        """Whether there is no batch to finish. A suspended batch does not count, since the broker delivers it again."""
         return self.state is ReceiverState.SUSPENDED or not self.batch.messages
 
     @property
     def window(self) -> int:
-        """How many messages flow control lets it deliver now; -1 without flow control."""
+        """How many messages flow control lets the receiver deliver now; -1 without flow control."""
         return max(0, self._allowed_through - self.next_number + 1) if self._settings.flow_control else -1
 
     def allow(self, through: int) -> None:
-        """Let it deliver up to message number `through` (rule A9.1); called from the thread of a context."""
+        """Let the receiver deliver messages up to number `through` (rule A9.1). The thread of a context calls it."""
         self._allowed_through = through
 
     def warnings(self) -> Sequence[LogLine]:
-        """Lines for the log since the last call."""
+        """Return the lines for the log since the last call."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
@@ -246,7 +246,7 @@ class Intake:
         self._cycle.receive(ReceiverInput.CONNECTED)
 
     def lost(self) -> None:
-        """Drop the present batch: the connection is lost, and the broker delivers unacknowledged messages again."""
+        """Drop the present batch, since the connection is lost: the broker redelivers its messages."""
         self.counters.connection_errors += 1
         under_way = len(self.batch.messages) if self.state is ReceiverState.ACKNOWLEDGING else 0
         self.redeliveries.lost(under_way, self.next_batch - 1)
@@ -278,7 +278,7 @@ class Intake:
         return self._wanted(chunk.messages, wall_s * 1000)
 
     def complete(self, now: float) -> bool:
-        """Whether the present batch holds messages and takes no more: it is to be handed on."""
+        """Whether the present batch holds messages and takes no more, so that it is to be handed on."""
         closed = self.batch.closed(now) or not self.room or self._source_ended or self.draining
         return bool(self.batch.messages) and closed
 
@@ -297,11 +297,11 @@ class Intake:
         self._note_expired(name_of)
 
     def to_store(self) -> None:
-        """Go to COMMITTING: the writer has the request to store the batch."""
+        """Change to COMMITTING: the writer has the request to store the batch."""
         self._cycle.receive(ReceiverInput.BATCH_TO_STORE)
 
     def committed(self) -> None:
-        """Go on from COMMITTING: the batch is committed."""
+        """Leave COMMITTING: the batch is committed."""
         self.next_batch += 1
         self._cycle.receive(ReceiverInput.COMMITTED)
 
@@ -328,7 +328,7 @@ class Intake:
     def delivered(self, count: int, now: float) -> ReceiverState:
         """Note that contexts have `count` messages of the batch; returns SUSPENDED or ACKNOWLEDGING."""
         state = self._cycle.receive(ReceiverInput.BATCH_DELIVERED)
-        if state is ReceiverState.SUSPENDED and not count:  # all dead letters: the application never sees the batch
+        if state is ReceiverState.SUSPENDED and not count:  # all are dead letters: the application never sees the batch
             state = self._cycle.receive(ReceiverInput.RESUMED)
         if state is ReceiverState.SUSPENDED and self._holds_for_s is not None:
             self._warn_at = now + self._holds_for_s / 2
@@ -341,7 +341,7 @@ class Intake:
         self._cycle.receive(ReceiverInput.ACKNOWLEDGED)
 
     def end(self) -> bool:
-        """Go to ENDED if the source has come to its end; returns whether it has. The batch must be empty."""
+        """Change to ENDED if the source has come to its end; return whether it has. The batch must be empty."""
         if self._source_ended:
             self._cycle.receive(ReceiverInput.ENDED)
         return self._source_ended
@@ -349,16 +349,18 @@ class Intake:
     # --- a suspended batch ---
 
     def suspended(self) -> ReceiveBatch | None:
-        """The batch that the application has yet to acknowledge, if any; called from the thread of a context."""
+        """The batch that the application has yet to acknowledge; `None` if there is none. The thread of a context calls
+        it.
+        """
         batch = self.batch
         return batch if self.state is ReceiverState.SUSPENDED and self._resumed is not batch else None
 
     def resume(self, batch: ReceiveBatch) -> None:
-        """Have a batch acknowledged, if it is still suspended; called from the thread of a context."""
+        """Let the receiver acknowledge a batch, if the batch is still suspended. The thread of a context calls it."""
         self._resumed = batch
 
     def resumed(self) -> bool:
-        """Go to ACKNOWLEDGING if the application has acknowledged the suspended batch; returns whether it has."""
+        """Change to ACKNOWLEDGING if the application has acknowledged the suspended batch; return whether it has."""
         if self._resumed is not self.batch:
             return False
         self._cycle.receive(ReceiverInput.RESUMED)
@@ -366,9 +368,10 @@ class Intake:
         return True
 
     def held(self, now: float) -> float | None:
-        """Warn once when half of the time has passed after which the broker takes the suspended batch back (trap T40).
+        """Warn, once for each suspended batch, when half of the time has passed after which the broker takes the batch
+        back (trap T40).
 
-        Returns the seconds until the warning, `None` if none is to come.
+        Returns the seconds until the warning; `None` if no warning is to come.
         """
         if self._warn_at is None:
             return None
@@ -382,7 +385,7 @@ class Intake:
     # --- what is in a batch ---
 
     def _wanted(self, messages: Sequence[Message], wall_ms: float) -> Sequence[Message]:
-        """Leave out messages that have expired, are not selected, or are the engine's own if `no_local` is set."""
+        """Leave out messages that have expired, do not match the selector, or with `no_local` come from this engine."""
         if late := [message for message in messages if message.headers is not None and expired(message, wall_ms)]:
             self._expired.extend(late)
             messages = [message for message in messages if not expired(message, wall_ms)]
@@ -412,7 +415,10 @@ class Intake:
             self._warn_once("W5409", "messages that cannot be read come as they were sent", first=reason)
 
     def _note_redelivery(self, messages: Sequence[Message], wall_s: float) -> None:
-        """Count redelivered messages and note the longest delivery; it helps to choose `expiry_time` (rule A8.19)."""
+        """Count redelivered messages, and note the longest time from sending to redelivery.
+
+        The time helps to choose `expiry_time` (rule A8.19).
+        """
         again = [m.headers for m in messages if m.headers is not None and m.headers.redelivered]
         self.counters.redelivered += len(again)
         sent = [headers.timestamp for headers in again if headers.timestamp is not None and headers.timestamp > 0]
@@ -420,7 +426,7 @@ class Intake:
             self.counters.max_delivery_s = max(self.counters.max_delivery_s, wall_s - min(sent) / 1000)
 
     def _note_conflicts(self, more: int, unique_id: str) -> None:
-        """Warn of the first conflict, and whenever their count has doubled: each may be a message that is lost."""
+        """Warn of the first conflict, and whenever the number of conflicts has doubled: each may be a lost message."""
         before = self.counters.conflicts
         self.counters.conflicts += more
         if self.counters.conflicts.bit_length() > before.bit_length():
@@ -444,7 +450,12 @@ class Intake:
 
 
 def from_sources(messages: Sequence[Message], sources: Mapping[str, frozenset[str]]) -> set[int]:
-    """Positions of the messages that come from `sources`, which are given by the property that carries a source."""
+    """Return the positions of the messages that come from these sources.
+
+    Args:
+        messages: the messages.
+        sources: source ids, by the property that carries a source id.
+    """
     return {
         at
         for name, known in sources.items()

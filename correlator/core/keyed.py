@@ -4,15 +4,15 @@ A *run* handles the rows of one key in a batch: it makes a monitor from the stor
 the monitor in order, and encodes the monitor's state again. Only state and rows decide the outputs. So it makes no
 difference how rows are cut into batches, in which process a run happens, or whether it happens twice.
 
-Time is the *event time of the key*: the latest time that a row of this key had so far, in the order of arrival. Neither
-rows of other keys nor a clock move it. A key without further rows keeps its timers until the end of all input.
+Time is the *event time of the key*: the latest time of all rows of this key that have arrived so far. Neither rows of
+other keys nor a clock move it. A key without further rows keeps its timers until the end of all input.
 
 A handler that raises must leave no trace. A copy of the state before each row would cost more than the handlers. So a
 run remembers the rows and timers that it has handled since it last decoded or encoded the state, and handles them again
 after a failure. Therefore handlers must be functions of state and row, without a clock and without random values.
 """
 
-# ruff: noqa: SLF001  a run and its monitor are one thing; what application code may call is public
+# ruff: noqa: SLF001  a run uses the private members of its monitor; what application code may call is public
 
 import copy
 import typing
@@ -34,7 +34,7 @@ OutputT = TypeVar("OutputT")
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    """The stored state of a key: its event time, its timers in order, its encoded attributes."""
+    """The stored state of a key: its event time, its timers in order, and its encoded attributes."""
 
     time: datetime | None
     timers: list[tuple[datetime, str]]
@@ -206,9 +206,9 @@ class KeyedRun:
     Args:
         cls: the monitor class.
         key: the key.
-        data: its stored state, `None` for a key without state.
+        data: the stored state of the key; `None` for a key without state.
         check: raises an exception for outputs that cannot be used. With `check` the run also encodes the state after
-            every row. So a second run finds the row whose outputs or state cannot be used.
+            every row, so that a second run over the same rows finds the row whose outputs or state cannot be used.
     """
 
     def __init__(
@@ -228,11 +228,11 @@ class KeyedRun:
         yield self._try(lambda monitor: _handle_row(monitor, row, time))
 
     def finish(self) -> Iterator[Handled]:
-        """End of all input: fire all timers, also those that are set meanwhile; yields a result for each."""
+        """Fire all timers at the end of all input, also those that are set meanwhile; yields a result for each."""
         yield from self._fire(None)
 
     def stored(self) -> bytes | None:
-        """The state to store for the key, `None` for no state; raises `StateError` E4102 or E4103."""
+        """Return the state to store for the key; `None` for no state. Raises `StateError` E4102 or E4103."""
         if self._monitor is None or (self._base is None and not self._since):
             return None
         return self._monitor.encode()
@@ -276,7 +276,7 @@ class KeyedRun:
         return plain
 
     def _restore(self) -> None:
-        """Go back to the state before the failure: decode the last known state, and repeat what was done since."""
+        """Restore the state before the failure: decode the last known state, and repeat the calls since then."""
         since, self._since = self._since, []
         self._monitor = self._cls.decode(self._key, self._base)
         for unit in since:

@@ -10,11 +10,11 @@ from correlator.core.expressions import Pattern
 
 
 class Waiting(Protocol):
-    """A listener, or a pattern of an attempt, as the index needs it."""
+    """What the index must know of a listener, or of a pattern of an attempt."""
 
     @property
     def pattern(self) -> Pattern:
-        """The events that it waits for."""
+        """The pattern of the events that it waits for."""
         ...
 
 
@@ -63,16 +63,14 @@ class ListenerIndex(Generic[W]):
     """The listeners of one context. Owner: the context's thread.
 
     Attributes:
-        types: by event type; empty as long as nothing has been added.
+        types: the listeners by event type; empty until a listener is added.
     """
 
     def __init__(self) -> None:
         self.types: dict[type[Any], _OfType[W]] = {}
 
     def add(self, listener: W) -> None:
-        """Add a listener, so that `matching` returns it for the events that fit its pattern. Add each listener only
-        once.
-        """
+        """Add a listener, so that `matching` returns it for events that fit its pattern. Add no listener twice."""
         self.types.setdefault(listener.pattern.event_type, _OfType()).add(listener)
 
     def remove(self, listener: W) -> None:
@@ -80,7 +78,7 @@ class ListenerIndex(Generic[W]):
         self.types[listener.pattern.event_type].remove(listener)
 
     def matching(self, event: Any) -> Iterable[W]:
-        """The listeners of an event. Handlers may add and remove listeners while the caller goes through them."""
+        """Return the listeners of an event. Handlers may add and remove listeners while the caller iterates."""
         of_type = self.types.get(type(event))
         if of_type is None:
             return ()
@@ -91,6 +89,6 @@ class ListenerIndex(Generic[W]):
         for fields, by_values in of_type.keyed.items():
             try:
                 found.extend(by_values.get(tuple([getattr(event, field) for field in fields]), ()))
-            except TypeError:  # a mutable value, such as a list: no listener can ask for it
+            except TypeError:  # the event has a mutable value, such as a list, which no listener can name
                 continue
         return found

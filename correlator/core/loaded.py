@@ -40,18 +40,18 @@ class LoadedMonitors:
 
     Args:
         context: name of the context.
-        queue: of the context.
-        routes: for subscriptions to channels.
-        resolve: the class behind a `type_name`.
+        queue: the queue of the context.
+        routes: has the queues of channels, for subscriptions.
+        resolve: returns the class behind a `type_name`.
         names: checks classes whose names get into the store.
         calls: calls the handlers.
 
     Attributes:
-        instances: by monitor, in the order of loading.
-        index: listeners by what they wait for.
-        attempts: at expressions.
+        instances: the instances by monitor, in the order of loading.
+        index: finds the listeners of an event.
+        attempts: the attempts at expressions.
         timers: timers of monitors, and deadlines of attempts.
-        spawned: by class, the number of the next instance that this context spawns.
+        spawned: the number of the next instance that this context spawns, by class.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class LoadedMonitors:
 
         Args:
             monitor: the monitor, already with its stored attributes and tables.
-            on_error: what a failing handler does.
-            number: of the instance.
-            stored: what the store holds of it; `None` for a monitor that begins now.
+            on_error: what the failure of a handler does.
+            number: number of the instance.
+            stored: the monitor in the form of the store; `None` for a monitor that begins now.
             waiting: what the store holds under its `waiting_owner`.
 
         Raises:
@@ -197,7 +197,7 @@ class LoadedMonitors:
         self.cancel((listener.instance, listener.number))
 
     def cancel(self, waiting: tuple[Instance, int]) -> None:
-        """Remove the dynamic listener or timer with this number; without one this is no error."""
+        """Remove the dynamic listener or timer with this number; do nothing if there is none."""
         instance, number = waiting
         if (listener := instance.listeners.pop(number, None)) is not None:
             self.index.remove(listener)
@@ -228,7 +228,7 @@ class LoadedMonitors:
             self._routes.subscribe(channel, self._queue)
 
     def leave(self, unwanted: tuple[Instance, str]) -> None:
-        """End the subscription of an instance to a channel; without one this is no error."""
+        """End the subscription of an instance to a channel; do nothing if there is none."""
         instance, channel = unwanted
         if channel not in instance.subscriptions:
             return
@@ -247,7 +247,7 @@ class LoadedMonitors:
         return any(one.instance.monitor.persistent for one in self.timers.living())
 
     def take_changes(self) -> list[StateEntry]:
-        """Changes of state since the last cut, of monitors, their tables and their attempts."""
+        """Return the changes of state since the last cut: of monitors, their tables and their attempts."""
         entries, self._removed = self._removed, []
         for instance in self._calls.take_changed():
             entries.append(self._stored(instance))

@@ -16,7 +16,7 @@ from correlator.errors import ConfigError, MappingError, quoted, storable
 from correlator.events import CUT_FROM, DeadLetter, Headers, Message
 
 MAX_ID_BYTES = 512
-"""Longest unique id or source id (trap T20)."""
+"""The largest number of bytes of a unique id or source id (trap T20)."""
 
 _PART = re.compile(r"\$\{(?:(property|header|body|row)\.([^}]+)|(body|key))\}")
 _NO_PART = re.compile(r"\$(?:\{|[^\W\d])")
@@ -28,14 +28,14 @@ class Mapped(msgspec.Struct, gc=False):
     """A batch after mapping.
 
     Attributes:
-        messages: that could be mapped, in the order of receipt.
-        events: parallel to `messages`.
+        messages: the messages that could be mapped, in the order of receipt.
+        events: their events, in the same order.
         ids: unique ids of all messages of the batch in the order of receipt, "" for none; empty in modes that do not
             deduplicate.
-        sources: source ids, parallel to `ids`.
-        digests: of the bodies, parallel to `ids`.
-        dead_letters: about the messages that could not be mapped, in the order of receipt.
-        failed: parallel to `dead_letters`: the places of their messages in the batch.
+        sources: their source ids, in the order of `ids`.
+        digests: digests of their bodies, in the order of `ids`.
+        dead_letters: dead letters of the messages that could not be mapped, in the order of receipt.
+        failed: the positions of these messages in the batch, in the order of `dead_letters`.
     """
 
     messages: list[Message] = []
@@ -54,7 +54,7 @@ class Mapped(msgspec.Struct, gc=False):
             getattr(self, column).extend(getattr(other, column))
 
     def forget_failed(self) -> None:
-        """Remove the messages that could not be mapped: the policy is to store nothing of them."""
+        """Remove the messages that could not be mapped, for a receiver whose policy is to store nothing of them."""
         failed = set(self.failed)
         for name in ("ids", "sources", "digests"):
             column = getattr(self, name)
@@ -62,7 +62,7 @@ class Mapped(msgspec.Struct, gc=False):
         self.dead_letters, self.failed = [], []
 
     def without(self, places: Container[int]) -> tuple[list[Message], list[Any], list[DeadLetter]]:
-        """Messages, events and dead letters without those at some places of the batch."""
+        """Return messages, events and dead letters, without those at these positions of the batch."""
         failed = set(self.failed)
         mapped = [place for place in range(len(self.messages) + len(failed)) if place not in failed]
         kept = [at for at, place in enumerate(mapped) if place not in places]
@@ -74,11 +74,12 @@ class ReceiveMapping:
     """Maps the messages of one receiver. Keeps nothing between two calls, so several threads may call it.
 
     Args:
-        receiver: its id, for errors and for `Message.receiver`.
-        event_type: type that JSON bodies are decoded to; `None` for messages as they are, with the id of the receiver.
+        receiver: id of the receiver, for errors and for `Message.receiver`.
+        event_type: class of the events, to which JSON bodies are decoded; `None` if the messages themselves are the
+            events, with the id of the receiver.
         unique_id: template of the unique id.
         source: template of the source id.
-        deduplicated: whether the mode needs ids.
+        deduplicated: whether the mode of the receiver needs ids.
         max_message_bytes: a message with a larger body is not mapped.
         fields: makes the events of `event_type` from several parts of a message, not from the body alone.
 
@@ -108,19 +109,20 @@ class ReceiveMapping:
         self._max_message_bytes = max_message_bytes
 
     def map(self, messages: Sequence[Message], engine_time: float) -> Mapped:
-        """Map messages. An error, in code of the application too, makes a dead letter of its message alone."""
+        """Map messages. Any error, also one in code of the application, makes a dead letter of its message alone."""
         try:
             return self._map_all(messages)
         except MappingError:
             return self._map_each(messages, engine_time)
 
     def remap(self, messages: Sequence[Message], first: int, engine_time: float) -> tuple[list[Any], list[DeadLetter]]:
-        """Events of stored messages, parallel to these; for a message that no longer maps, `None` and a dead letter.
+        """Return the events of stored messages, in the same order. A message that cannot be mapped any more has `None`
+        and a dead letter.
 
         Args:
-            messages: in the order of their numbers.
+            messages: the messages, in the order of their numbers.
             first: number of the first message.
-            engine_time: of the dead letters.
+            engine_time: the time that dead letters get.
         """
         mapped = self.map(messages, engine_time)
         events = mapped.events
@@ -180,7 +182,10 @@ class ReceiveMapping:
         return mapped
 
     def _failed(self, message: Message, error: MappingError, engine_time: float) -> Mapped:
-        """The dead letter of a message, with its unique id: a duplicate must not become another dead letter."""
+        """Make the dead letter of a message that cannot be mapped.
+
+        It has the unique id of the message, so that a duplicate does not become another dead letter.
+        """
         parts = _PartialEvent(message, self._event_type, self._fields)
         unique_id = self._filled(self._unique_id, message, parts)
         letter = DeadLetter(
@@ -236,7 +241,8 @@ class Template:
     Args:
         template: the text.
         where: names the setting in errors.
-        event_type: of the event whose fields `${body.NAME}` reads; `None` for a JSON body, whose fields are not known.
+        event_type: class of the event whose fields `${body.NAME}` reads; `None` for a JSON body, whose fields are not
+            known.
         constant: whether the text may be the same for all messages.
     """
 
@@ -262,7 +268,7 @@ class Template:
         self._parts.append(template[at:])
 
     def column(self, messages: Sequence[Message], events: Sequence[Any]) -> list[str]:
-        """The filled-in text of each message; "" if a value is missing. Raises `MappingError` as `fill`."""
+        """Return the filled-in text of each message; "" if a value is missing. Raises `MappingError` as `fill`."""
         if self._property is not None:
             name = self._property
             values = [message.properties.get(name, "") for message in messages]
@@ -271,7 +277,7 @@ class Template:
         return [self.fill(message, event) for message, event in zip(messages, events, strict=True)]
 
     def fill(self, message: Message, event: Any) -> str:
-        """The filled-in text of one message; "" if a value is missing.
+        """Return the filled-in text of one message; "" if a value is missing.
 
         Raises `MappingError` E5403 for bytes, E5404 for a text that is too long, E5103 if reading a value raised.
         """
@@ -304,15 +310,15 @@ def _property_name(kind: str, name: str) -> str | None:
 
 
 class _PartialEvent:
-    """Takes the place of the event of a message that could not be mapped: has the fields that can be read.
+    """Takes the place of the event of a message that could not be mapped: it has the fields that can be read.
 
     Each field has the value that it would have in the event. So the id made of the fields stays the same if the message
     can be mapped later.
 
     Args:
         message: the message.
-        event_type: of the event; `None` if the message itself is the event.
-        fields: makes the event, if not the body alone does.
+        event_type: class of the event; `None` if the message itself is the event.
+        fields: makes the event, if it is not made from the body alone.
     """
 
     def __init__(self, message: Message, event_type: type[Any] | None, fields: FieldMapping | None) -> None:
@@ -321,7 +327,9 @@ class _PartialEvent:
         self._fields = fields
 
     def __getattr__(self, name: str) -> Any:
-        """The value of a field, `None` if it does not exist; raises the error that reading the value raises."""
+        """Return the value of a field; `None` if there is no such field. Raises the error that reading the value
+        raises.
+        """
         if self._fields is not None:
             return self._fields.value(self._message, name)
         return _field_of_body(self._message.body, self._event_type, name)

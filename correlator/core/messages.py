@@ -1,4 +1,4 @@
-"""Encodes events: as messages that a sender sends, and as values that a cut records."""
+"""Encodes events: as the messages that a sender sends, and as the values that a checkpoint records."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -19,13 +19,13 @@ _PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
 
 
 def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes]) -> Any:
-    """Decode an event that `encode_event` encoded; `resolve` returns the type of a name."""
+    """Decode an event that `encode_event` has encoded; `resolve` returns the class behind its type name."""
     name, data = recorded
     return msgspec.msgpack.decode(data, type=resolve(name))
 
 
 def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Message:
-    """The message that carries an event: bytes and messages as they are, JSON of any other event.
+    """Return the message that carries an event: bytes and messages as they are, any other event as JSON.
 
     The key and the properties replace those of a `Message`.
 
@@ -49,7 +49,7 @@ def _changed(message: Message, key: str | None, properties: Mapping[str, Any] | 
 
 
 def checked(message: Message) -> Message:
-    """The message with only the parts that are sent.
+    """Return the message with only those parts that are sent.
 
     Raises `MappingError` E5201 for a body that is not bytes, E5202 for another part that the store or a broker cannot
     take.
@@ -66,7 +66,7 @@ def checked(message: Message) -> Message:
             _headers.decode(_encode(headers))
             spans = (headers.time_to_live_ms, headers.delivery_delay_ms)
             allowed &= all(span is None or 0 <= span <= LONGEST_LIFE_MS for span in spans)
-    except (TypeError, ValueError, OverflowError):  # an integer of more than 64 bits, half a surrogate pair
+    except (TypeError, ValueError, OverflowError):  # such as an integer of more than 64 bits, or half a surrogate pair
         allowed = False
     for name, value in properties.items():
         if type(name) is not str or not isinstance(value, _PROPERTY_TYPES):
@@ -85,18 +85,18 @@ def checked(message: Message) -> Message:
 
 
 def encode_event(event: Any) -> tuple[str, bytes]:
-    """Type name and content of an event, as a cut records it; raises `StateError` E4102 if it cannot be stored."""
+    """Return type name and content of an event for a checkpoint. Raises `StateError` E4102 if it cannot be stored."""
     return type_name(type(event)), encode(event, f"event {type(event).__name__}")
 
 
 def recorded(event: Any) -> bytes:
-    """Encode an event as a cut records it; raises `StateError` E4102 or E4103 if it cannot be stored or read back."""
+    """Encode an event for a checkpoint. Raises `StateError` E4102 or E4103 if it cannot be stored or read back."""
     data: bytes = _codec(type(event)).encode(event)  # type: ignore[arg-type]
     return data
 
 
 def apart(event: Any, data: bytes) -> Any:
-    """The event itself if it can never change, otherwise a copy, decoded from `data` (see `recorded`)."""
+    """Return the event itself if it can never change, otherwise a copy, decoded from `data` (see `recorded`)."""
     return event if _never_changes(type(event)) else _codec(type(event)).decode(data)  # type: ignore[arg-type]
 
 
@@ -111,7 +111,7 @@ def _codec(event_type: Any) -> Codec[Any]:
 
 
 def from_inside(event: Any) -> Message:
-    """A message for an event that no message carried: JSON, or MessagePack if JSON cannot hold the event."""
+    """Make a message for an event from inside the engine: as JSON, or as MessagePack if JSON cannot hold the event."""
     if event is None:
         return Message(b"")
     named: dict[str, PropertyValue] = {"event": type_name(type(event))}

@@ -26,13 +26,13 @@ F = TypeVar("F", bound=Handler)
 
 
 class ListenerSpec(msgspec.Struct, frozen=True):
-    """A listener before a context has it.
+    """The description of a listener, from which a context makes the listener.
 
     Attributes:
-        expression: what it waits for.
+        expression: the expression that the listener waits for.
         handler: name of the method that it calls.
         once: whether it ends after the first call.
-        plan: of the expression; `None` for a single pattern without references, which needs no attempts.
+        plan: the plan of the expression; `None` for a single pattern without references, which needs no attempts.
     """
 
     expression: Expression
@@ -132,15 +132,15 @@ class Binding(Protocol):
         ...
 
     def listen(self, monitor: "Monitor", spec: ListenerSpec) -> int:
-        """Add a dynamic listener; returns its number within the monitor."""
+        """Add a listener; return its number within the monitor."""
         ...
 
     def unlisten(self, monitor: "Monitor", number: int) -> None:
-        """Remove a dynamic listener or timer."""
+        """Remove a listener or timer that a handler has added."""
         ...
 
     def wait(self, monitor: "Monitor", seconds: float, handler: str) -> int:
-        """Add a timer that fires once; returns its number within the monitor."""
+        """Add a timer that fires once; return its number within the monitor."""
         ...
 
     def subscribe(self, monitor: "Monitor", channel: str) -> None:
@@ -156,15 +156,15 @@ class Binding(Protocol):
         ...
 
     def stop(self, monitor: "Monitor") -> None:
-        """End this monitor after the handler."""
+        """End this monitor after the running handler has returned."""
         ...
 
     def outstanding(self, monitor: "Monitor", sender: str) -> int:
-        """How many messages wait for the broker of a sender."""
+        """Return how many messages of a sender its broker has not confirmed."""
         ...
 
     def request_flush(self, monitor: "Monitor", sender: str) -> int:
-        """Ask for `SenderFlushed`; returns the number of the request."""
+        """Ask for `SenderFlushed`; return the number of the request."""
         ...
 
     def acknowledge_and_resume(self, monitor: "Monitor", receiver: str) -> None:
@@ -172,7 +172,7 @@ class Binding(Protocol):
         ...
 
     def update_flow_control_window(self, monitor: "Monitor", marker: FlowControlMarker, window: int) -> None:
-        """Let a receiver deliver so many messages beyond a marker."""
+        """Let a receiver deliver `window` messages beyond a marker."""
         ...
 
     @property
@@ -496,7 +496,7 @@ class Monitor:
 
     @classmethod
     def made_again(cls, attributes: Mapping[str, Any]) -> "Monitor":
-        """A monitor of this class with these attributes, which the store holds.
+        """Make a monitor of this class with attributes from the store.
 
         Raises:
             StateError: E4116 when the class has an `__init__` of its own that does not take or keep the attributes.
@@ -526,7 +526,7 @@ class Monitor:
 
     @classmethod
     def acknowledges(cls) -> bool:
-        """Whether it may acknowledge batches, and declares a listener for `ReceivingSuspended`."""
+        """Whether monitors of this class may acknowledge batches: it declares a listener for `ReceivingSuspended`."""
         return not cls.persistent and any(
             isinstance(spec.expression, Pattern) and spec.expression.event_type is ReceivingSuspended
             for spec in cls.listeners
@@ -534,9 +534,7 @@ class Monitor:
 
     @classmethod
     def state_codec(cls) -> Codec[Any]:
-        """The codec that turns the annotated attributes of this class, without its tables, into the bytes of a
-        checkpoint.
-        """
+        """The codec of the annotated attributes of this class, without its tables, for the bytes of a checkpoint."""
         return cls._codec
 
     def attributes(self) -> dict[str, Any]:
@@ -590,7 +588,7 @@ class Monitor:
             setattr(self, attribute, StateTable(key_type, value_type, owner))
 
     def bind(self, binding: Binding) -> None:
-        """Set the binding; its context calls this."""
+        """Set the binding. The context of the monitor calls it."""
         self._binding = binding
 
     @property
@@ -670,7 +668,7 @@ _LIKENESS = 0.8
 
 
 def _refuse_strange_hooks(cls: type[Monitor]) -> None:
-    """A life-cycle method with a misspelt name would never be called."""
+    """Refuse a life-cycle method with a misspelt name, which would never be called."""
     for name in dir(cls):
         method = getattr(cls, name)
         plain = name.replace("_", "").lower()
@@ -688,7 +686,7 @@ def _refuse_strange_hooks(cls: type[Monitor]) -> None:
 
 
 def _refuse_silent_overrides(cls: type[Monitor]) -> None:
-    """A method that replaces a handler, without its decorator, would never be called for an event."""
+    """Refuse a method that replaces a handler without its decorator, and so would never be called for an event."""
     for name in dir(cls):
         owners = [base for base in cls.__mro__ if name in vars(base)]
         if len(owners) < 2 or vars(owners[0])[name] is None:
@@ -734,6 +732,6 @@ def _takes(function: Handler, arguments: int) -> bool:
         inspect.signature(function).bind(*[None] * arguments)
     except TypeError:
         return False
-    except ValueError:  # it has no signature
+    except ValueError:  # the handler has no signature
         return True
     return True

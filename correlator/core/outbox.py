@@ -31,7 +31,7 @@ from correlator.reliability import SENDING, Reliability
 
 
 class FlushRequest(msgspec.Struct, frozen=True, gc=False):
-    """Asks for a notice to `context` when all sends that were enqueued before it are settled (rule A5.1)."""
+    """A request for a notice to `context` when all sends that were enqueued before it are settled (rule A5.1)."""
 
     request_id: int
     context: str
@@ -42,14 +42,14 @@ class Outbox:
 
     Args:
         sender: id of the sender.
-        reliability: its mode.
-        source: its messageSourceId.
-        destination: of messages that name none; empty if each message names its own.
-        id_property: property that carries the unique id.
-        source_property: property that carries the source.
+        reliability: reliability mode of the sender.
+        source: messageSourceId of its messages.
+        destination: destination of the messages that name none; "" if each message names its own.
+        id_property: name of the property that carries the unique id.
+        source_property: name of the property that carries the source id.
         physical: translates a logical destination and returns any other one as it is (rule A1.14).
         persistent: whether messages of a BEST_EFFORT sender are persistent if their headers do not say.
-        time_to_live_ms: of messages whose headers do not say.
+        time_to_live_ms: time to live of messages whose headers do not say.
         mapping: makes messages of events; without it events become JSON.
     """
 
@@ -78,7 +78,7 @@ class Outbox:
         self._id_property = id_property
         self._source_property = source_property
         self._next_sequence = 1
-        self._waiting: deque[tuple[OutboundSegment, int]] = deque()  # each with the number of its settled sends
+        self._waiting: deque[tuple[OutboundSegment, int]] = deque()  # each segment with the number of its settled sends
         self._live: deque[Message | FlushRequest] = deque()
         self._taken_through = 0
         self._settled_through = 0
@@ -126,7 +126,7 @@ class Outbox:
 
     @property
     def outstanding(self) -> int:
-        """How many sends wait for the broker, without staged ones (rule A2.17)."""
+        """How many sends wait to be sent or confirmed, without staged ones (rule A2.17)."""
         if self.stored:
             return self._next_sequence - 1 - self._taken_through + len(self._refused)
         return len(self._live) + len(self._refused)
@@ -134,7 +134,7 @@ class Outbox:
     # --- the sender's side ---
 
     def take(self, most: int) -> list[Outgoing]:
-        """The next sends in order, at most `most`. They stay the next ones until `settle`."""
+        """Return the next sends in order, at most `most`. They stay the next sends until `settle`."""
         if not self.stored:
             return self._take_live(most)
         batch: list[Outgoing] = []
@@ -168,7 +168,8 @@ class Outbox:
         """Note what became of the batch that `take` returned.
 
         Args:
-            batch: from its first send on. A send in neither `dead` nor `refused` is confirmed.
+            batch: the sends of the batch, or a part from its first send on. A send in neither `dead` nor `refused` is
+                confirmed.
             dead: dead letters, with the numbers of their sends.
             refused: sends that are to be tried again. `take` does not return them again; `settle_refused` settles them.
         """
@@ -203,7 +204,10 @@ class Outbox:
         self._settled_through = through
 
     def unplaced(self, outgoing: Outgoing) -> Message:
-        """The message as a handler could send it again: it names its destination if that is not the sender's."""
+        """Return a message in the form in which a handler could send it again.
+
+        It names its destination only if that is not the destination of the sender.
+        """
         if outgoing.destination == self.destination:
             return outgoing.message
         return msgspec.structs.replace(outgoing.message, destination=outgoing.destination)
@@ -218,20 +222,26 @@ class Outbox:
         return self._outgoing(self._next_sequence, messages, self.destination)
 
     def _placed(self, message: Message) -> Message:
-        """The message with its physical destination: a logical name may lead elsewhere before the message leaves."""
+        """Return a message with its physical destination.
+
+        A logical destination is resolved at once, since it may lead elsewhere before the message leaves.
+        """
         if message.destination is None:
             return message
         return msgspec.structs.replace(message, destination=self._physical(message.destination))
 
     def _placed_segment(self, segment: OutboundSegment) -> OutboundSegment:
-        """Complete a segment that names no destination: an older version or the replay of a dead letter stored it."""
+        """Complete a segment that names no destination.
+
+        An older version has stored it, or the replay of a dead letter.
+        """
         if segment.destination:
             return segment
         messages = [self._placed(message) for message in segment.messages]
         return OutboundSegment(segment.sender, segment.first, messages, self.destination)
 
     def _outgoing(self, first: int, messages: Sequence[Message], destination: str) -> list[Outgoing]:
-        """The sends as they leave, numbered from `first`; `destination` is for messages that name none."""
+        """Return sends in the form for the sink, numbered from `first`. Messages that name none get `destination`."""
         source, stamps_id, ours = self.source, self._stamps_id, self._headers
         id_property, source_property = self._id_property, self._source_property
         batch: list[Outgoing] = []

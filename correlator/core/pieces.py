@@ -8,7 +8,7 @@ from correlator.events import Message
 T = TypeVar("T")
 
 MOST_BYTES = 16 * 1024 * 1024
-"""Approximate limit of the content of one row. A larger item has a row of its own."""
+"""Approximate limit in bytes of the content of one row. A larger item has a row of its own."""
 
 
 def pieces(items: Sequence[T], sizes: Sequence[int], most: int) -> list[Sequence[T]]:

@@ -1,11 +1,12 @@
-"""Poison messages: the engine finds them by notes in the store, and divides what is noted until one message is left.
+"""Poison messages: the engine finds them by notes in the store, and divides the noted messages until one is left.
 
 Theory of operation. Only a start makes notes, so normal operation has no cost. A start handles the messages that wait
 in the store in *portions*: it notes a portion in the store, handles it, and deletes the note. If the next start finds a
 note, the process has died while it handled this portion: its messages are *accused*. The start divides an accused
 portion (a context of monitors takes its messages one at a time, a pipeline halves it) and notes each part alone. A
-single message that is found noted for the second time is *condemned*: with the death that left it waiting, the process
-has died three times while it handled this message. A condemned message becomes a dead letter and is not handled again.
+single message whose note is found for the second time is *condemned*: together with the death that left the message
+waiting, the process has died three times while it handled this message. A condemned message becomes a dead letter and
+is not handled again.
 
 A process that is killed from outside while it handles such a portion leaves the same note. So an innocent message is
 condemned only if the process was killed during two starts in a row: first while it handled a portion with this message,
@@ -24,17 +25,18 @@ from correlator.errors import HandlerFailed
 from correlator.events import DeadLetter, Message
 
 DEATHS = 2
-"""How often a single message must be found noted until it is condemned."""
+"""How often a start must find the note of a single message until the message is condemned."""
 
 
 class Portion(NamedTuple):
     """The next events of a queue that may be handled together.
 
     Attributes:
-        size: how many places of the queue.
-        suspects: the note to make: those of the events that are handled.
-        accused: whether the process has died while it handled them: nothing else may be noted beside them.
-        condemned: whether they are one event that must not be handled again.
+        size: how many places of the queue the portion covers.
+        suspects: the notes to make about the events of the portion.
+        accused: whether the process has died while it handled these events; then nothing else may be noted together
+            with them.
+        condemned: whether the portion is one event that must not be handled again.
     """
 
     size: int
@@ -47,10 +49,10 @@ class Watchlist:
     """The accused events of one context at a start.
 
     Args:
-        context: its name.
-        found: the notes that the start has found, of all contexts.
-        encode: makes name and bytes of an event from inside.
-        halving: whether accused events are halved; otherwise they are taken one at a time.
+        context: name of the context.
+        found: the notes about all contexts that the start has found.
+        encode: returns type name and bytes of an event from inside the engine.
+        halving: whether accused events are divided into halves; otherwise one event is taken at a time.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Watchlist:
             for position in range(run.position, len(run)):
                 if count == most:
                     return Portion(count, suspects)
-                if run.events[position] is not None:  # `None` is a dead letter already and not handled
+                if run.events[position] is not None:  # `None` stands for a dead letter, which is not handled
                     receiver, number = self._identity(run, position)
                     accused = self._accusation(receiver, number)
                     if accused is not None:
@@ -113,7 +115,7 @@ class Watchlist:
 
 
 def up_to(suspects: Sequence[Suspect], through: Mapping[str, int]) -> list[Suspect]:
-    """The suspects up to a number; `through` has this number for each receiver."""
+    """Return the notes about messages up to a number; `through` has this number for each receiver."""
     found = [
         Suspect(one.context, one.receiver, one.first, min(one.last, through.get(one.receiver, 0)), one.deaths)
         for one in suspects
@@ -122,12 +124,12 @@ def up_to(suspects: Sequence[Suspect], through: Mapping[str, int]) -> list[Suspe
 
 
 def is_condemned(suspect: Suspect) -> bool:
-    """Whether the suspect is a single message that was found noted often enough."""
+    """Whether the note is about a single message, and was found often enough."""
     return suspect.first == suspect.last and suspect.deaths >= DEATHS
 
 
 def dead_letter(suspect: Suspect, message: Message, engine_time: float) -> DeadLetter:
-    """The dead letter (E5502) of a condemned message."""
+    """Make the dead letter (E5502) of a condemned message."""
     from_inside = f"message {suspect.first} of receiver '{suspect.receiver}'" if suspect.receiver else "an event"
     error = HandlerFailed(
         "E5502",

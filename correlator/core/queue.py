@@ -21,13 +21,13 @@ class Run:
     """A part of the queue: the messages of one received batch, or one event from inside the engine.
 
     Attributes:
-        receiver: id of the receiver; `""` for an event from inside.
-        first: number of the first message in the receiver's stream.
-        messages: as the broker delivered them; empty for an event from inside.
+        receiver: id of the receiver; `""` for an event from inside the engine.
+        first: number of the first message.
+        messages: the messages as the broker has delivered them; empty for an event from inside.
         events: the events of the messages, at the same positions, `None` for a message that could not be mapped; empty
             for a pipeline that needs whole messages only.
         stored: whether checkpoints record the run: by reference to the receive log, or an event from inside by value.
-        recorded: name and bytes of an event from inside that was encoded when it was sent.
+        recorded: type name and bytes of an event from inside, if it was encoded when it was sent.
         position: index of the next event to handle.
     """
 
@@ -87,7 +87,7 @@ class InputQueue:
         self._inbox.append(run)
 
     def backlog(self, receiver: str) -> int:
-        """How many messages of a receiver wait here: the measure for back-pressure."""
+        """Return how many messages of a receiver wait here. Back-pressure depends on this number."""
         return self._delivered.get(receiver, 0) - self._handled.get(receiver, 0)
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class InputQueue:
         return sum(len(run) - run.position for run in [*self._runs, *self._inbox])
 
     def head(self) -> Run | None:
-        """The run to go on with; `None` when no run waits."""
+        """The first run that is not handled completely; `None` if no run waits."""
         if not self._runs and not self.enter():
             return None
         return self._runs[0]
@@ -132,7 +132,7 @@ class InputQueue:
     def cut(self, encode: Callable[[Any], tuple[str, bytes]]) -> tuple[dict[str, int], list[QueueRun]]:
         """Record the queue: for each receiver the last number that entered, and the waiting runs in order.
 
-        `encode` makes name and bytes of an event from inside that was not encoded when it was sent.
+        `encode` returns type name and bytes of an event from inside that was not encoded when it was sent.
         """
         self.enter()
         recorded: list[QueueRun] = []
@@ -144,7 +144,7 @@ class InputQueue:
         return dict(self._entered), recorded
 
     def needed_from(self) -> dict[str, int]:
-        """The first waiting number of each receiver that has stored messages waiting here."""
+        """Return, for each receiver with stored messages that wait here, the number of the first of these messages."""
         needed: dict[str, int] = {}
         for run in self._runs:
             if run.stored and run.receiver:
@@ -152,11 +152,11 @@ class InputQueue:
         return needed
 
     def handled_through(self, receiver: str) -> int:
-        """The last number of a receiver's stored messages up to which all are handled, as `cut` would record it."""
+        """Return the last number up to which all stored messages of a receiver are handled, as `cut` records it."""
         return self.needed_from().get(receiver, self._entered.get(receiver, 0) + 1) - 1
 
     def restore(self, entered: dict[str, int], runs: Sequence[Run]) -> None:
-        """Take the queue of a checkpoint: the last numbers that had entered, and the waiting runs."""
+        """Take the queue of a checkpoint: the last numbers that had entered, and the waiting runs. A start calls it."""
         self._entered = dict(entered)
         self._delivered.update(entered)
         self._handled.update(entered)
@@ -166,24 +166,24 @@ class InputQueue:
                 self._handled[run.receiver] = min(self._handled.get(run.receiver, 0), run.first - 1)
 
     def begin(self, receiver: str, after: int) -> None:
-        """Let the messages of a receiver begin after number `after`, unless later ones have entered already."""
+        """Let the messages of a receiver begin after number `after`, unless later messages have entered already."""
         for numbers in (self._entered, self._handled, self._delivered):
             numbers[receiver] = max(numbers.get(receiver, after), after)
 
     def forget(self, receiver: str) -> None:
-        """Forget the numbers of a removed receiver: a new receiver with its id may begin anew."""
+        """Forget the numbers of a removed receiver: a new receiver with its id may begin with any number."""
         for numbers in (self._entered, self._handled, self._delivered):
             numbers.pop(receiver, None)
         if self._on_forgotten is not None:
             self._on_forgotten(receiver)
 
     def withhold(self) -> list[Run]:
-        """Remove and return the runs that were delivered and have not entered."""
+        """Remove and return the runs that were delivered and have not entered the queue."""
         withheld = list(self._inbox)
         self._inbox.clear()
         return withheld
 
     @property
     def entered(self) -> dict[str, int]:
-        """The last number of each receiver that entered."""
+        """The last number of each receiver that has entered the queue."""
         return self._entered

@@ -10,10 +10,10 @@ from correlator.events import Message
 
 
 class ReceiveLog:
-    """The receive log as read at a start: finds messages by receiver and number.
+    """The receive log that a start has read. It finds messages by receiver and number.
 
     Args:
-        segments: in the order of their numbers for each receiver.
+        segments: the segments, in the order of their numbers for each receiver.
     """
 
     def __init__(self, segments: Sequence[ReceiveSegment]) -> None:
@@ -22,12 +22,12 @@ class ReceiveLog:
             self._segments.setdefault(segment.receiver, []).append(segment)
 
     def last_number(self, receiver: str) -> int:
-        """The highest number, 0 for an empty log."""
+        """Return the highest number of a receiver; 0 if the log has no message of it."""
         segments = self._segments.get(receiver)
         return segments[-1].first + len(segments[-1].messages) - 1 if segments else 0
 
     def between(self, receiver: str, first: int, count: int) -> list[Message]:
-        """Messages `first` to `first + count - 1`."""
+        """Return messages `first` to `first + count - 1` of a receiver."""
         found: list[Message] = []
         for segment in self._segments.get(receiver, ()):
             begin = max(first, segment.first) - segment.first
@@ -36,9 +36,9 @@ class ReceiveLog:
         return found
 
     def beyond(self, context: str, receiver: str, entered: int) -> Iterator[tuple[int, list[Message]]]:
-        """The messages that had not entered a context's queue: (first number, messages) in order.
+        """Yield the messages that had not entered the queue of a context, in order, as (first number, messages).
 
-        Raises `RecoveryRefused` E4204 when the receive log lacks some of it.
+        Raises `RecoveryRefused` E4204 if the receive log lacks one of them.
         """
         for segment in self._segments.get(receiver, ()):
             skip = max(0, entered + 1 - segment.first)
@@ -57,16 +57,17 @@ def restored_runs(
     events_of: Mapping[str, Any],
     decode: Any,
 ) -> list[Run]:
-    """The runs of a context's queue as the checkpoint recorded them.
+    """Return the runs of the queue of a context, as the checkpoint has recorded them.
 
     Args:
-        context: its name.
-        queue: what the checkpoint recorded.
+        context: name of the context.
+        queue: the record of the queue in the checkpoint.
         log: the receive log.
-        events_of: for each receiver a function from the number of the first message and the messages to their events.
-        decode: makes the event of one recorded by value.
+        events_of: for each receiver, a function that takes the number of the first message and the messages, and
+            returns their events.
+        decode: decodes an event that was recorded by value.
 
-    Raises `RecoveryRefused` E4204 when the receive log lacks some of it.
+    Raises `RecoveryRefused` E4204 if the receive log lacks one of the messages.
     """
     runs: list[Run] = []
     for recorded in queue:

@@ -1,4 +1,4 @@
-"""Which messages a broker may deliver to a receiver again, and when it certainly does so no more (trap T42)."""
+"""Which messages a broker may redeliver to a receiver, and from when on it certainly does not (trap T42)."""
 
 from collections.abc import Callable
 
@@ -6,21 +6,22 @@ from correlator.connector import Features
 from correlator.core.acknowledgements import Acknowledgements, Sure
 
 MOST_IN_DOUBT = 100_000
-"""With more messages in doubt (or more than ten batches), a receiver waits until the broker has noticed the losses."""
+"""With more messages (or more than ten batches) in doubt, a receiver waits until the broker has noticed the losses."""
 
 
 class Redeliveries:
-    """Counts the possible redeliveries of one receiver. Owner: its thread; any thread may read `may_give_back`.
+    """Counts the possible redeliveries of one receiver. Owner: the thread of this receiver; any thread may read
+    `may_give_back`.
 
     Times are seconds of a clock that does not go back.
 
     Args:
-        features: of the connection.
+        features: features of the connection.
         confirmed_batch: the last batch whose acknowledgement the broker certainly has.
         last_batch: the last batch that was received.
-        in_doubt: most messages in the batches between these two.
-        max_batch_size: most messages of a batch.
-        beside: returns the most messages that the other receivers of the destination may give back.
+        in_doubt: largest number of messages in the batches between these two.
+        max_batch_size: largest number of messages of a batch.
+        beside: returns how many messages the other receivers of the destination may give back at most.
     """
 
     def __init__(
@@ -43,21 +44,21 @@ class Redeliveries:
         self._beside = beside
         self._notices_loss_within_s = features.notices_loss_within_s
         self._noticed_at = 0.0
-        """By this time the broker has noticed the loss of every earlier connection."""
+        """The time by which the broker has noticed the loss of every earlier connection."""
         self._in_doubt = in_doubt
         self._left_in_doubt = 0
-        """Messages that losses of this life have left in doubt."""
+        """How many messages are in doubt because of lost connections of this life."""
         self.awaited: int | None = None
         """How many more messages must be acknowledged before nothing is in doubt; `None` while nothing is counted."""
 
     @property
     def sure(self) -> Sure:
-        """The batches whose acknowledgement the broker certainly has."""
+        """The batches whose acknowledgements the broker certainly has."""
         return self._acknowledgements.sure
 
     @property
     def may_give_back(self) -> int:
-        """Most messages that may come again because this receiver has or had them."""
+        """How many messages may come again at most, because this receiver has or had them."""
         return self._in_doubt + self._max_batch_size
 
     def connected(self, now: float) -> None:
@@ -68,8 +69,9 @@ class Redeliveries:
         """Note that the connection is lost.
 
         Args:
-            under_way: messages whose acknowledgement was on its way: nobody knows whether the broker has it.
-            last_batch: the last batch that was received.
+            under_way: number of messages whose acknowledgement was on its way, so that nobody knows whether the broker
+                has it.
+            last_batch: number of the last batch that was received.
         """
         in_doubt = under_way + self._acknowledgements.lose(last_batch)
         self._in_doubt += in_doubt
@@ -77,12 +79,12 @@ class Redeliveries:
         self.awaited = None
 
     def expect(self, now: float) -> None:
-        """Begin to count down the possible redeliveries, once the broker has noticed every lost connection.
+        """Begin to count down the possible redeliveries, if the broker has noticed every lost connection.
 
-        Called before the first chunk of a batch. The broker delivers the messages in doubt again, and before them those
-        that other receivers of the destination have or had. Until it has noticed a loss, newer messages may come first;
-        those that are on their way at that moment may come first, too. A loss in an earlier life counts as a loss
-        before the first connection of this life.
+        Called before the first chunk of a batch. The broker redelivers the messages in doubt, and before them those
+        that other receivers of the destination have or had. Newer messages may come before them until the broker has
+        noticed the loss; newer messages that are on their way at that moment may come before them, too. A loss in an
+        earlier life counts as a loss before the first connection of this life.
         """
         if not self._in_doubt or self.awaited is not None or now < self._noticed_at:
             return

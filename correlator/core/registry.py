@@ -1,8 +1,9 @@
-"""The rules of the registry: which receivers and senders a start accepts, and which code may add and remove.
+"""The rules of the registry: which receivers and senders a start accepts, and which of them code may add and remove.
 
 Rules A1.7 to A1.14: the configuration may add static parts, but never remove or change one, except for the destination
-of a receiver whose duplicate detection domain is explicit, and for the destination behind a logical one. Dynamic parts
-come back as they were. Connections may change. A start names every difference before it writes anything.
+of a receiver whose duplicate detection domain is explicit, and for the physical destination of a logical one. A start
+makes dynamic parts again as they were. Connections may change. A start names every difference before it writes
+anything.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,11 +23,12 @@ _NO_NAMES: Mapping[str, str] = {}
 
 
 def default_domain(settings: ReceiverSettings, destinations: Mapping[str, str] = _NO_NAMES) -> str:
-    """The duplicate detection domain of a receiver; `destinations` gives what logical destinations lead to.
+    """The duplicate detection domain of a receiver; `destinations` has the physical destinations by logical name.
 
-    A queue is named with its kind, `connection:queue:NAME`: a receiver of a topic whose id is the name of a queue has a
-    domain of its own. A topic behind a logical name is part of its domain, since the name may lead to another one
-    later: a domain by default never covers two destinations of a broker (docs/guarantees.md, "Duplicate detection").
+    The domain of a queue contains the word queue, `connection:queue:NAME`. So it differs from the domain of a receiver
+    of a topic whose id is the name of the queue. A topic behind a logical name is part of its domain, since the name
+    may lead to another one later: a domain by default never covers two destinations of a broker (docs/guarantees.md,
+    "Duplicate detection").
     """
     if settings.dup_detection_domain_id:
         return settings.dup_detection_domain_id
@@ -44,13 +46,14 @@ def endpoint_of(
     known: Endpoint | None = None,
     destinations: Mapping[str, str] = _NO_NAMES,
 ) -> Endpoint:
-    """The registry's entry for a receiver or sender.
+    """Make the entry of the registry for a receiver or sender.
 
     Args:
-        settings: as configured.
-        dynamic: whether it was added by code.
-        known: its entry so far, whose source, contexts and beginning of `unhandled: dead_letter` stay.
-        destinations: what logical destinations lead to.
+        settings: settings of the part, as configured.
+        dynamic: whether code has added the part.
+        known: its present entry, if there is one; the new entry keeps its source, its contexts, and the beginning of
+            `unhandled: dead_letter`.
+        destinations: physical destinations by logical name.
     """
     receiver = isinstance(settings, ReceiverSettings)
     domain = default_domain(settings, destinations) if isinstance(settings, ReceiverSettings) else ""
@@ -73,7 +76,7 @@ def default_senders(settings: EngineSettings, connections: Iterable[str] = ()) -
     """The default sender of every connection without configured senders (rule A1.20).
 
     Args:
-        settings: of the engine.
+        settings: settings of the engine.
         connections: names of connections that the settings do not define.
     """
     sent_to = {sender.connection for sender in settings.senders}
@@ -93,7 +96,7 @@ Settings = ReceiverSettings | SenderSettings
 
 
 class Rule(StrEnum):
-    """By which rule of docs/rules.md a start accepts a change or refuses it, in the words that `plan` shows."""
+    """The rule of docs/rules.md by which a start accepts or refuses a change, in the words that `plan` shows."""
 
     STATIC = "a configured part cannot be removed"  # rule A1.7
     NEW_ID = "a new part needs an id that no other part has"  # rule A1.9
@@ -125,9 +128,9 @@ def reconcile(
         stored: the registry.
         configured: the static parts of the configuration.
         defaults: the default senders of its connections; each exists once something was sent to it.
-        destinations: what logical destinations lead to.
+        destinations: physical destinations by logical name.
         layout: the contexts of the configuration.
-        received: which received messages the store holds.
+        received: the numbers of the received messages that the store holds.
 
     Raises `RecoveryRefused` E4301 to E4304, E4315 and E4316, which names every difference and what to do.
     """
@@ -144,9 +147,9 @@ def reconcile(
 
 
 def _with_letters(known: Endpoint | None, wanted: Endpoint, received: Received) -> Endpoint:
-    """The entry with the number of the last message that was received before `unhandled: dead_letter` was set.
+    """Return the entry with the number of the last message that was received before `unhandled: dead_letter` was set.
 
-    Before that, nobody noted which contexts have handled a message.
+    For messages up to this number, nothing has recorded which contexts have handled them.
     """
     begins = _begins_to_keep(known, wanted)
     if _keeps_unhandled(wanted) and not begins:
@@ -163,7 +166,7 @@ def _keeps_unhandled(endpoint: Endpoint) -> bool:
 
 
 def registry_after(stored: Iterable[Endpoint], differences: Iterable[PartDifference]) -> list[Endpoint]:
-    """The registry as a start that accepts these differences leaves it."""
+    """Return the registry after a start that accepts these differences."""
     known = {endpoint.id: endpoint for endpoint in stored}
     known.update({one.put.id: one.put for one in differences if one.put is not None})
     return list(known.values())
@@ -175,13 +178,13 @@ def compare_parts(
     defaults: Iterable[SenderSettings] = (),
     destinations: Mapping[str, str] = _NO_NAMES,
 ) -> list[PartDifference]:
-    """Every receiver and sender of the configuration and the registry, and what a start does with it.
+    """Return every receiver and sender of the configuration and of the registry, and what a start does with it.
 
     Args:
         stored: the registry.
         configured: the static parts of the configuration.
         defaults: the default senders of its connections; each exists once something was sent to it.
-        destinations: what logical destinations lead to.
+        destinations: physical destinations by logical name.
     """
     by_id = {endpoint.id: endpoint for endpoint in stored}
     found = [_compare(by_id.get(settings.id), settings, destinations) for settings in configured]
@@ -247,7 +250,7 @@ def ids_change(known: Endpoint, wanted: Endpoint) -> FieldChange | None:
 
 
 def _led_elsewhere(known: Endpoint, wanted: Endpoint) -> bool:
-    """Whether the logical destination of a receiver leads to another destination of the broker than before."""
+    """Whether the logical destination of a receiver has another physical destination than before."""
     by_default = not any(_settings_of(one).get("dup_detection_domain_id") for one in (known, wanted))
     same = (known.connection, known.destination) == (wanted.connection, wanted.destination)
     return by_default and same and known.domain != wanted.domain
@@ -266,7 +269,7 @@ def _compare_unnamed(known: Endpoint, destinations: Mapping[str, str]) -> PartDi
 
 
 def _again(known: Endpoint, destinations: Mapping[str, str]) -> Endpoint:
-    """The entry of a dynamic part, whose logical destination may lead elsewhere than before."""
+    """Return the entry of a dynamic part with the present physical destination of its logical destination."""
     if known.kind == "sender":
         return known
     settings = msgspec.json.decode(known.settings, type=ReceiverSettings)
@@ -281,7 +284,14 @@ _RECORDED = ("kind", "reliability", "connection", "destination", "domain")
 
 
 def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: bool = False) -> Iterator[FieldChange]:
-    """Changes of an existing part that no start accepts; `topic` says whether the part receives from a topic."""
+    """Yield the changes of an existing part that no start accepts.
+
+    Args:
+        known: the entry in the registry.
+        wanted: the entry that the configuration asks for.
+        settings: settings of the part.
+        topic: whether the part receives from a topic.
+    """
     movable = _explicit(settings) and known.domain == wanted.domain
     for change in _recorded(known, wanted):
         if change.field != "destination" or not movable:
@@ -291,7 +301,7 @@ def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: 
 
 
 _OF_SUBSCRIPTION = ("selector", "no_local", "durable_topic_subscription_name")
-"""Settings of a topic's subscription, which holds messages that came under other settings (rule S1.5)."""
+"""Settings of the subscription of a topic. It may hold messages that came under the earlier settings (rule S1.5)."""
 
 
 def _subscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
@@ -311,7 +321,7 @@ def _recorded(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
 
 
 def _changes(known: Endpoint, wanted: Endpoint) -> list[FieldChange]:
-    """All differences: of the columns of the registry, and of the settings that both sides have."""
+    """Return all differences: of the columns of the registry, and of the settings that both sides have."""
     recorded = list(_recorded(known, wanted))
     before, after = _settings_of(known), _settings_of(wanted)
     others = [
@@ -325,7 +335,7 @@ def _changes(known: Endpoint, wanted: Endpoint) -> list[FieldChange]:
 
 
 def _settings_of(endpoint: Endpoint) -> dict[str, Any]:
-    """The settings by name; options of the connector as `options.NAME`."""
+    """Return the settings by name, with options of the connector as `options.NAME`."""
     settings = msgspec.json.decode(endpoint.settings, type=dict[str, Any])
     options = settings.pop("options", {})
     return {**settings, **{f"options.{name}": value for name, value in options.items()}}
@@ -365,7 +375,7 @@ class Users(NamedTuple):
     """A pipeline and the parts that its configuration names.
 
     Attributes:
-        pipeline: its name.
+        pipeline: name of the pipeline.
         receivers: ids of the receivers that it takes from.
         senders: ids of the senders that it sends to.
     """
@@ -379,8 +389,8 @@ def is_known(registry: Mapping[str, Endpoint], settings: Settings, *, leaving: b
     """Whether a part that code adds exists already.
 
     Args:
-        registry: by id.
-        settings: of the part to be added.
+        registry: the entries by id.
+        settings: settings of the part to be added.
         leaving: whether a part of this id is being removed.
 
     Raises `UsageError`: E8304 for a part that is being removed, E8303 for an id that another part has.
@@ -408,7 +418,7 @@ def refuse_default(defaults: Mapping[str, SenderSettings], settings: SenderSetti
 
 
 def refuse_removal(registry: Mapping[str, Endpoint], part_id: str, users: Iterable[Users]) -> None:
-    """Refuse to remove a part that code must not remove.
+    """Refuse the removal of a part that code must not remove.
 
     Raises `UsageError`: E8302 for an unknown id, E8301 for a static part, E8306 for a part that a pipeline names.
     """
@@ -427,7 +437,7 @@ def refuse_removal(registry: Mapping[str, Endpoint], part_id: str, users: Iterab
 
 
 def lacks_source(endpoint: Endpoint) -> bool:
-    """Whether it is a sender whose messageSourceId must be recorded and is not."""
+    """Whether the endpoint is a sender whose messageSourceId must be recorded and is not recorded."""
     return endpoint.kind == "sender" and not endpoint.source and SENDING[Reliability(endpoint.reliability)].stored
 
 

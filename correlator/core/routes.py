@@ -12,11 +12,11 @@ Acknowledge = Callable[[], None]
 
 
 def nothing_left() -> None:
-    """Acknowledge nothing: the batch is gone with its receiver, or it is only replayed."""
+    """Acknowledge nothing: the batch is gone with its receiver, or this is a replay."""
 
 
 def nothing_suspended(receiver: str) -> UsageError:
-    """The error (E7101) for an acknowledgement without a suspended batch."""
+    """Return the error (E7101) for an acknowledgement without a suspended batch."""
     return UsageError("E7101", f"receiver {receiver}", "no batch is suspended, or it is acknowledged")
 
 
@@ -35,20 +35,22 @@ class Routes:
     too, one context at a time under the lock `changing`.
 
     Args:
-        default_outbox: the outbox of a sender that is not in `outboxes`, made by this call; `None` for no such sender.
+        default_outbox: makes a default sender that is not in `outboxes`, and returns its outbox; `None` if there is no
+            such default sender.
         woken: called after a handler has sent to another context or to a BEST_EFFORT sender.
-        next_flush: the number of the next flush request.
-        outstanding: how many messages wait for the broker of a sender; `None` for no such sender.
-        changing: the lock.
+        next_flush: returns the number of the next flush request.
+        outstanding: returns how many messages of a sender its broker has not confirmed; `None` if there is no such
+            sender.
+        changing: the lock that is held during each change.
 
     Attributes:
-        outboxes: by sender.
+        outboxes: the outboxes by id of the sender.
         closing: senders that are being removed: nothing can be sent to them.
-        channels: by channel, the queues of the contexts that receive it.
-        resume: by receiver of APP_CONTROLLED, a function that takes the name of the context which asks, and returns
+        channels: for each channel, the queues of the contexts that receive it.
+        resume: for each APP_CONTROLLED receiver, a function that takes the name of the context which asks, and returns
             the call that acknowledges the suspended batch; it raises `UsageError` E7101, E7102.
-        grant: by receiver with flow control, a function that takes the number of the last message that the receiver
-            may deliver.
+        grant: for each receiver with flow control, a function that takes the number of the last message that the
+            receiver may deliver.
     """
 
     def __init__(
@@ -72,19 +74,19 @@ class Routes:
         self._changing = changing or nullcontext()
 
     def unsendable(self, where: str, sender: str) -> UsageError:
-        """The refusal of a send: E8002 for a sender that is being removed, else E8001."""
+        """Return the refusal of a send: E8002 for a sender that is being removed, otherwise E8001."""
         if sender in self.closing:
             return UsageError("E8002", where, f"sender {quoted(sender)} is being removed")
         known = ", ".join(sorted(self.outboxes)) or "none"
         return UsageError("E8001", where, f"no sender {quoted(sender)}", f"Senders: {known}")
 
     def subscribe(self, channel: str, queue: InputQueue) -> None:
-        """Let a context receive a channel; any thread."""
+        """Let a context receive a channel. Any thread may call it."""
         with self._changing:
             self.channels = {**self.channels, channel: [*self.channels.get(channel, ()), queue]}
 
     def unsubscribe(self, channel: str, queue: InputQueue) -> None:
-        """End the delivery of a channel to a context; any thread."""
+        """End the delivery of a channel to a context. Any thread may call it."""
         with self._changing:
             channels = dict(self.channels)
             others = [one for one in channels.pop(channel) if one is not queue]

@@ -39,7 +39,7 @@ _PLAIN = {
     uuid.UUID,
 }
 CHECKED = 100
-"""Largest number of values of a table that a start decodes to check that they are of the declared type."""
+"""How many values of a table a start decodes at most, to check that they are of the declared type."""
 _KEYS = {str, int, bytes, bool, dt.date, uuid.UUID}
 _CONTAINERS = {list, tuple, dict, set, frozenset}
 _ALLOWED = (
@@ -78,7 +78,9 @@ def _check(annotation: Any, where: str, path: str, above: tuple[Any, ...]) -> No
 
 
 def check_key_type(annotation: Any, where: str, path: str) -> None:
-    """Raise `StateError` E4101 for a type of keys that cannot be stored, or whose equal values may have other bytes."""
+    """Raise `StateError` E4101 for a type of keys that cannot be stored, or whose equal values may have different
+    bytes.
+    """
     origin = typing.get_origin(annotation) or annotation
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     if origin is tuple and arguments:
@@ -124,7 +126,7 @@ def is_immutable(annotation: Any) -> bool:
 
 
 def encode(value: Any, where: str) -> bytes:
-    """The bytes of a value; raises `StateError` E4102 for a value that cannot be stored."""
+    """Return the bytes of a value. Raises `StateError` E4102 for a value that cannot be stored."""
     try:
         try:
             return _encoder.encode(value)
@@ -139,7 +141,7 @@ class Codec(Generic[V]):
 
     Args:
         annotation: the type.
-        where: the part that errors name.
+        where: names the part in errors.
     """
 
     def __init__(self, annotation: Any, where: str) -> None:
@@ -147,7 +149,7 @@ class Codec(Generic[V]):
         self._decoder: msgspec.msgpack.Decoder[V] = msgspec.msgpack.Decoder(annotation)
 
     def encode(self, value: V) -> bytes:
-        """The bytes of the value.
+        """Return the bytes of the value.
 
         Raises:
             StateError: E4102 for a value that cannot be stored, E4103 for a value that is not of the declared type.
@@ -162,7 +164,7 @@ class Codec(Generic[V]):
         return data
 
     def decode(self, data: bytes) -> V:
-        """The value; raises `StateError` E4203 for bytes of another type."""
+        """Return the value of these bytes. Raises `StateError` E4203 for bytes of a value of another type."""
         try:
             return self._decoder.decode(data)
         except msgspec.DecodeError as error:
@@ -259,7 +261,7 @@ class StateTable(MutableMapping[K, V]):
         return key in self._live or key in self._cold
 
     def __iter__(self) -> Iterator[K]:
-        yield from [*self._live, *self._cold]  # a list, since a read moves a key from one dict to the other
+        yield from [*self._live, *self._cold]  # over a list, since a read moves a key from one dict to the other
 
     def __len__(self) -> int:
         return len(self._live) + len(self._cold)
@@ -271,7 +273,7 @@ class StateTable(MutableMapping[K, V]):
         return value
 
     def _touch(self, key: K) -> None:
-        """Count a key as changed. It is encoded here, so that a key that cannot be stored fails this call."""
+        """Count a key as changed. It encodes the key, so that a key that cannot be stored fails the present call."""
         new = key not in self._changed
         if new or type(key) is not self._key_class:
             encoded = self._keys.encode(key)
@@ -322,7 +324,7 @@ class StateTable(MutableMapping[K, V]):
                 del self._changed[key]
 
     def load(self, stored: Mapping[bytes, bytes]) -> None:
-        """Fill the table with its content of the store: encoded keys and values."""
+        """Fill the table with its content in the store: encoded keys with encoded values. A start calls it."""
         self._cold = {self._keys.decode(key): value for key, value in stored.items()}
 
     def check_stored(self) -> None:
@@ -342,7 +344,7 @@ class StateTable(MutableMapping[K, V]):
                 raise StateError(error.code, error.where, error.what, error.allowed, todo) from error
 
     def take_changes(self) -> list[StateEntry]:
-        """Return the changes since the last call, encoded; called at the cut."""
+        """Return the changes since the last call, encoded. Called at the cut."""
         entries = [StateEntry(self._owner, encoded, self._encoded(key)) for key, encoded in self._changed.items()]
         self._changed, self._checked = {}, {}
         return entries

@@ -1,12 +1,13 @@
-"""The index of the state log: the segment of the store that holds the value of each key, and compaction.
+"""The index of the state log, which knows the segment of the store that holds the value of each key; and compaction.
 
 State is a log: a checkpoint appends the changed entries, so its cost depends on the changes and not on the size of the
 state (rows updated in place cost six times as much with 1,000,000 keys as with 10,000: each row touches a page of its
 own). While more than half of the stored entries are superseded, each checkpoint compacts a few of the oldest segments:
 it appends their living entries again and drops the segments. So the log stays below about twice the living state.
 
-A deletion is an entry without a value. It can be dropped with its segment when this segment is the oldest: no earlier
-segment can hold a value of the key. Plan, commit, apply; used by the thread of the store writer.
+A deletion is an entry without a value. It can be dropped together with its segment if this segment is the oldest one:
+then no earlier segment can hold a value of the key. The order of the calls is plan, commit, apply. The thread of the
+store writer makes them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from correlator.core.commit import StateEntry, StateSegment
 from correlator.core.pieces import pieces
 
 SEGMENT_ENTRIES = 1000
-"""The most entries of a segment: limits how much compaction reads at once."""
+"""How many entries a segment has at most; this limits how much compaction reads at once."""
 
 
 class StatePlan(msgspec.Struct, frozen=True, gc=False):
@@ -28,7 +29,7 @@ class StatePlan(msgspec.Struct, frozen=True, gc=False):
 
 
 def put(values: dict[str, dict[bytes, bytes]], entry: StateEntry) -> None:
-    """Apply an entry to values by owner and key."""
+    """Apply an entry to `values`, which has the values by owner and key."""
     owned = values.setdefault(entry.owner, {})
     if entry.value is None:
         owned.pop(entry.key, None)
@@ -37,7 +38,7 @@ def put(values: dict[str, dict[bytes, bytes]], entry: StateEntry) -> None:
 
 
 class StateLog:
-    """The index of the state log; one for each store."""
+    """The index of one state log. Owner: the thread of the store writer."""
 
     def __init__(self) -> None:
         self._where: dict[str, dict[bytes, int]] = {}
@@ -79,7 +80,13 @@ class StateLog:
         return numbers
 
     def plan(self, changes: Sequence[StateEntry], cleaned: Sequence[StateSegment]) -> StatePlan:
-        """The segments for the changes, at most one for each key, and for the living entries of compacted segments."""
+        """Plan the segments for the changes, at most one entry for each key, and for the living entries of compacted
+        segments.
+
+        Args:
+            changes: the changed entries.
+            cleaned: the segments that `to_clean` has named.
+        """
         entries = list(changes)
         if cleaned:
             changed = {(entry.owner, entry.key) for entry in changes}

@@ -1,8 +1,8 @@
 """Keyed steps of pipelines: whether their state in the store fits the configuration, and what a start does with it.
 
 The store holds a fingerprint beside the state of each step (`fingerprints`). Before a start writes anything, it
-compares this fingerprint with the configured one. The first checkpoint writes what the start decided, together with the
-first effects of the step.
+compares this fingerprint with the configured one. The first checkpoint records the decision of the start, together with
+the first effects of the step.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,8 +30,8 @@ class ConfiguredStep(NamedTuple):
 
     Attributes:
         name: PIPELINE/STEP.
-        facts: its fingerprint.
-        was: PIPELINE/STEP before the step was renamed; empty if it was not.
+        facts: the fingerprint of the step, as named facts.
+        was: PIPELINE/STEP before the step was renamed; empty if it was not renamed.
         decision: `keep FINGERPRINT`, `discard FINGERPRINT`, or empty.
         read: reads the state of one key; raises `StateError` if this step cannot read it.
     """
@@ -44,7 +44,10 @@ class ConfiguredStep(NamedTuple):
 
 
 class StoredStep(NamedTuple):
-    """Fingerprint of a step in the store, `None` if a version without fingerprints stored it, and values by key."""
+    """A step in the store: its fingerprint, and its values by key.
+
+    The fingerprint is `None` if a version without fingerprints has stored the step.
+    """
 
     facts: Facts | None
     values: Mapping[bytes, bytes]
@@ -131,7 +134,7 @@ def changes_of(differences: Iterable[StepDifference], state: State) -> list[Stat
 def changed_state(
     state: Mapping[str, dict[bytes, bytes]], changes: Sequence[StateEntry]
 ) -> dict[str, dict[bytes, bytes]]:
-    """The state after the changes; it shares the values of owners without changes with the state before."""
+    """Return the state after the changes. For owners without changes it shares the values with the given state."""
     owners = {entry.owner for entry in changes}
     after = {owner: dict(values) if owner in owners else values for owner, values in state.items()}
     for entry in changes:
@@ -140,9 +143,10 @@ def changed_state(
 
 
 def _renamed(stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]) -> dict[str, str]:
-    """The steps that take over the state of a step with another name, each with that name.
+    """Return the steps that take over the state of a step with another name, each with that other name.
 
-    Such a step has no state under its own name, or another step takes over that state: a chain of new names.
+    Such a step has no state under its own name, or another step takes over the state under its name, in a chain of
+    renamed steps.
     """
     renamed: dict[str, str] = {}
     waiting = [step for step in configured if step.was in stored]
@@ -155,7 +159,7 @@ def _renamed(stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredSt
 def _circle(
     step: ConfiguredStep, stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]
 ) -> Sequence[str]:
-    """The steps that would exchange their state in a circle with this one; empty if there is no circle."""
+    """Return the steps that would exchange their states in a circle with this one; empty if there is no circle."""
     before = {one.name: one.was for one in configured if one.name in stored and one.was in stored}
     circle = [step.name]
     while (name := before.get(circle[-1], "")) and name not in circle:
@@ -195,7 +199,7 @@ def _keys(stored: StoredStep) -> str:
 
 
 def _unread(step: ConfiguredStep, source: str, stored: StoredStep) -> StepDifference | None:
-    """The refusal of state that the step cannot read, `None` if it can read all of it."""
+    """Return the refusal of state that the step cannot read; `None` if it can read all of it."""
     for key, value in stored.values.items():
         try:
             step.read(key.decode(), value)
@@ -273,7 +277,7 @@ def _step(
 def _left(
     name: str, stored: StoredStep, discarded: Sequence[str], configured: Sequence[ConfiguredStep]
 ) -> StepDifference:
-    """A step of the store that no configured step corresponds to."""
+    """Return the difference of a step of the store to which no configured step corresponds."""
     found, keys = f"{name} {digest(stored.facts)}", _keys(stored)
     if not stored.values or found in discarded:
         note = f"not configured any more; {f'the state of {keys} is discarded' if stored.values else 'holds no keys'}"
@@ -331,7 +335,7 @@ def _ambiguous(name: str) -> RecoveryRefused:
 
 
 def _alike(stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]) -> list[str]:
-    """Steps without a name that are equal to others, if the number of such equal steps has changed."""
+    """Return the steps without a name that are equal to others, if the number of such equal steps has changed."""
     before = [(_kind(name), digest(one.facts)) for name, one in stored.items() if "#" in name and one.facts is not None]
     after = [(step, (_kind(step.name), digest(step.facts))) for step in configured if "#" in step.name]
     marks = [mark for _, mark in after]

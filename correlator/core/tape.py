@@ -1,10 +1,10 @@
 """Records of all inputs of a context, from which a replay repeats what the context did.
 
 The work of a context of monitors depends on these inputs alone: the runs that entered its queue, the engine time, how
-far each stretch of work got before a cut interrupted it, and the answers to its few questions (`Taken.answers`). Events
+much work the context did before each cut interrupted it, and the answers to its few questions (`Taken.answers`). Events
 from other contexts are recorded by value, so a replay repeats each context by itself. A `Tape` collects the inputs of
-one context. It also stands between the context and the shared routes: what the context sees of them changes between two
-stretches of work only, and each change is recorded.
+one context. It also stands between the context and the shared routes: what the context sees of these routes changes
+only between two steps of its work, and each change is recorded.
 
 Owner: the thread that holds the context's lock.
 """
@@ -48,7 +48,7 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The inputs of one context since the last record about it.
 
     Attributes:
-        context: its name.
+        context: name of the context.
         entries: the runs that entered its queue, in order.
         visible: the routes that it sees from now on; `None` for no change.
         answers: the answers to its questions, in order: numbers of flush requests, counts of outstanding messages,
@@ -68,9 +68,9 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="sta
         settings: `EngineSettings` as JSON, without connections and store.
         product: version of the product that wrote the log.
         persistent: whether there is a store.
-        began: by context, engine time and local calendar at which it was made.
-        sources: by sender, its messageSourceId.
-        states: how many records `State` follow.
+        began: for each context, the engine time and the time of the local calendar at which it was made.
+        sources: for each sender, its messageSourceId.
+        states: how many records of class `State` follow.
     """
 
     settings: bytes
@@ -101,7 +101,7 @@ class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed", gc=Fa
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag="batch", gc=False):
-    """Received messages; written once, before the first context that they entered."""
+    """Received messages. The record is written once, before they enter the first context."""
 
     receiver: str
     first: int
@@ -128,12 +128,12 @@ class Hook(msgspec.Struct, frozen=True, array_like=True, tag="hook", gc=False):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
-    """A stretch of work of one context.
+    """One call of `Context.work`.
 
     Attributes:
         taken: the inputs of the context before and during the work.
-        engine_time: in seconds.
-        wall_time: in seconds of the local calendar.
+        engine_time: engine time of the call in seconds.
+        wall_time: time of the call in seconds of the local calendar.
         fired: how many timers fired.
         handled: how many events were handled.
         failed: whether the next event, or the last timer, ended the work by an exception.
@@ -159,10 +159,10 @@ class CutTaken(msgspec.Struct, frozen=True, array_like=True, tag="cut", gc=False
 
     Attributes:
         taken: the inputs of each context.
-        number: of the checkpoint.
-        digest: of the lineage up to this checkpoint.
-        engine_time: in seconds.
-        senders: every sender with the last number that the broker had confirmed.
+        number: number of the checkpoint.
+        digest: chained digest of all checkpoints up to this one.
+        engine_time: engine time of the cut in seconds.
+        senders: every sender with the last number up to which its sends were settled.
     """
 
     taken: list[Taken]
@@ -212,12 +212,12 @@ class View(Routes):
         )
 
     def subscribe(self, channel: str, queue: InputQueue) -> None:
-        """Let the context receive a channel; it sees this at once."""
+        """Let the context receive a channel, and show this to the context at once."""
         self._shared.subscribe(channel, queue)
         self._look_at(channel)
 
     def unsubscribe(self, channel: str, queue: InputQueue) -> None:
-        """End the delivery of a channel to the context; it sees this at once."""
+        """End the delivery of a channel to the context, and show this to the context at once."""
         self._shared.unsubscribe(channel, queue)
         self._look_at(channel)
 
@@ -259,15 +259,16 @@ class View(Routes):
 
 
 class Tape:
-    """Records one context.
+    """Records the inputs of one context.
 
     Args:
-        context: its name.
+        context: name of the context.
         shared: the routes of the engine.
-        append: takes each record.
+        append: gives a record to the input log.
 
     Attributes:
-        recovering: whether the start still works; meanwhile a stretch of work is recorded even if nothing happened.
+        recovering: whether the start has not ended yet; meanwhile a call of `work` is recorded even if nothing has
+            happened.
         view: the routes for the context.
     """
 
@@ -298,7 +299,7 @@ class Tape:
         self._visible = self.view.refresh() or self._visible
 
     def taken(self) -> Taken:
-        """The inputs since the last call."""
+        """Return the inputs since the last call."""
         taken = Taken(self._context, self._entries, self._visible, self._answers[:])
         self._entries, self._visible = [], None
         self._answers.clear()

@@ -8,7 +8,7 @@ import heapq
 from correlator.core.instances import Deadline, Timer
 
 SLACK = 100
-"""Cancelled entries that are always allowed. Beyond this number they are at most half of all entries."""
+"""How many cancelled entries may stay in any case; if there are more, they are at most half of all entries."""
 
 
 class Timers:
@@ -23,7 +23,7 @@ class Timers:
         heapq.heappush(self._waiting, timer)
 
     def cancel(self, timer: Timer | Deadline) -> None:
-        """Let a timer or deadline not fire; without effect when it has fired already."""
+        """Keep a timer or deadline from firing; do nothing if it has fired already."""
         timer.cancelled = True
         self._cancelled += 1
         if self._cancelled > SLACK and self._cancelled * 2 > len(self._waiting):

@@ -1,9 +1,10 @@
-"""Messages that no monitor handles: in none of their contexts a listener waited for them.
+"""Unhandled messages: no listener waited for them in any of their contexts.
 
 The contexts of a receiver handle its messages at different speeds. Each context reports the messages that it has
 *left*, since no listener waited for them. A message is unhandled when the last context passes it and all others have
-left it. A cut stores the messages that are not decided yet, so that a restart decides each of them once. A context that
-is no longer configured counts until all others have passed the messages that it was given: it may have handled them.
+left it. A cut stores the messages that are not decided yet, so that each of them is decided exactly once, also after a
+restart. A context that is no longer configured still counts until all others have passed the messages that it was
+given, since it may have handled them.
 """
 
 from bisect import bisect_right
@@ -21,7 +22,7 @@ OWNER = "unhandled"
 """Owner of the undecided messages in the store; the key is the receiver."""
 
 FOREVER = 2**63 - 1
-"""The end of an open stretch of numbers: a context that is gone leaves all later messages."""
+"""The end of an open range of numbers: a context that is gone leaves all later messages."""
 
 _stretches: msgspec.msgpack.Decoder[dict[str, list[tuple[int, int]]]] = msgspec.msgpack.Decoder(
     dict[str, list[tuple[int, int]]]
@@ -31,7 +32,7 @@ _stretches: msgspec.msgpack.Decoder[dict[str, list[tuple[int, int]]]] = msgspec.
 class _Left:
     """The last message of a receiver that a context has passed, and the messages that it has left.
 
-    `stretches` has the left messages as (first number, last number), growing.
+    `stretches` has the left messages as (first number, last number), in growing order.
     """
 
     __slots__ = ("stretches", "through")
@@ -51,9 +52,9 @@ class _Left:
         return at >= 0 and number <= self.stretches[at][1]
 
     def leave_what_it_is_not_given(self, entered: int, last: int) -> None:
-        """Leave all numbers up to `last` beyond the last number that the context was given.
+        """Count the numbers up to `last` that the context was not given as left.
 
-        That is `entered`, or for a context that was gone before the number at which it went away.
+        They begin after `entered`, or for a context that was gone before, after the number at which it went away.
         """
         if self.stretches:
             first, end = self.stretches[-1]
@@ -72,14 +73,14 @@ class _Left:
     def forget(self, through: int) -> None:
         """Drop the numbers up to `through`, which are decided.
 
-        What remains does not depend on the order in which contexts came, so that a replay stores the same.
+        The result does not depend on the order in which contexts report, so that a replay stores the same.
         """
         if self.stretches and self.stretches[0][0] <= through:
             self.stretches = [(max(first, through + 1), last) for first, last in self.stretches if last > through]
 
 
 class Unhandled:
-    """The ledger of the messages of one receiver that no monitor handles.
+    """The ledger of the unhandled messages of one receiver.
 
     The threads of the receiver's contexts call `passed`. The checkpointer calls `take_changes` while it holds the locks
     of all contexts.
@@ -89,8 +90,8 @@ class Unhandled:
         contexts: the contexts that it delivers to.
         dead_letters: whether an unhandled message becomes a dead letter.
         stored: whether the receiver's messages are in the receive log.
-        changing: lock that is held during a change.
-        told: called with the count and an event: for the first unhandled message, and whenever the count has doubled.
+        changing: the lock that is held during a change.
+        told: called with the count and an event, for the first unhandled message and whenever the count has doubled.
 
     Attributes:
         count: how many messages were unhandled in this life.
@@ -119,7 +120,9 @@ class Unhandled:
 
     @property
     def shared(self) -> bool:
-        """Whether several contexts decide. Then all of them must report what they have passed."""
+        """Whether the receiver delivers to several contexts; then all of them must report which messages they have
+        passed.
+        """
         return len(self._left) > 1
 
     def passed(
@@ -128,12 +131,13 @@ class Unhandled:
         """Note that a context has passed all messages up to number `through`.
 
         Args:
-            context: the context that calls.
-            through: the number.
-            left: (number, event, message) of those that it has left.
-            engine_time: in seconds, for the dead letters.
+            context: name of the context that calls.
+            through: the number of the last message that the context has passed.
+            left: (number, event, message) of each message that it has left.
+            engine_time: the time in seconds that dead letters get.
 
-        Returns the dead letters of the messages that turn out to be unhandled; none if they only count.
+        Returns the dead letters of the messages that turn out to be unhandled; none if unhandled messages are only
+        counted.
         """
         with self._changing:
             nobody = [one for one in left if self._leave(context, one[0])]
@@ -201,12 +205,12 @@ class Unhandled:
         """Take the undecided messages of the last checkpoint.
 
         Args:
-            stored: what the store holds.
-            through: by context, the last number that the context has handled.
-            entered: by context of the last checkpoint, gone or not, the last number that the context was given; a
+            stored: the undecided messages in the form of the store; `None` if it has none.
+            through: for each context, the last number that it has handled.
+            entered: for each context of the last checkpoint, also if it is gone, the last number that it was given; a
                 context that is gone has handled all its messages.
-            given_after: by context, the last number that the context does not get.
-            after: numbers up to this one are not decided here.
+            given_after: for each context, the last number that it does not get.
+            after: messages up to this number are not decided, since they were received before `unhandled: dead_letter`.
         """
         self._after, self._written = after, stored
         kept = _stretches.decode(stored) if stored is not None else {}
@@ -220,7 +224,7 @@ class Unhandled:
         self._forget()
 
     def take_changes(self) -> list[StateEntry]:
-        """The entry of the undecided messages, if they have changed since the last call."""
+        """Return the entry of the undecided messages, if they have changed since the last call."""
         if not self.stored:
             return []
         undecided = {context: left.stretches for context, left in self._left.items()}

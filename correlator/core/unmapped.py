@@ -1,9 +1,9 @@
 """Stored messages that a start could not map: each becomes one dead letter, even if several contexts have to handle it.
 
-In a run, `None` takes the place of the event. The cut in which the first context has passed this place holds the dead
-letter, too. Until all contexts have passed it, the store has a note that the dead letter exists. So no later start
-writes a second dead letter, and none gives the message to a context, even if it can be mapped again: a replay of the
-dead letter gives the message to all contexts.
+In a run, `None` takes the place of the event of such a message. The cut in which the first context has passed this
+place holds the dead letter, too. Until all contexts have passed it, the store has a note that the dead letter exists.
+So no later start writes a second dead letter, and none gives the message to a context, even if it can be mapped again:
+a replay of the dead letter gives the message to all contexts.
 """
 
 from bisect import bisect_right
@@ -37,20 +37,22 @@ class Unmapped:
 
     @property
     def letters(self) -> Sequence[DeadLetter]:
-        """The dead letters about messages that no context has passed yet."""
+        """The dead letters of messages that no context has passed yet."""
         return list(self._letters.values())
 
     def leave_out(
         self, context: str, receiver: str, first: int, events: Sequence[Any], letters: Iterable[DeadLetter]
     ) -> Sequence[Any]:
-        """Keep the dead letters that the store lacks; returns the events, with `None` for messages whose letter it has.
+        """Keep the dead letters that the store lacks; return the events, with `None` for messages whose dead letter it
+        has.
 
         Args:
-            context: name of the context that gets the events; called in the order of the numbers of each receiver.
-            receiver: its id.
+            context: name of the context that gets the events. For each receiver, the calls are in the order of its
+                numbers.
+            receiver: id of the receiver.
             first: number of the first message.
-            events: of all messages; `None` for a message that cannot be mapped.
-            letters: about the messages that cannot be mapped.
+            events: the events of all messages; `None` for a message that cannot be mapped.
+            letters: the dead letters of the messages that cannot be mapped.
         """
         told = set(self._told.get(receiver, ()))
         for letter in letters:
@@ -62,11 +64,11 @@ class Unmapped:
     def cut(
         self, queues: Mapping[str, InputQueue], consumed: Mapping[str, int]
     ) -> tuple[list[DeadLetter], list[StateEntry]]:
-        """The dead letters about messages that a context has passed since the last cut, and the changed notes.
+        """Return the dead letters of messages that a context has passed since the last cut, and the changed notes.
 
         Args:
-            queues: of all contexts.
-            consumed: for each receiver the last number that all contexts have passed.
+            queues: the queues of all contexts.
+            consumed: for each receiver, the last number that all contexts have passed.
         """
         letters: list[DeadLetter] = []
         for (context, receiver), numbers in self._held.items():

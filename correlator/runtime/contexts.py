@@ -103,7 +103,7 @@ class MonitorThread(ContextActor):
         tape: records the inputs of the context; `None` without an input log.
 
     Attributes:
-        slice: most events of one step.
+        slice: largest number of events of one step.
     """
 
     context: Context

@@ -10,10 +10,10 @@ from correlator.settings import MonitorSettings
 def unfit(
     monitors: Iterable[tuple[MonitorSettings, type[Monitor]]], *, stored: bool
 ) -> Iterator[tuple[MonitorSettings, ConfigError]]:
-    """The monitors that an engine cannot run, each with the error.
+    """Yield the monitors that an engine cannot run, each with the error.
 
     Args:
-        monitors: as configured, with their classes.
+        monitors: the settings of the configured monitors, with their classes.
         stored: whether the engine has a store.
     """
     names: set[str] = set()

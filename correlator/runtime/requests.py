@@ -171,7 +171,7 @@ class ReceiveRequest(Request[Accepted]):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest(Request[None]):
-    """Stores a cut."""
+    """Stores the cut of a checkpoint: its rows, and its changed state as segments of the state log."""
 
     cut: Cut
 

@@ -37,26 +37,27 @@ class Status:
     """State and counters of a running engine at one moment.
 
     Attributes:
-        receivers: by id: (state of its cycle, counters).
-        senders: by id: (status, counters, messages that wait for a checkpoint or for the broker).
-        conditions: by id of a receiver or sender: its status and error, as the events report them.
-        connections: by name: status and error.
-        windows: by id of a receiver with flow control: how many messages it may deliver now.
-        waits: by id of a receiver that may not receive at present: the reason, as in `outbox:SENDER`, `queue:CONTEXT`,
-            `window` or `doubt`.
+        receivers: for each receiver, by id: the state of its cycle, and its counters.
+        senders: for each sender, by id: its status, its counters, and the number of its messages that wait for a
+            checkpoint or for the broker.
+        conditions: for each receiver and sender, by id: its status and error, as the events report them.
+        connections: for each connection, by name: its status and error.
+        windows: for each receiver with flow control, by id: how many messages it may deliver now.
+        waits: for each receiver that may not receive at present, by id: the reason, such as `outbox:SENDER`,
+            `queue:CONTEXT`, `window` or `doubt`.
         duplicate_ids: number of ids that duplicate detection remembers.
         removed_received: messages that removed receivers had received.
         removed_sent: messages that removed senders had settled.
         resident_bytes: resident memory of the process.
-        contexts: by name: number of events that wait in the input queue.
-        unhandled: by id of a receiver: number of messages of this life that no monitor listened for
+        contexts: for each context, by name: the number of events that wait in its queue.
+        unhandled: for each receiver, by id: the number of messages of this life that no monitor listened for
             (docs/receiving.md).
         unhandled_letters: how many of these messages became dead letters.
         handler_failures: number of events on which a handler failed, and which were left out or became dead letters.
-        pipelines: by name: its counters.
+        pipelines: for each pipeline, by name: its counters.
         checkpoints: counters of the checkpoints.
         store_commits: number of transactions of this life.
-        engine_time: seconds.
+        engine_time: engine time in seconds.
     """
 
     receivers: dict[str, tuple[str, ReceiverCounters]]

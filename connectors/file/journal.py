@@ -93,7 +93,7 @@ class Journal:
             self._write(b"\n".join([*lines, b""]), sequences)
 
     def close(self) -> None:
-        """Close the file and release its lock. Never raises; may be called again."""
+        """Close the file and release its lock. Call it once, after the last `append`."""
         if self._descriptor >= 0:
             close_quietly(self._descriptor)
         self._lock.close()

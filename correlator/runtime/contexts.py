@@ -63,7 +63,7 @@ class ContextActor(Actor):
 
     @property
     def idle(self) -> bool:
-        """Whether the queue is empty. The handler of the last event may still be running."""
+        """Whether the queue is empty: every delivered event is handled. A handler of a timer may be running."""
         return not len(self.context.queue)
 
     def request_cut(self, *, requested: bool) -> None:

@@ -39,7 +39,7 @@ class Sender(Actor):
 
     Attributes:
         settings: the settings, as configured.
-        dispatcher: holds the outbox and the batches that wait for confirms.
+        dispatcher: has the outbox, the counters, and the batches that are to be sent.
         connected: whether the sink has a connection. Written by this thread.
     """
 

@@ -44,7 +44,7 @@ class Facts:
 
     @cached_property
     def published(self) -> dict[str, Published]:
-        """Every message that was published to the broker, by its `pid`, the id that the test gave it."""
+        """Every message of the test, by its `pid`, which is unique for each message even if it repeats another one."""
         return {one.pid: one for _, record in self.history.of("published") for one in record.data}
 
     @cached_property

@@ -127,7 +127,7 @@ class BrokerFaults(Faults):
         """Receivers whose last acknowledgement was lost without a word, on the line that they still have."""
 
     def before_connect(self, receiver: str) -> None:
-        """It cannot be reached for the moment."""
+        """Raise `ConnectionLost` if the schedule lets the broker be out of reach for this receiver now."""
         if self._owes(receiver) and len(self._beside(receiver)) > 1 and self._strikes(AWAY_BESIDE):
             raise ConnectionLost("E7001", receiver, "cannot be reached")
         self._unheard.discard(receiver)
@@ -148,14 +148,17 @@ class BrokerFaults(Faults):
         return 1 + self._schedule.detail(PART, messages - 1) if self._strikes(PART) else messages
 
     def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
-        """One message comes twice in a chunk."""
+        """Return the position of a message that comes twice in a chunk, if the schedule draws one."""
         del receiver
         if self._strikes("receive.repeat"):
             return (self._schedule.detail("receive.repeat", len(messages) - 1),)
         return ()
 
     def noticed_after(self, receiver: str, messages: Sequence[Message]) -> float:
-        """What a lost consumer held comes behind others."""
+        """Return after how many seconds the broker notices the loss of a connection.
+
+        If the schedule draws such a delay, the messages of the lost consumer come after others.
+        """
         del receiver, messages
         if not self._notices_within_s or not self._strikes(LATE):
             return 0.0
@@ -178,7 +181,10 @@ class BrokerFaults(Faults):
         return any(self._owes(one) for one in self._beside(receiver) if one != receiver)
 
     def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
-        """It is lost without a word. The line is, too: the next acknowledgement of it finds that out."""
+        """Return whether the acknowledgement is lost although the call returns without an error.
+
+        The connection is lost, too, and the next acknowledgement over it raises `ConnectionLost`.
+        """
         del messages
         if self._surely or not self._strikes("ack.silent"):
             return False
@@ -186,7 +192,7 @@ class BrokerFaults(Faults):
         return True
 
     def after_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
-        """Only the answer is lost."""
+        """Raise `ConnectionLost` if only the answer to an acknowledgement is lost, which the broker has taken."""
         del messages
         if self._strikes("ack.answer_lost"):
             raise ConnectionLost("E7001", receiver, "cut after the acknowledgement")
@@ -198,7 +204,7 @@ class BrokerFaults(Faults):
             raise ConnectionLost("E7001", sender, "cut before the broker took anything")
 
     def refused(self, sender: str, batch: Sequence[Outgoing]) -> Mapping[int, str]:
-        """Some bodies for ever, one for the moment."""
+        """Return the messages that the broker refuses: some bodies always, and perhaps one message this time only."""
         del sender
         refused = {
             at: "not wanted"
@@ -210,7 +216,10 @@ class BrokerFaults(Faults):
         return refused
 
     def accepted_before_loss(self, sender: str, batch: Sequence[Outgoing]) -> int | None:
-        """The line is cut within the batch, or before its confirm."""
+        """Return how many messages of a batch the broker stores before the connection is cut; `None` if it is not cut.
+
+        The number may be that of the whole batch: then only the confirm is lost.
+        """
         del sender
         if self._strikes("send.partial"):
             return self._schedule.detail("send.partial", len(batch))

@@ -269,7 +269,7 @@ def listeners_are_called_once(facts: Facts) -> Iterator[str]:
             yield f"{waiting} listeners should wait, {listening} do"
 
 
-@invariant("M3", "a spawned monitor lives once until it ends itself")
+@invariant("M3", "a spawned monitor lives until it ends itself, and exists only once")
 def spawned_live_once(facts: Facts) -> Iterator[str]:
     """Spawned = ended + alive."""
     ledger = facts.monitor("Ledger")
@@ -345,7 +345,10 @@ def expressions_fire_once(facts: Facts) -> Iterator[str]:
             yield f"{found} {_list(facts, 'Matcher', found)}, due were {_list(facts, 'Matcher', due)}"
 
 
-@invariant("M8", "an expression with a deadline is true in time, or false by an event, and never both or neither")
+@invariant(
+    "M8",
+    "an expression with a deadline becomes true at the deadline or false by an earlier event, never both or neither",
+)
 def expressions_keep_time(facts: Facts) -> Iterator[str]:
     """Every order is answered or missing."""
     yield from _list(facts, "Matcher", "wrong")

@@ -116,7 +116,7 @@ def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
                 yield f"{name} stored {pid}, which its selector does not match"
 
 
-@invariant("W1", "a receiver with flow control delivers no further than the application allows in this life")
+@invariant("W1", "a receiver with flow control delivers no more messages than the application allows in this life")
 def window_is_kept(facts: Facts) -> Iterator[str]:
     """By the numbers of what it stored, where monitors tell what they allow."""
     for name, stream in facts.streams.items() if facts.setup.told else ():
@@ -431,7 +431,7 @@ def exactly_that_batch(facts: Facts) -> Iterator[str]:
                 mine.clear()
 
 
-@invariant("C3", "while suspended nothing is delivered")
+@invariant("C3", "while a receiver is suspended, it delivers nothing")
 def nothing_while_suspended(facts: Facts) -> Iterator[str]:
     """Between the notice and the call, unless the connection was lost."""
     for name in facts.of_mode(APP_CONTROLLED):
@@ -461,7 +461,7 @@ def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
                 yield f"{one.pid} was never acknowledged"
 
 
-@invariant("C6", "acknowledging from a persistent monitor, twice, or with no batch is refused")
+@invariant("C6", "an acknowledgement from a persistent monitor, a second one, or one without a batch is refused")
 def forbidden_acknowledgements(facts: Facts) -> Iterator[str]:
     """Check that each forbidden acknowledgement was refused: the monitors of the test application try all of them."""
     for _, record in facts.history.of("attempt"):

@@ -1,4 +1,5 @@
-"""The columns that the engine adds to the rows of a pipeline: their names, types and handling, in SQL and in Arrow.
+"""The columns that the engine adds to the rows of a pipeline: their names, types and handling in SQL (in Arrow:
+`arrow_rows`). Needs neither Spark nor Arrow.
 
 A row may be two things at once: a row of the user, and the carrier of effects. These hidden columns are beside the
 user's columns:
@@ -17,11 +18,8 @@ moment. No column of the user may have any of these names (`visible`).
 
 # ruff: noqa: S608  all text here is SQL, made of the pipeline file, which is trusted like a program
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from correlator.errors import ConfigError
 
@@ -57,7 +55,6 @@ def _aside(name: str) -> str:
     return f"{name}_"
 
 
-_HIDDEN = frozenset(OF_MESSAGES)
 _RESERVED = frozenset((*OF_MESSAGES, *map(_aside, OF_MESSAGES), KEY, TIME, ROW, BAD, INDEX, REJECTED))
 
 
@@ -81,9 +78,6 @@ def visible(names: Sequence[str], hidden: Sequence[str], where: str) -> list[str
     if taken is not None:
         raise ConfigError("E1517", where, f"column '{taken}' has a name that the engine uses")
     return columns
-
-
-# --- SQL ---
 
 
 def hidden_sql(hidden: Sequence[str], changes: Mapping[str, str] | None = None) -> str:
@@ -129,9 +123,6 @@ def collect_sql(source: str) -> str:
     return f"SELECT {POSITION}, {PART}, inline({OUT}) FROM {source}"
 
 
-# --- Arrow ---
-
-
 def effect(kind: int, step: int, key: str | None, body: bytes | None) -> dict[str, Any]:
     """An effect that is not a send."""
     return {**dict.fromkeys(EFFECT), "kind": kind, "step": step, "key": key, "body": body}
@@ -145,50 +136,3 @@ def live_row(position: int, part: str, values: Mapping[str, Any]) -> dict[str, A
 def carrier(position: int, part: str, one: Mapping[str, Any]) -> dict[str, Any]:
     """A row that only carries an effect."""
     return {POSITION: position, PART: part, LIVE: False, OUT: [one]}
-
-
-def live_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of the user."""
-    return batch.filter(batch.column(LIVE))
-
-
-def other_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that are not live."""
-    return batch.filter(pc.invert(batch.column(LIVE)))
-
-
-def carriers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that have effects, live or not."""
-    return batch.filter(pc.greater(pc.list_value_length(batch.column(OUT)), 0))
-
-
-def only_carrying(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows without their values, not live, under a schema that may have other columns of the user."""
-    kept = {name: rows.column(name) for name in hidden_of(schema)}
-    kept[LIVE] = pa.repeat(False, rows.num_rows)
-    columns = [kept[one.name] if one.name in kept else pa.nulls(rows.num_rows, one.type) for one in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def with_effect(rows: pa.RecordBatch, one: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """As `only_carrying` of a single row, which has one more effect."""
-    hidden = {name: rows.column(name)[0].as_py() for name in hidden_of(schema)}
-    return pa.RecordBatch.from_pylist([{**hidden, LIVE: False, OUT: [*hidden[OUT], one]}], schema=schema)
-
-
-def hidden_of(schema: pa.Schema) -> list[str]:
-    """The hidden columns of a schema."""
-    return [name for name in schema.names if name in _HIDDEN]
-
-
-def without_hidden(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of the user."""
-    return batch.select([name for name in batch.schema.names if name not in _HIDDEN])
-
-
-def in_order(collected: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Position and fields of each effect that `collect_sql` gave, in the order of the messages that caused them."""
-    counted = collected.append_column(ROW, pa.array(range(collected.num_rows), pa.int64()))
-    keys = [(name, "ascending") for name in (POSITION, PART, ROW)]
-    ordered = counted.take(pc.sort_indices(counted, sort_keys=keys))
-    return zip(*(ordered.column(name).to_pylist() for name in (POSITION, *EFFECT)), strict=True)

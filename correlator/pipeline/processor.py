@@ -27,9 +27,10 @@ from correlator.core.commit import StateEntry
 from correlator.core.steps import ConfiguredStep, owner_of
 from correlator.errors import HandlerFailed
 from correlator.events import DeadLetter, Headers, Message
+from correlator.pipeline.arrow_rows import in_order
 from correlator.pipeline.compiled import INPUT, CompiledPipeline, KeyedWork
 from correlator.pipeline.compiler import compile_pipeline
-from correlator.pipeline.envelope import DEAD, FORWARD, REWRITE, SEND, in_order
+from correlator.pipeline.envelope import DEAD, FORWARD, REWRITE, SEND
 from correlator.pipeline.halving import Overlay, in_halves, joined
 from correlator.pipeline.malformed import why_malformed
 from correlator.pipeline.spark import SharedSession, first_line

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from correlator.core.keyed import Handled, KeyedMonitor, KeyedRun
 from correlator.errors import StateError
-from correlator.pipeline import envelope
+from correlator.pipeline import arrow_rows, envelope
 from correlator.pipeline.correlation import pairs_class
 from correlator.pipeline.envelope import DEAD, HIDDEN, KEY, PART, POSITION, STATE, TIME
 from correlator.pipeline.windows import EPOCH, windows_class
@@ -133,7 +133,7 @@ class KeyedFunction:
     def _live_rows(self, batches: Iterator[pa.RecordBatch], results: "_Results") -> Iterator[_Row]:
         for batch in batches:
             results.pass_through(batch)
-            live = envelope.live_rows(batch)
+            live = arrow_rows.live_rows(batch)
             names = [name for name in live.schema.names if name not in (*HIDDEN, KEY)]
             columns = [_values(live.column(name)) for name in (POSITION, PART, KEY, *names)]
             for position, part, key, *values in zip(*columns, strict=True):
@@ -192,9 +192,9 @@ class _Results:
 
     def pass_through(self, batch: pa.RecordBatch) -> None:
         """Let the effects of earlier steps go on without their rows."""
-        carriers = envelope.carriers(batch)
+        carriers = arrow_rows.carriers(batch)
         if carriers.num_rows:
-            self._batches.append(envelope.only_carrying(carriers, self._schema))
+            self._batches.append(arrow_rows.only_carrying(carriers, self._schema))
 
     def add(self, found: list[tuple[_Row, Handled]]) -> None:
         """Add what the rows of a key caused: an output becomes a row with the position of the row that caused it."""
@@ -244,10 +244,10 @@ class ArrowFunction:
         """Called by Spark once for each partition."""
         function = load(self.path, self.directories)
         for batch in batches:
-            yield from self._apply(function, envelope.live_rows(batch))
-            others = envelope.other_rows(batch)
+            yield from self._apply(function, arrow_rows.live_rows(batch))
+            others = arrow_rows.other_rows(batch)
             if others.num_rows:
-                yield envelope.only_carrying(others, self.schema)
+                yield arrow_rows.only_carrying(others, self.schema)
 
     def _apply(self, function: Any, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if not rows.num_rows:
@@ -263,10 +263,10 @@ class ArrowFunction:
                 yield from self._apply(function, rows.slice(half))
 
     def _call(self, function: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
-        result = function(envelope.without_hidden(rows))
+        result = function(arrow_rows.without_hidden(rows))
         if result.num_rows != rows.num_rows:
             raise ValueError(f"gave {result.num_rows} rows for {rows.num_rows}")
-        hidden = envelope.hidden_of(self.schema)
+        hidden = arrow_rows.hidden_of(self.schema)
         columns = [
             rows.column(one.name) if one.name in hidden else result.column(one.name).cast(one.type)
             for one in self.schema
@@ -275,4 +275,4 @@ class ArrowFunction:
 
     def _dead(self, row: pa.RecordBatch, error: Exception) -> pa.RecordBatch:
         reason = f"E5106 {self.where}: {type(error).__name__}: {error}".encode()
-        return envelope.with_effect(row, envelope.effect(DEAD, self.step, None, reason), self.schema)
+        return arrow_rows.with_effect(row, envelope.effect(DEAD, self.step, None, reason), self.schema)

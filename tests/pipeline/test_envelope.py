@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from correlator.errors import ConfigError
-from correlator.pipeline import envelope
+from correlator.pipeline import arrow_rows, envelope
 from correlator.pipeline.envelope import DEAD, HIDDEN, LIVE, OF_MESSAGES, OUT, PART, POSITION, SEND
 from correlator.pipeline.worker import ArrowFunction
 
@@ -113,6 +113,6 @@ def test_effects_come_back_in_the_order_of_messages_parts_and_rows() -> None:
     rows = [(2, "", "e"), (1, "0000000A", "d"), (1, "00000001", "b"), (1, "00000001", "c"), (0, "0000000F", "a")]
     nothing = dict.fromkeys(envelope.EFFECT)
     collected = pa.Table.from_pylist([{POSITION: at, PART: part, **nothing, "key": key} for at, part, key in rows])
-    assert [(position, key) for position, _, _, key, *_ in envelope.in_order(collected)] == [
+    assert [(position, key) for position, _, _, key, *_ in arrow_rows.in_order(collected)] == [
         (0, "a"), (1, "b"), (1, "c"), (1, "d"), (2, "e"),
     ]  # fmt: skip

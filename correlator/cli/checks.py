@@ -1,6 +1,6 @@
 """Checks of a configuration file: names that refer to other parts, imported classes, and options of connectors.
 
-The checks open nothing and do not start Spark, so the engine finds mistakes in expressions only at its start.
+The checks open nothing and do not start Spark, so they find only a part of the mistakes in expressions.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from correlator.core.monitor import Monitor
 from correlator.errors import ConfigError, UsageError
 from correlator.handlers import refuse_deferred
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
+from correlator.pipeline.static_checks import check_steps
 from correlator.reliability import RECEIVING, Reliability
 from correlator.runtime.monitors import unfit
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -58,6 +59,28 @@ def check_and_hint(settings: PipelineFile, findings: Findings) -> None:
             _hint_windows(path, settings, findings)
         elif repeats.get(endpoint.connection, False):
             _hint_repeats(path, endpoint, settings, findings)
+
+
+def check_pipeline_steps(settings: PipelineFile, findings: Findings) -> None:
+    """Report mistakes in steps that are certain without Spark, and whether there is more for Spark to check."""
+    unchecked = 0
+    for index, pipeline in enumerate(settings.pipelines):
+        checked = check_steps(pipeline, settings.spark.config)
+        unchecked += len(checked.unchecked)
+        for number, error in checked.mistakes:
+            path = _setting(f"pipelines[{index}].steps[{number}]", pipeline.steps[number], error.where, findings)
+            findings.error(error.code, path, error.what, error.allowed, error.todo)
+    if unchecked:
+        what = f"the expressions of {unchecked} step{'s' if unchecked > 1 else ''} were not checked completely"
+        command = f"correlator plan {findings.file}" if settings.store is not None else "The start of the engine"
+        findings.warn("I1526", "pipelines", what, "", f"{command} checks them with Spark")
+
+
+def _setting(place: str, step: Step, setting: str, findings: Findings) -> str:
+    """Return the path of a setting of a step; the file may write a shorthand instead of the setting's name."""
+    path = f"{place}.{step.word}.{setting}".rstrip(".")
+    short = f"{place}.{step.word}{setting.removeprefix(getattr(step, 'shorthand', setting))}"
+    return path if path in findings.positions or short not in findings.positions else short
 
 
 def _check_endpoints(settings: PipelineFile, connections: Mapping[str, Connection], findings: Findings) -> None:

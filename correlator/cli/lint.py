@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from correlator.cli.checks import check_and_hint
+from correlator.cli.checks import check_and_hint, check_pipeline_steps
 from correlator.cli.codes import SEVERITIES
 from correlator.cli.effects import check_effects
 from correlator.cli.loading import importable, load
@@ -48,7 +48,9 @@ def _findings(file: Path) -> list[CorrelatorError]:
     """Return the errors and warnings of a file in the order of their places."""
     try:
         with importable(file):
-            found: list[CorrelatorError] = list(load(file, [check_and_hint, check_effects]).warnings)
+            found: list[CorrelatorError] = list(
+                load(file, [check_and_hint, check_effects, check_pipeline_steps]).warnings
+            )
     except InvalidConfiguration as error:
         found = [*(ConfigError(*problem.args) for problem in error.problems), *error.warnings]
     return sorted(found, key=_place)

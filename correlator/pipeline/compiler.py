@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
@@ -237,7 +237,7 @@ class _Compiler:
     def _parsed(self, ddl: str) -> StructType:
         try:
             found: DataType = _parse_datatype_string(ddl)
-        except ParseException as error:
+        except PySparkException as error:
             raise ConfigError("E1511", self._where, f"schema: {first_line(error)}") from error
         if not isinstance(found, StructType):
             raise ConfigError(
@@ -319,7 +319,7 @@ class _Compiler:
             return None
         if not _is_monitor(import_object(step.class_)):
             what, allowed = f"{step.class_} is not a KeyedMonitor", "Write class Name(KeyedMonitor[Row, Output])"
-            raise ConfigError("E1502", self._where, what, allowed)
+            raise ConfigError("E1503", self._where, what, allowed)
         row_type = UserMonitor(step.class_, self._directories)().row_type
         if row_type is dict:
             return None

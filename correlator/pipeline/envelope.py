@@ -55,7 +55,8 @@ def _aside(name: str) -> str:
     return f"{name}_"
 
 
-_RESERVED = frozenset((*OF_MESSAGES, *map(_aside, OF_MESSAGES), KEY, TIME, ROW, BAD, INDEX, REJECTED))
+RESERVED = frozenset((*OF_MESSAGES, *map(_aside, OF_MESSAGES), KEY, TIME, ROW, BAD, INDEX, REJECTED))
+"""Names that no column of the user may have."""
 
 
 def visible(names: Sequence[str], hidden: Sequence[str], where: str) -> list[str]:
@@ -72,9 +73,9 @@ def visible(names: Sequence[str], hidden: Sequence[str], where: str) -> list[str
     """
     columns = [name for name in names if name not in hidden]
     twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None and twice not in _RESERVED:
+    if twice is not None and twice not in RESERVED:
         raise ConfigError("E1517", where, f"there are two columns '{twice}'", "", "Rename one of them")
-    taken = twice or next((name for name in columns if name.lower() in _RESERVED), None)
+    taken = twice or next((name for name in columns if name.lower() in RESERVED), None)
     if taken is not None:
         raise ConfigError("E1517", where, f"column '{taken}' has a name that the engine uses")
     return columns

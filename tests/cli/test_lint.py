@@ -31,10 +31,17 @@ tests:
   - {name: t, given: [{body: "A,1", receiver: departures}], then: [{to: delayed}, {to: dead_letters}]}
 """
 KEYED = """
+import msgspec
+
 from correlator import KeyedMonitor
 
 
-class Delays(KeyedMonitor[dict, dict]):
+class Departure(msgspec.Struct):
+    carrier: str
+    delay: int | None = None
+
+
+class Delays(KeyedMonitor[Departure, Departure]):
     def on_event(self, row):
         return [row]
 

@@ -7,10 +7,13 @@ import pytest
 
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
+from correlator.errors import ConfigError
 from correlator.events import DeadLetter, Message
+from correlator.pipeline import compiler, processor
 from correlator.pipeline.processor import SparkProcessor
 from correlator.pipeline.spark import SharedSession
 from correlator.pipeline.spec import PipelineSettings, SparkSettings
+from correlator.pipeline.static_checks import check_steps
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 HERE = Path(__file__).resolve().parent
@@ -34,6 +37,30 @@ def session():
     shared.acquire()
     yield shared
     shared.release()
+
+
+def refuse_disagreement(mistakes, error):
+    """The first mistake is what the compiler refuses, or lies behind it."""
+    refused = int(error.where.split()[3]) - 1
+    assert all(one.step >= refused for one in mistakes), mistakes
+    assert [one.error.code for one in mistakes if one.step == refused][:1] in ([], [error.code]), mistakes
+
+
+@pytest.fixture(autouse=True)
+def lint_agrees(monkeypatch):
+    """Whatever a test compiles, the checks of `lint` agree: they find nothing, or what the compiler refuses."""
+
+    def compile_checked(session, pipeline, prefix, directories):
+        mistakes = check_steps(pipeline).mistakes
+        try:
+            compiled = compiler.compile_pipeline(session, pipeline, prefix, directories)
+        except ConfigError as error:
+            refuse_disagreement(mistakes, error)
+            raise
+        assert mistakes == []
+        return compiled
+
+    monkeypatch.setattr(processor, "compile_pipeline", compile_checked)
 
 
 class TinyState:
@@ -104,11 +131,11 @@ def engine(session):
 
     def make(*steps, name: str = "p") -> TinyEngine:
         pipeline = PipelineSettings(name=name, from_=("in",), steps=steps)
-        processor = SparkProcessor(pipeline, session, [str(CONFIG), str(HERE)])
-        processor.open()
-        made.append(processor)
-        return TinyEngine(processor)
+        one = SparkProcessor(pipeline, session, [str(CONFIG), str(HERE)])
+        one.open()
+        made.append(one)
+        return TinyEngine(one)
 
     yield make
-    for processor in made:
-        processor.close()
+    for one in made:
+        one.close()

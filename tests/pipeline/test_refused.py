@@ -32,6 +32,7 @@ def sums(**changes):
         ("E1511", "Syntax error at or near", [DECODE, WhereStep(condition="value >")]),
         ("E1511", "DATATYPE_MISMATCH", [DECODE, WhereStep(condition="value + 1")]),
         ("E1511", "schema: ", [DecodeStep(format="csv", schema="a INTEGERS")]),
+        ("E1511", "precision 50 exceeds", [DecodeStep(format="csv", schema="a DECIMAL(50,1)")]),
         ("E1511", "needs names and types", [DecodeStep(format="csv", schema="INT")]),
         ("E1511", "does not begin with SELECT", [DECODE, SqlStep(query="FROM input")]),
         ("E1511", "MISSING_GROUP_BY", [DECODE, SqlStep(query="SELECT sensor, count(*) FROM input")]),
@@ -85,7 +86,7 @@ def sums(**changes):
         ),
         ("E1501", "No module named 'nowhere'", [DECODE, sums(class_="nowhere:X")]),
         ("E1501", "has no 'Nobody'", [DECODE, sums(class_="machines:Nobody")]),
-        ("E1502", "is not a KeyedMonitor", [DECODE, sums(class_="machines:NOT_A_MONITOR")]),
+        ("E1503", "is not a KeyedMonitor", [DECODE, sums(class_="machines:NOT_A_MONITOR")]),
         ("E1501", "has no 'nothing'", [DECODE, PythonStep(function="machines:nothing")]),
         (
             "E1512",

@@ -232,3 +232,24 @@ def test_a_check_makes_each_connection_once_and_closes_it(place, monkeypatch):
     monkeypatch.setattr(PulsarConnection, "close", lambda self: (closed.append(self), close(self)))
     assert main.execute(["lint", str(place / "ids.yaml")]) == 0
     assert (len(made), made) == (1, closed)
+
+
+def test_mistakes_in_steps_have_their_places_and_need_no_spark(place):
+    steps = PIPELINE.replace("      - python", "      - where: delya > 5 and upper(carrier) = 'A'\n      - python")
+    result = lint(place, steps.replace("key: carrier", "key: carier").replace("delay INT", "delay INTEGR"))
+    assert result.returncode == 2
+    assert codes(result) == ["I1526", "E1511", "E1511"]
+    hint, schema, where = result.stdout.splitlines()
+    assert hint.startswith("I1526 lint.yaml:12:3 pipelines: the expressions of 2 steps were not checked completely. ")
+    assert hint.endswith(" correlator plan lint.yaml checks them with Spark.")
+    assert schema.startswith(
+        "E1511 lint.yaml:15:39 pipelines[0].steps[0].decode.schema: schema: 'INTEGR' is not a type."
+    )
+    assert where.startswith("E1511 lint.yaml:17:16 pipelines[0].steps[2].where: 'delya' is not a column.")
+    assert where.endswith("Columns: carrier string, delay bigint. Did you mean 'delay'?")
+
+
+def test_a_field_of_a_monitor_that_is_no_column(place):
+    result = lint(place, PIPELINE.replace("carrier STRING", "carriers STRING").replace("key: carrier", "key: carriers"))
+    assert codes(result) == ["E1517"]
+    assert "monitor.class: field 'carrier' of Departure is not a column" in result.stdout

@@ -270,7 +270,7 @@ CODES = {
     "W5501": "A handler of a monitor has not returned yet; its context handles nothing else meanwhile.",
     "E5503": "No monitor listens for a message; it became a dead letter.",
     "E5502": "The process died again and again while it handled this message; it became a dead letter.",
-    "E5510": "Spark failed while it processed a batch; the batch is processed again at the next start.",
+    "E5510": "Spark or a step failed while a batch was processed; the batch is processed again at the next start.",
     "E6003": "A selector cannot be understood; a mark shows the place.",
     "E6004": "A selector has an operator of another language; the message names the one of SQL.",
     "E6005": "A selector nests more than 64 deep.",

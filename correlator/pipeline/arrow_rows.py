@@ -6,9 +6,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from correlator.pipeline.envelope import EFFECT, LIVE, OF_MESSAGES, OUT, PART, POSITION, ROW
+from correlator.pipeline.envelope import EFFECT, KEY, LIVE, OF_MESSAGES, OUT, PART, POSITION, ROW, TIME
 
 _HIDDEN = frozenset(OF_MESSAGES)
+_EFFECT_TYPES = {"kind": pa.int32(), "step": pa.int32(), "body": pa.binary()}
+KEYED_SCHEMA = pa.schema(
+    [
+        (POSITION, pa.int64()),
+        (PART, pa.string()),
+        (LIVE, pa.bool_()),
+        (OUT, pa.list_(pa.struct([(name, _EFFECT_TYPES.get(name, pa.string())) for name in EFFECT]))),
+        (KEY, pa.string()),
+        (TIME, pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""The rows that go into a keyed step, without the columns of the user."""
 
 
 def live_rows(batch: pa.RecordBatch) -> pa.RecordBatch:

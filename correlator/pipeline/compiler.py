@@ -7,6 +7,7 @@ Each step is analyzed over empty views as it is compiled, so an error in an expr
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,11 +23,12 @@ from correlator.errors import ConfigError, quoted
 from correlator.handlers import refuse_deferred
 from correlator.pipeline import steps as sql
 from correlator.pipeline.columns import ddl_of, fields_of, python_type
-from correlator.pipeline.compiled import INPUT, CompiledPipeline, KeyedWork, PythonWork, Stage
+from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE, OF_MESSAGES, ROW, collect_sql, visible
 from correlator.pipeline.facts import facts_of
 from correlator.pipeline.lookup import Lookup
 from correlator.pipeline.repeatable import not_repeatable
+from correlator.pipeline.small import SmallBatches
 from correlator.pipeline.spark import first_line
 from correlator.pipeline.spec import (
     AggregateStep,
@@ -44,6 +46,7 @@ from correlator.pipeline.spec import (
     Step,
     WhereStep,
 )
+from correlator.pipeline.stages import KeyedWork, PythonWork, Stage
 from correlator.pipeline.windows import parse_call
 from correlator.pipeline.worker import (
     ArrowFunction,
@@ -61,7 +64,7 @@ _NODE = re.compile(r"^[ :]*[+:]- (\w+)", re.MULTILINE)
 
 
 def compile_pipeline(
-    session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...]
+    session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...], scratch: Path
 ) -> CompiledPipeline:
     """Compile a pipeline.
 
@@ -70,11 +73,17 @@ def compile_pipeline(
         pipeline: its settings.
         prefix: the names of its temporary views begin so.
         directories: where modules that the pipeline names are looked up beside the usual places.
+        scratch: a directory that is removed after the pipeline has ended.
 
     Raises:
         ConfigError: E1511, Spark refuses an expression; E15xx, another mistake. The error names the step.
     """
-    return _Compiler(session, pipeline, prefix, directories).compile()
+    compiled = _Compiler(session, pipeline, prefix, directories).compile()
+    if session.sparkContext.master.startswith("local"):
+        directory = scratch / prefix
+        directory.mkdir(mode=0o700)
+        compiled.small = SmallBatches(session, compiled.stages, directory)
+    return compiled
 
 
 def not_row_by_row(explained: str) -> str:
@@ -161,13 +170,15 @@ class _Compiler:
 
     def _begin(self, schema: StructType) -> None:
         """Begin a stage over rows of this schema."""
-        self._parts, self._reads_twice = [], False
+        self._parts, self._reads_twice, self._schema = [], False, schema
         self._stand_in(self._view, schema)
 
     def _end(self, text: str, work: PythonWork | KeyedWork | None) -> None:
         named = (f"{self._view}_{at} AS ({part})" for at, part in enumerate(self._parts, start=1))
         whole = f"WITH {', '.join(named)} {text}"
-        self._compiled.stages.append(Stage(view=self._view, text=whole, reads_twice=self._reads_twice, work=work))
+        self._compiled.stages.append(
+            Stage(view=self._view, schema=self._schema, text=whole, reads_twice=self._reads_twice, work=work)
+        )
         if work is not None:
             self._begin(work.schema)
 
@@ -286,7 +297,7 @@ class _Compiler:
         schema = StructType([*self._parsed(HIDDEN_DDL), *self._parsed(output)])
         configured = self._compiled.keyed[number] = self._configured(step, number, rows, factory())
         owner, function = owner_of(configured.name), self._function(factory, number, schema)
-        self._end(f"{text} {sql.GROUPED}", KeyedWork(number=number, owner=owner, schema=schema, function=function))
+        self._end(text, KeyedWork(number=number, owner=owner, schema=schema, function=function))
         before = self._columns
         self._hidden = HIDDEN
         self._add(sql.unpack_sql(step, self._view, before))

@@ -44,11 +44,12 @@ _OUT_TYPE = (
     "properties: STRING>>"
 )
 HIDDEN_DDL = f"{POSITION} BIGINT, {PART} STRING, {LIVE} BOOLEAN, {OUT} {_OUT_TYPE}"
-KEYED_DDL = f"{HIDDEN_DDL}, {KEY} STRING, {TIME} TIMESTAMP"
 NOTHING = f"CAST(array() AS {_OUT_TYPE})"
 """An `_out` without effects, in SQL."""
 CARRIES = f"size({OUT}) > 0"
 """The SQL condition that a row has effects."""
+GROUPED = f"DISTRIBUTE BY coalesce({KEY}, CAST({POSITION} AS STRING)) SORT BY {KEY}, {POSITION}, {PART}"
+"""Brings the rows of one key to one worker, in order, and spreads the rows without a key over all workers."""
 
 
 def _aside(name: str) -> str:

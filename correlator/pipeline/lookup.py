@@ -24,14 +24,19 @@ class Lookup:
         self._content = self._read()
         self.columns: list[str] = self._content.columns
 
-    def refresh(self, engine_time: float) -> None:
-        """Read the content again if it is older than the step allows. Raises `ConfigError` E1518 as the constructor."""
+    def refresh(self, engine_time: float) -> bool:
+        """Read the content again if it is older than the step allows; returns whether it was read.
+
+        Raises `ConfigError` E1518 as the constructor.
+        """
         if self._read_at is None:
             self._read_at = engine_time
         elif self._step.refresh is not None and engine_time - self._read_at >= self._step.refresh:
             self._content.unpersist()
             self._content = self._read()
             self._read_at = engine_time
+            return True
+        return False
 
     def _read(self) -> DataFrame:
         try:

@@ -28,13 +28,14 @@ from correlator.core.steps import ConfiguredStep, owner_of
 from correlator.errors import HandlerFailed
 from correlator.events import DeadLetter, Headers, Message
 from correlator.pipeline.arrow_rows import in_order
-from correlator.pipeline.compiled import INPUT, CompiledPipeline, KeyedWork
+from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.compiler import compile_pipeline
 from correlator.pipeline.envelope import DEAD, FORWARD, REWRITE, SEND
 from correlator.pipeline.halving import Overlay, in_halves, joined
 from correlator.pipeline.malformed import why_malformed
 from correlator.pipeline.spark import SharedSession, first_line
 from correlator.pipeline.spec import PipelineSettings, RouteStep
+from correlator.pipeline.stages import KeyedWork
 from correlator.pipeline.steps import STANDARD_HEADERS
 from correlator.pipeline.worker import make_importable
 from correlator.ports import StateView
@@ -83,7 +84,9 @@ class SparkProcessor:
         make_importable(self._directories)
         session = self._shared.acquire()
         try:
-            self._compiled = compile_pipeline(session, self._pipeline, f"correlator_{next(_views)}", self._directories)
+            self._compiled = compile_pipeline(
+                session, self._pipeline, f"correlator_{next(_views)}", self._directories, self._shared.scratch
+            )
         except BaseException:
             self._shared.release()
             raise
@@ -92,8 +95,7 @@ class SparkProcessor:
         """The effects of a batch; raises `HandlerFailed` E5510 if Spark fails for another reason than a value."""
         if not batch:
             return Effects()
-        for lookup in self._opened.lookups:
-            lookup.refresh(engine_time)
+        self._opened.refresh(engine_time)
         return self._process(batch, state, engine_time)
 
     def conclude(self, state: StateView, engine_time: float) -> Effects:

@@ -62,6 +62,10 @@ class _ProcessSession:
             self._end = end.pop_all()
         return session
 
+    @property
+    def scratch(self) -> Path:
+        return Path(self._scratch)
+
     def release(self) -> None:
         with self._lock:
             self._users -= 1
@@ -83,6 +87,11 @@ class SharedSession:
         self._lock = threading.Lock()
         self._users = 0
         self._session: SparkSession | None = None
+
+    @property
+    def scratch(self) -> Path:
+        """A directory that exists until the last engine of the process has released the session."""
+        return _process.scratch
 
     def acquire(self) -> SparkSession:
         """Start or share the session; raises `ConfigError` E1514 (there is no Java), E1515 (Spark does not start)."""

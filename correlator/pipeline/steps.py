@@ -24,7 +24,6 @@ from correlator.pipeline.envelope import (
     OF_MESSAGES,
     OUT,
     PART,
-    POSITION,
     REJECTED,
     REWRITE,
     ROW,
@@ -69,8 +68,6 @@ class RowKind(Enum):
 
 
 _JSON = """map('timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'ignoreNullFields', 'false')"""
-GROUPED = f"DISTRIBUTE BY coalesce({KEY}, CAST({POSITION} AS STRING)) SORT BY {KEY}, {POSITION}, {PART}"
-"""Brings the rows of one key to one worker, in order, and spreads the rows without a key over all workers."""
 
 
 def quote(name: str) -> str:

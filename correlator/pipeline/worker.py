@@ -39,6 +39,19 @@ def load(path: str, directories: Iterable[str]) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+@dataclass(frozen=True)
+class FileRows:
+    """Reads rows from an Arrow file that the driver has written; Spark calls it in a worker on the same host."""
+
+    path: str
+
+    def __call__(self, marker: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the file, whatever the batches of the marker contain."""
+        for _ in marker:
+            with pa.memory_map(self.path) as file, pa.ipc.open_file(file) as rows:
+                yield from map(rows.get_batch, range(rows.num_record_batches))
+
+
 class MonitorFactory(Protocol):
     """Makes the monitor class of a step in a worker; small, because it is sent with every job."""
 

@@ -1,6 +1,7 @@
 """One Spark session for all tests of pipelines, and an engine just large enough to run a processor."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ class TinyState:
 
 
 class TinyEngine:
-    """Runs batches through a processor and keeps what it does."""
+    """Runs batches through a processor and keeps what it does. Each batch runs as a small and as a large one."""
 
     def __init__(self, processor) -> None:
         self.processor = processor
@@ -99,10 +100,10 @@ class TinyEngine:
     def run(self, *bodies: str | bytes | Message, receiver: str = "in") -> Effects:
         batch = [Delivered(receiver, self._next + at, as_message(body)) for at, body in enumerate(bodies)]
         self._next += len(batch)
-        return self._apply(self.processor.process(batch, self.state, 7.5))
+        return self._apply(lambda: self.processor.process(batch, self.state, 7.5))
 
     def conclude(self) -> Effects:
-        return self._apply(self.processor.conclude(self.state, 8.5))
+        return self._apply(lambda: self.processor.conclude(self.state, 8.5))
 
     def bodies(self, sender: str = "out") -> list[str]:
         return [message.body.decode() for message in self.sends.get(sender, [])]
@@ -110,12 +111,27 @@ class TinyEngine:
     def reasons(self) -> list[str]:
         return [letter.reason for letter in self.dead]
 
-    def _apply(self, effects: Effects) -> Effects:
+    def _apply(self, process: Callable[[], Effects]) -> Effects:
+        effects = process()
+        with large(self.processor):
+            assert process() == effects, "the same effects, byte for byte, whatever the size of a batch"
         for sender, message in effects.sends:
             self.sends.setdefault(sender, []).append(message)
         self.state.apply(effects.state)
         self.dead.extend(effects.dead_letters)
         return effects
+
+
+@contextmanager
+def large(processor: SparkProcessor) -> Iterator[None]:
+    """Run all batches of a processor as large ones."""
+    compiled = processor._opened
+    small, compiled.small = compiled.small, None
+    assert small is not None, "Spark is local"
+    try:
+        yield
+    finally:
+        compiled.small = small
 
 
 def as_message(body: str | bytes | Message) -> Message:

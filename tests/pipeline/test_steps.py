@@ -21,6 +21,7 @@ from correlator.pipeline.spec import (
     SqlStep,
     WhereStep,
 )
+from tests.pipeline.conftest import large
 
 READINGS = DecodeStep(format="json", schema="sensor STRING, at TIMESTAMP, value INT")
 OUT = RouteStep(to="out")
@@ -392,11 +393,13 @@ def test_a_value_that_spark_refuses_at_the_end_of_all_input_takes_no_other_key_w
 def test_state_of_another_class_stops_with_one_line(engine):
     e = engine(READINGS, SUMS, OUT)
     e.state.entries["step:p/monitor:Sums#0", b"a"] = Pairs("a").encode()
-    with pytest.raises(
-        HandlerFailed, match="E5510 pipeline p: Spark failed: .*E4203 monitor Sums: stored state"
-    ) as caught:
+    failure = r"E5510 pipeline p step 2 \(monitor\): the step failed: E4203 monitor Sums: stored state"
+    with pytest.raises(HandlerFailed, match=failure) as small:
         e.run(reading("a", 0))
-    assert "\n" not in str(caught.value)
+    failure = "E5510 pipeline p: Spark failed: .*E4203 monitor Sums: stored state"
+    with large(e.processor), pytest.raises(HandlerFailed, match=failure) as caught:
+        e.run(reading("a", 0))
+    assert "\n" not in f"{small.value}{caught.value}"
 
 
 def test_expressions_with_braces_and_quotes(engine):

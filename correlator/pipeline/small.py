@@ -1,0 +1,123 @@
+"""Small batches in a local Spark: Spark plans each part of a pipeline once, and executes the plan for every batch.
+
+Planning takes most of the time of a small batch. So the plan does not contain the rows of a batch: it reads them from a
+file, which is replaced before each execution. A *section* is a part of a pipeline that is one plan. The keyed steps,
+which follow sections, run in the thread of the pipeline, by the functions that otherwise run in Spark's workers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from correlator.errors import HandlerFailed
+from correlator.pipeline.envelope import KEY, PART, POSITION
+from correlator.pipeline.stages import KeyedWork, Stage
+from correlator.pipeline.worker import FileRows
+from correlator.ports import StateView
+
+MOST_ROWS = 5_000
+"""Most rows of a small batch."""
+_IN_ORDER = [(name, "ascending") for name in (KEY, POSITION, PART)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A part of a pipeline that Spark has planned.
+
+    Attributes:
+        source: the file from which the plan reads its rows.
+        plan: makes the rows of the section.
+        work: the keyed step that follows, if one does.
+        after: the number of the stage with which the next section begins; `None` at the end of the pipeline.
+    """
+
+    source: Path
+    plan: DataFrame
+    work: KeyedWork | None
+    after: int | None
+
+
+class SmallBatches:
+    """Runs small batches of one pipeline, in its thread.
+
+    Args:
+        session: a local Spark.
+        stages: of the pipeline.
+        directory: for the files from which the plans read; nobody else uses it.
+    """
+
+    def __init__(self, session: SparkSession, stages: Sequence[Stage], directory: Path) -> None:
+        self._session = session
+        self._stages = stages
+        self._directory = directory
+        self._sections: dict[int, _Section] = {}
+
+    def run(self, rows: pa.Table, first: int, state: StateView) -> pa.Table:
+        """The effects of rows that come to the stage `first`."""
+        at: int | None = first
+        while at is not None:
+            section = self._sections.get(at) or self._planned(at)
+            _replace(section.source, rows)
+            rows = section.plan.toArrow()
+            if section.work is not None:
+                rows = _worked(section.work, rows, state)
+            at = section.after
+        return rows
+
+    def forget_plans(self) -> None:
+        """Plan all sections anew: a file with which they join rows was read again."""
+        self._sections.clear()
+
+    def _planned(self, first: int) -> _Section:
+        source = self._directory / f"{first}.arrow"
+        # In one partition: so the rows of a key need not be brought together.
+        rows = self._session.range(0, 1, 1, 1).mapInArrow(FileRows(str(source)), self._stages[first].schema)
+        at, work = first, None
+        while True:
+            stage = self._stages[at]
+            rows.createOrReplaceTempView(stage.view)
+            rows = self._session.sql(stage.text)
+            at += 1
+            if isinstance(stage.work, KeyedWork):
+                work = stage.work
+                break
+            if stage.work is not None:
+                rows = stage.work.apply(rows)
+            # The function of a `python` step runs once for each row, also if the next stage reads the rows twice.
+            if at == len(self._stages) or self._stages[at].reads_twice:
+                break
+        section = _Section(source, rows, work, at if at < len(self._stages) else None)
+        self._sections[first] = section
+        return section
+
+
+def concluded(work: KeyedWork, markers: pa.Table, states: dict[str, bytes]) -> pa.Table:
+    """The rows that a keyed step makes at the end of all input; each marker names a key."""
+    return _applied(work, markers, states, ending=True)
+
+
+def _worked(work: KeyedWork, rows: pa.Table, state: StateView) -> pa.Table:
+    keys = {key for key in rows.column(KEY).to_pylist() if key is not None}
+    states = {key: value for key in keys if (value := state.get(work.owner, key.encode())) is not None}
+    return _applied(work, rows.sort_by(_IN_ORDER), states, ending=False)
+
+
+def _applied(work: KeyedWork, rows: pa.Table, states: dict[str, bytes], *, ending: bool) -> pa.Table:
+    function = work.function(states, ending)
+    try:
+        made = list(function(iter(rows.to_batches())))
+    except Exception as error:
+        what, todo = f"the step failed: {error}", "The batch is processed again at the next start"
+        raise HandlerFailed("E5510", function.where, what, "", todo) from error
+    return pa.Table.from_batches(made, pa.schema([*function.hidden, *function.schema]))
+
+
+def _replace(path: Path, rows: pa.Table) -> None:
+    """Replace a file. A worker of an execution that has failed may still read the old file, which it keeps."""
+    new = path.with_suffix(".new")
+    with pa.OSFile(str(new), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(rows)
+    new.replace(path)

@@ -1,6 +1,7 @@
 """Monitors and functions that the tests of pipelines name by import path."""
 
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -62,6 +63,14 @@ def double(batch: pa.RecordBatch) -> pa.RecordBatch:
     if 13 in batch.column("value").to_pylist():
         raise ValueError("thirteen")
     return batch.append_column("doubled", pc.multiply(batch.column("value"), 2))
+
+
+def tell(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Appends a line to the file that each row names."""
+    for path in batch.column("sensor").to_pylist():
+        with Path(path).open("a") as file:
+            file.write("seen\n")
+    return batch
 
 
 def rewrite(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from correlator.pipeline.spec import (
     SqlStep,
     WhereStep,
 )
-from tests.pipeline.conftest import large
+from tests.pipeline.conftest import as_large
 
 READINGS = DecodeStep(format="json", schema="sensor STRING, at TIMESTAMP, value INT")
 OUT = RouteStep(to="out")
@@ -203,6 +203,27 @@ def test_python_must_give_a_row_for_each(engine):
     e = engine(READINGS, PythonStep(function="machines:halve"), OUT)
     e.run(reading("s", 0))
     assert e.reasons() == ["E5106 pipeline p step 2 (python): ValueError: gave 0 rows for 1"]
+
+
+def test_the_function_of_a_python_step_runs_once_for_a_row_though_the_next_step_reads_the_rows_twice(engine, tmp_path):
+    told = tmp_path / "told"
+    e = engine(READINGS, PythonStep(function="machines:tell"), SqlStep(query="SELECT value FROM input"), OUT)
+    e.run(reading(str(told), 0, 1), large=False)
+    assert (e.bodies(), told.read_text()) == (['{"value":1}'], "seen\n")
+
+
+def test_only_a_batch_of_few_rows_is_a_small_one(engine, monkeypatch):
+    monkeypatch.setattr(compiled, "MOST_ROWS", 2)
+    e = engine(READINGS, SUMS, OUT)
+    planned = e.processor._opened.small._sections
+    e.run(*(reading("a", 0, value) for value in (1, 2, 3)))
+    assert not planned
+    e.run(reading("a", 0, 4), reading("b", 0, 1))
+    assert len(planned) == 2, "the rows before the monitor and those behind it"
+    plans = list(planned.values())
+    e.run(reading("a", 0, 5))
+    assert list(planned.values()) == plans, "nothing is planned twice"
+    assert [row["total"] for row in rows(e)] == [1, 3, 6, 10, 1, 15]
 
 
 SUMS = MonitorStep(class_="machines:Sums", key="sensor", event_time="at")
@@ -397,7 +418,7 @@ def test_state_of_another_class_stops_with_one_line(engine):
     with pytest.raises(HandlerFailed, match=failure) as small:
         e.run(reading("a", 0))
     failure = "E5510 pipeline p: Spark failed: .*E4203 monitor Sums: stored state"
-    with large(e.processor), pytest.raises(HandlerFailed, match=failure) as caught:
+    with as_large(e.processor), pytest.raises(HandlerFailed, match=failure) as caught:
         e.run(reading("a", 0))
     assert "\n" not in f"{small.value}{caught.value}"
 

@@ -6,7 +6,7 @@ monitor gets back the state that it had before the call, and the context goes on
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from correlator.core.expressions import Moment
 from correlator.core.instances import Instance, OnError
@@ -20,6 +20,10 @@ from correlator.handlers import refuse_result
 
 MAX_EFFECTS = 100_000
 """Most effects (sends, listeners, timers and others) of one handler for one event; the next request raises E8010."""
+
+
+RunningCall: TypeAlias = tuple[Monitor]
+"""A call of a handler of this monitor: an object of its own for each call, in the quickest form."""
 
 
 class Process(Protocol):
@@ -63,6 +67,8 @@ class HandlerCalls:
         concerns_others: whether an effect concerns another thread.
         thread: the calling thread.
         working: the thread whose requests count; `None` while the context does not work.
+        running: the last call while the context works: it runs, or it has returned and the next one comes at once. Any
+            thread may read it.
     """
 
     def __init__(
@@ -86,6 +92,7 @@ class HandlerCalls:
         self._process = process
         self.thread = process.thread
         self.working: object = None
+        self.running: RunningCall | None = None
         self._effects: list[tuple[Callable[[Any], None], Any]] = []
 
     # --- whose calls count ---
@@ -98,6 +105,7 @@ class HandlerCalls:
     def leave(self, before: object) -> None:
         """Restore what the last `enter` has changed."""
         self.working = before
+        self.running = None
 
     def refuse_outside(self, monitor: Monitor) -> None:
         """Raise `UsageError` E8005 unless a handler of this context makes the call, E2050 in a forked child.
@@ -168,6 +176,7 @@ class HandlerCalls:
         Raises:
             CorrelatorError: E5500 (`HandlerFailed`), or the handler's own `CorrelatorError`, with `on_error: stop`.
         """
+        self.running = (instance.monitor,)
         if instance.on_error != "stop":
             self._call_protected(instance, method, event)
             return

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from correlator.core.binding import ContextBinding
-from correlator.core.calls import HandlerCalls, OneThread, Process
+from correlator.core.calls import HandlerCalls, OneThread, Process, RunningCall
 from correlator.core.classnames import ClassNames
 from correlator.core.commit import ContextCut, StateEntry, Suspect
 from correlator.core.crowding import Crowding
@@ -166,6 +166,11 @@ class Context:
             return done
         finally:
             calls.leave(before)
+
+    @property
+    def running(self) -> RunningCall | None:
+        """The call of a handler that runs; `None` while the context does not work. Any thread may ask."""
+        return self._calls.running
 
     def crowds(self) -> bool:
         """Whether this context must wait until a context that it has crowded has caught up."""

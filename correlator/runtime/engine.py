@@ -52,7 +52,7 @@ from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
 from correlator.runtime.supervisor import Supervisor
-from correlator.runtime.watchdog import Watchdog
+from correlator.runtime.watchdog import Watchdog, Watched
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 from correlator.storage.store import SqlStore
@@ -128,7 +128,7 @@ class Engine:
         self._phase = _Phase.NEW
         self._threads_running = False
         self._recovering: int | None = None
-        self._watchdog = Watchdog(self._handling_threads, settings.handler_warning_after, self._clock)
+        self._watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
         self._log = get_logger(engine=settings.name)
         self._provided = Provided(connections=dict(connections or {}), store=store is not None)
         found = self._check()
@@ -740,10 +740,10 @@ class Engine:
         if first:
             self._log.critical("the engine stops", part=actor.name, error=error)
 
-    def _handling_threads(self) -> list[int]:
-        """The identities of the threads that call handlers."""
-        idents = [self._recovering, *(thread.ident for thread in self._parts.monitor_threads())]
-        return [ident for ident in idents if ident is not None]
+    def _watched(self) -> list[Watched]:
+        """Return the threads that call handlers. During recovery, the thread that starts the engine does."""
+        threads = self._parts.monitor_threads()
+        return [Watched(self._recovering or thread.ident or 0, thread.context.running) for thread in threads]
 
     def _stop_watchdog(self) -> None:
         self._watchdog.stop()

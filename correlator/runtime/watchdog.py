@@ -1,27 +1,51 @@
 """Warns when a handler of a monitor does not return (bad input 109).
 
-The watchdog looks at the stacks of the threads at intervals, so handling an event costs no extra time. If two
-successive looks find the same call of a handler, this call has run all the time in between.
+Each context says which call of a handler runs, and the watchdog looks at intervals. If two successive looks find the
+same call, this call has run all the time in between. The watchdog reads the stack of a thread only for a warning, and
+only as text from `faulthandler`: frame objects of other threads are not safe to use, some versions of CPython crash.
 """
 
-import sys
+import faulthandler
+import re
+import tempfile
 from collections.abc import Callable, Iterable
-from types import FrameType
+from pathlib import Path
+from typing import NamedTuple
 
-from correlator.core.monitor import Monitor
+from correlator.core import calls
+from correlator.core.calls import RunningCall
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import Clock
 from correlator.runtime.logs import get_logger
 
 LOOKS = 10
 """How often the watchdog looks within `after` seconds; with more looks, it warns closer to this time."""
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+_CORE = Path(calls.__file__).parent
 
 
-class _Running:
-    """A call of a handler that the last look has found on a stack."""
+class Watched(NamedTuple):
+    """What a thread runs.
 
-    def __init__(self, frame: FrameType, since: float) -> None:
-        self.frame = frame
+    Attributes:
+        thread: the identity of the thread.
+        call: the call of a handler that runs; `None` if none does.
+    """
+
+    thread: int
+    call: RunningCall | None
+
+
+class _Seen:
+    """A call of a handler that the last look has found.
+
+    Args:
+        call: the call.
+        since: when a look first found it, in monotonic seconds.
+    """
+
+    def __init__(self, call: RunningCall, since: float) -> None:
+        self.call = call
         self.since = since
         self.warnings = 0
 
@@ -30,54 +54,56 @@ class Watchdog(Actor):
     """Logs W5501 when a handler has run for `after` seconds, and again whenever this time has doubled.
 
     Args:
-        threads: returns the identities of the threads that run handlers.
+        watched: returns what the threads that call handlers run now.
         after: seconds before the first warning; 0 for no warnings.
         clock: monotonic seconds.
     """
 
-    def __init__(self, threads: Callable[[], Iterable[int]], after: float, clock: Clock) -> None:
+    def __init__(self, watched: Callable[[], Iterable[Watched]], after: float, clock: Clock) -> None:
         super().__init__("watchdog")
-        self._threads = threads
+        self._watched = watched
         self._after = after
         self._clock = clock
-        self._running: dict[int, _Running] = {}
+        self._seen: dict[int, _Seen] = {}
+        """By the identity of the object that stands for the call."""
         self._log = get_logger(part="watchdog")
 
     def step(self) -> float | None:
-        """Look at all stacks once."""
+        """Look at all calls once."""
         if not self._after:
             return None
-        frames = sys._current_frames()  # noqa: SLF001  # the only way to see the stack of another thread
         now = self._clock.monotonic()
-        seen: dict[int, _Running] = {}
-        for thread in self._threads():
-            top = frames.get(thread)
-            handler = _handler_of(top)
-            if top is None or handler is None:
-                continue
-            known = self._running.get(thread)
-            seen[thread] = known if known is not None and known.frame is handler else _Running(handler, now)
-            self._warn(seen[thread], top, now)
-        self._running = seen
+        seen: dict[int, _Seen] = {}
+        for thread, call in self._watched():
+            if call is not None:
+                one = seen[id(call)] = self._seen.get(id(call)) or _Seen(call, now)
+                self._warn(one, thread, now)
+        self._seen = seen
         return self._after / LOOKS
 
-    def _warn(self, running: _Running, top: FrameType, now: float) -> None:
-        if now - running.since < self._after * 2**running.warnings:
+    def _warn(self, seen: _Seen, thread: int, now: float) -> None:
+        if now - seen.since < self._after * 2**seen.warnings:
             return
-        running.warnings += 1
-        name = running.frame.f_locals["self"].state_name
+        seen.warnings += 1
+        handler, at = _place_of(thread)
+        (monitor,) = seen.call
         self._log.warning(
-            f"W5501 handler of monitor {name} has run {now - running.since:.0f} s",
-            handler=running.frame.f_code.co_name,
-            at=f"{top.f_code.co_filename}:{top.f_lineno}",
+            f"W5501 handler of monitor {monitor.state_name} has run {now - seen.since:.0f} s", handler=handler, at=at
         )
 
 
-def _handler_of(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of the outermost call of a method of a monitor on a stack; `None` if there is none."""
-    found = None
-    while frame is not None:
-        if frame.f_code.co_varnames[:1] == ("self",) and isinstance(frame.f_locals.get("self"), Monitor):
-            found = frame
-        frame = frame.f_back
-    return found
+def _place_of(thread: int) -> tuple[str, str]:
+    """Return the function that the engine has called in a thread, and the file and line that the thread executes.
+
+    Both are empty if the stack does not show them, as if the thread has ended, or the stack is very deep.
+    """
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        stacks = file.read()
+    _, _, stack = stacks.partition(f"hread 0x{thread:016x} ")
+    frames = list(_FRAME.finditer(stack.partition("\n\n")[0]))  # the latest call first
+    called = [at for at, frame in enumerate(frames) if frame["file"] == calls.__file__]
+    inner = reversed(frames[: called[-1]] if called else [])
+    handler = next((frame["function"] for frame in inner if Path(frame["file"]).parent != _CORE), "")
+    return handler, f"{frames[0]['file']}:{frames[0]['line']}" if handler else ""

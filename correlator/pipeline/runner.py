@@ -28,12 +28,17 @@ def build_engine(file: PipelineFile, directories: Iterable[str] = (), **override
     return Engine(file, processors=processors_of(file, directories), warnings=(), **overrides)
 
 
-def processors_of(file: PipelineFile, directories: Iterable[str] = ()) -> Sequence[Processor]:
-    """The processors of the pipelines of a file; raises `ConfigError` E1519 if PySpark is needed and not installed."""
+def processors_of(
+    file: PipelineFile, directories: Iterable[str] = (), *, ends_soon: bool = False
+) -> Sequence[Processor]:
+    """The processors of the pipelines of a file; raises `ConfigError` E1519 if PySpark is needed and not installed.
+
+    `ends_soon` is for commands that run for seconds: Spark then starts with less work, and computes more slowly.
+    """
     if not file.pipelines:
         return ()
     spark, processor = _spark_parts()
-    session = spark.SharedSession(file.spark)
+    session = spark.SharedSession(file.spark, ends_soon=ends_soon)
     return [processor.SparkProcessor(pipeline, session, tuple(directories)) for pipeline in file.pipelines]
 
 

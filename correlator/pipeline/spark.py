@@ -8,13 +8,14 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from correlator.errors import ConfigError
-from correlator.pipeline.java import java_home
+from correlator.pipeline import archive, jvm
+from correlator.pipeline.java import java_home, java_program
 from correlator.pipeline.spec import SparkSettings
 
 _LOOPBACK = "127.0.0.1"
@@ -30,6 +31,8 @@ _UNWANTED_RULES = (
     "PushPredicateThroughNonJoin",
 )
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_ENDS_SOON = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Flags of Java for a run of seconds, which ends before the second compiler or parallel collection would pay."""
 
 
 class _ProcessSession:
@@ -45,18 +48,21 @@ class _ProcessSession:
         self._end = contextlib.ExitStack()
         """Runs when the last user has released the session."""
 
-    def acquire(self, settings: SparkSettings) -> SparkSession:
+    def acquire(self, settings: SparkSettings, *, ends_soon: bool = False) -> SparkSession:
         with self._lock:
-            session = _start(settings, self._scratch) if self._users else self._begin(settings)
+            if self._users:
+                session = _start(settings, self._scratch, ends_soon=ends_soon)
+            else:
+                session = self._begin(settings, ends_soon=ends_soon)
             self._users += 1
             return session
 
-    def _begin(self, settings: SparkSettings) -> SparkSession:
+    def _begin(self, settings: SparkSettings, *, ends_soon: bool) -> SparkSession:
         is_ours = SparkSession.getActiveSession() is None
         with contextlib.ExitStack() as end:
             self._scratch = end.enter_context(tempfile.TemporaryDirectory(prefix="correlator-spark-"))
             end.callback(_restore_java, os.environ.get("JAVA_HOME"))
-            session = _start(settings, self._scratch)
+            session = _start(settings, self._scratch, ends_soon=ends_soon)
             if is_ours:
                 end.callback(session.stop)
             self._end = end.pop_all()
@@ -80,10 +86,17 @@ class SharedSession:
     """The session that the pipelines of an engine share. Engines of one process share it as well.
 
     The first engine starts Spark with its settings, the last engine stops it. Any thread may use this object.
+
+    Args:
+        settings: settings of Spark.
+        ends_soon: whether the process ends within seconds, like `correlator test`. Java then compiles with its first
+            compiler only and collects garbage with one thread. That halves the processor time of a start. With batches
+            of 100,000 rows the first compiler is no faster, and its code may be slower, so an engine keeps both.
     """
 
-    def __init__(self, settings: SparkSettings) -> None:
+    def __init__(self, settings: SparkSettings, *, ends_soon: bool = False) -> None:
         self._settings = settings
+        self._ends_soon = ends_soon
         self._lock = threading.Lock()
         self._users = 0
         self._session: SparkSession | None = None
@@ -97,7 +110,7 @@ class SharedSession:
         """Start or share the session; raises `ConfigError` E1514 (there is no Java), E1515 (Spark does not start)."""
         with self._lock:
             if self._session is None:
-                self._session = _process.acquire(self._settings)
+                self._session = _process.acquire(self._settings, ends_soon=self._ends_soon)
             self._users += 1
             return self._session
 
@@ -117,21 +130,56 @@ def _restore_java(home: str | None) -> None:
         os.environ["JAVA_HOME"] = home
 
 
-def _start(settings: SparkSettings, scratch: str) -> SparkSession:
+def _start(settings: SparkSettings, scratch: str, *, ends_soon: bool) -> SparkSession:
+    surroundings = dict(os.environ)
     if home := java_home(os.environ, Path(scratch)):
         os.environ["JAVA_HOME"] = home
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     # Spark reports failures by exceptions, too; this logger would print each of them with its Java stack.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    builder = SparkSession.builder.appName("correlator").master(settings.master)
-    for name, value in (_defaults(settings.master, scratch) | dict(settings.config)).items():
+    config = settings_of(settings, scratch)
+    builder = SparkSession.builder
+    for name, value in config.items():
         builder = builder.config(name, value)
     try:
-        with _signals_kept():
+        with _signals_kept(), _quickly(config, surroundings, _ENDS_SOON if ends_soon else ()):
             return builder.getOrCreate()
     except Exception as error:
         raise ConfigError("E1515", "spark", f"Spark does not start: {first_line(error)}") from error
+
+
+def settings_of(settings: SparkSettings, scratch: str) -> dict[str, str]:
+    """All settings with which Spark starts; `scratch` is a directory for its files."""
+    named = {"spark.app.name": "correlator", "spark.master": settings.master}
+    return named | _defaults(settings.master, scratch) | dict(settings.config)
+
+
+@contextlib.contextmanager
+def _quickly(config: Mapping[str, str], surroundings: Mapping[str, str], flags: Sequence[str]) -> Iterator[None]:
+    """Start the JVM for the session that the block builds, unless PySpark has one or must start it itself.
+
+    Args:
+        config: all settings of the session.
+        surroundings: the environment as it was before the start.
+        flags: flags of Java; they are left out if the user has chosen flags.
+    """
+    if jvm.has_gateway() or not jvm.is_plain(config, os.environ):
+        yield
+        return
+    java = java_program(os.environ)
+    if jvm.has_own_options(config, os.environ):
+        flags = ()
+    classes = archive.archive_of(java.identity, jvm.spark_home(), os.environ)
+    is_whole = classes is not None and classes.is_whole()
+    if classes is not None and is_whole:
+        flags = (*classes.flags(), *flags)
+    with jvm.gateway(java.path, jvm.arguments(config, os.environ, flags)) as process:
+        if classes is not None and is_whole and process is None:
+            classes.remove()
+        yield
+    if classes is not None and process is not None and not is_whole:
+        archive.make_later(classes, surroundings)
 
 
 def _defaults(master: str, scratch: str) -> dict[str, str]:

@@ -1,0 +1,225 @@
+"""Starts the JVM of a local Spark session as PySpark does, but without its shell scripts: they start another JVM first.
+
+`arguments` makes the command that Spark's launcher would make. It knows a part of what the launcher knows: if a
+setting, a variable of the environment or a file could change the command in another way, PySpark starts the JVM itself.
+PySpark also starts it if the JVM of this module ends before it listens.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark import SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.serializers import UTF8Deserializer, read_int
+
+from correlator.processes import keep, not_forking
+
+_log = logging.getLogger(__name__)
+
+_LISTENS_WITHIN_S = 120.0
+_PAUSE_S = 0.01
+_GATEWAY_FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_GATEWAY_PORT, _GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+_OPTIONS = "spark.driver.extraJavaOptions"
+_SUBMIT_OPTIONS = "SPARK_SUBMIT_OPTS"
+_WITH_OPTIONS = (_SUBMIT_OPTIONS, "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+_MEMORY, _USUAL_MEMORY = "spark.driver.memory", "1g"
+_FOR_THE_LAUNCHER = {
+    "spark.api.mode",
+    "spark.driver.defaultExtraClassPath",
+    "spark.driver.defaultJavaOptions",
+    "spark.driver.extraClassPath",
+    "spark.driver.extraLibraryPath",
+    "spark.remote",
+    "spark.submit.deployMode",
+}
+"""Settings from which the launcher makes parts of the command, beside those that `arguments` uses."""
+_NOT_FOR_THE_LAUNCHER = {
+    "PYSPARK_DRIVER_PYTHON",
+    "PYSPARK_PIN_THREAD",
+    "PYSPARK_PYTHON",
+    "SPARK_AUTH_SOCKET_TIMEOUT",
+    "SPARK_BUFFER_SIZE",
+    "SPARK_LAUNCHER_OPTS",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_LOCAL_HOSTNAME",
+    "SPARK_LOCAL_IP",
+    "SPARK_SUBMIT_OPTS",
+    "SPARK_USER",
+}
+_LOCAL = re.compile(r"local(\[[^\]]*\])?")
+_QUOTED = re.compile(r"[\"'\\]")
+_REFUSED = re.compile(r"-Xmx|-Dspark")
+"""Options of Java that the launcher refuses with a message of its own."""
+_OPENED = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+_ALWAYS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dderby.connection.requireAuthentication=false",
+)
+"""Options of the launcher, without the module for machine learning, of which Java warns on stderr (see `java`)."""
+_WITHOUT_SIGINT = ("/bin/sh", "-c", 'trap "" INT; exec "$0" "$@"')
+"""Runs a program that ignores SIGINT: an interrupt at the terminal stops the engine, and the engine stops Spark."""
+
+
+def spark_home() -> Path:
+    """The directory of the Spark that PySpark would start."""
+    return Path(_find_spark_home())
+
+
+def is_plain(config: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether Spark's launcher would make the command that `arguments` makes."""
+    options = f"{config.get(_OPTIONS, '')} {environment.get(_SUBMIT_OPTIONS, '')}"
+    return (
+        os.name == "posix"
+        and _LOCAL.fullmatch(config.get("spark.master", "")) is not None
+        and not _FOR_THE_LAUNCHER & set(config)
+        and not _QUOTED.search(options)
+        and not _REFUSED.search(options)
+        and not any(_is_for_the_launcher(name) for name in environment)
+        and not (spark_home() / "conf").exists()
+    )
+
+
+def has_own_options(config: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether the user chose options of Java that are more than definitions (`-Dname=value`)."""
+    chosen = [config.get(_OPTIONS, ""), *(environment.get(name, "") for name in _WITH_OPTIONS)]
+    return any(not option.startswith("-D") for options in chosen for option in options.split())
+
+
+def class_path(home: Path) -> str:
+    """The class path of Spark in the form of its launcher."""
+    first = sorted((home / "jars").glob("slf4j-api-*.jar"))
+    return os.pathsep.join(map(str, (home / "conf", *first, home / "jars" / "*")))
+
+
+def arguments(config: Mapping[str, str], environment: Mapping[str, str], flags: Iterable[str] = ()) -> list[str]:
+    """The arguments of Java for a Spark with these settings; `flags` come before the options of the user."""
+    settings = [argument for name, value in config.items() for argument in ("--conf", f"{name}={value}")]
+    return [
+        *("-cp", class_path(spark_home())),
+        *flags,
+        *environment.get(_SUBMIT_OPTIONS, "").split(),
+        f"-Xmx{config.get(_MEMORY, _USUAL_MEMORY)}",
+        *config.get(_OPTIONS, "").split(),
+        *_ALWAYS,
+        "org.apache.spark.deploy.SparkSubmit",
+        *settings,
+        "pyspark-shell",
+    ]
+
+
+@contextlib.contextmanager
+def gateway(java: Path, arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes] | None]:
+    """Start a JVM, which PySpark uses within the block. `None`: it has ended before it listened.
+
+    The JVM ends with this process, or when `SparkContext._gateway.proc.stdin` is closed.
+    """
+    with tempfile.TemporaryDirectory(prefix="correlator-jvm-") as scratch:
+        listening = _listening([str(java), *arguments], Path(scratch, "gateway"))
+    if listening is None:
+        yield None
+        return
+    os.environ[_GATEWAY_PORT], os.environ[_GATEWAY_SECRET] = str(listening.port), listening.secret
+    try:
+        yield listening.process
+    finally:
+        del os.environ[_GATEWAY_PORT], os.environ[_GATEWAY_SECRET]
+        if has_gateway():
+            SparkContext._gateway.proc = listening.process  # noqa: SLF001  where PySpark keeps the process, too
+        else:
+            _end(listening.process)
+
+
+def has_gateway() -> bool:
+    """Whether this process has a JVM of Spark already; it outlives the session."""
+    return SparkContext._gateway is not None  # noqa: SLF001  there is no public way to ask
+
+
+def _is_for_the_launcher(variable: str) -> bool:
+    known = variable.startswith(("SPARK_", "_SPARK_", "PYSPARK_")) or variable in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+    return known and variable not in _NOT_FOR_THE_LAUNCHER
+
+
+class _Listening(NamedTuple):
+    """A JVM whose gateway listens."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+
+
+def _listening(command: Sequence[str], file: Path) -> _Listening | None:
+    """Start a JVM, which writes the address of its gateway to a file. `None`: it cannot start, or has ended."""
+    try:
+        process = _started(command, file)
+    except OSError as error:
+        _log.debug("a JVM cannot be started directly: %s", error)
+        return None
+    deadline = time.monotonic() + _LISTENS_WITHIN_S
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            if file.is_file():
+                with file.open("rb") as told:
+                    return _Listening(process, read_int(told), UTF8Deserializer().loads(told))
+            time.sleep(_PAUSE_S)
+    except BaseException:
+        _end(process)
+        raise
+    _end(process)
+    _log.debug("a JVM that was started directly ended with %s before it listened", process.returncode)
+    return None
+
+
+def _started(command: Sequence[str], file: Path) -> subprocess.Popen[bytes]:
+    home = spark_home()
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "0",
+        "SPARK_CONF_DIR": str(home / "conf"),
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_ENV_LOADED": "1",
+        "SPARK_HOME": str(home),
+        "SPARK_SCALA_VERSION": "2.13",
+        _GATEWAY_FILE: str(file),
+    }
+    with not_forking():
+        process = subprocess.Popen([*_WITHOUT_SIGINT, *command], stdin=subprocess.PIPE, env=environment)  # noqa: S603
+        assert process.stdin is not None
+        keep(process.stdin)  # the JVM ends with this process, although a forked child lives on
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with contextlib.suppress(OSError):
+        process.communicate()

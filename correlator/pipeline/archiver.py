@@ -6,12 +6,16 @@ makes archives; another one ends at once. If the process is killed, the next one
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from correlator.core.batch_context import Delivered
 from correlator.durable import make_private_directory
@@ -89,13 +93,30 @@ def _write(made: Path, java: JavaProgram, scratch: str) -> None:
         if process is None:
             raise RuntimeError("the JVM does not start")
         started = session.acquire()
+    try:
+        _work(session, started)
+        _end(process)
+    finally:
+        process.kill()
+
+
+def _work(session: SharedSession, started: SparkSession) -> None:
     processor = SparkProcessor(PipelineSettings(name="archive", from_=("in",), steps=_STEPS), session)
     processor.open()
     effects = processor.process([Delivered("in", 1, _MESSAGE)], _NoState(), 0.0)
     assert len(effects.sends) == 1
-    started.range(1).mapInArrow(iter, "id BIGINT").toArrow()
+    started.range(1).mapInArrow(_same, "id BIGINT").toArrow()
     processor.close()
     session.release()
+
+
+def _same(batches: Iterator[Any]) -> Iterator[Any]:
+    """The function of a step in Python."""
+    yield from batches
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let the JVM end, and wait until it has written the archive."""
     assert process.stdin is not None
     process.stdin.close()
     if status := process.wait(_WRITES_WITHIN_S):

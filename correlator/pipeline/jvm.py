@@ -24,6 +24,8 @@ from correlator.processes import keep, not_forking
 
 _log = logging.getLogger(__name__)
 
+SCALA = "2.13"
+"""The version of Scala of this Spark."""
 _LISTENS_WITHIN_S = 120.0
 _PAUSE_S = 0.01
 _GATEWAY_FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
@@ -209,7 +211,7 @@ def _started(command: Sequence[str], file: Path) -> subprocess.Popen[bytes]:
         "SPARK_CONNECT_MODE": "0",
         "SPARK_ENV_LOADED": "1",
         "SPARK_HOME": str(home),
-        "SPARK_SCALA_VERSION": "2.13",
+        "SPARK_SCALA_VERSION": SCALA,
         _GATEWAY_FILE: str(file),
     }
     with not_forking():

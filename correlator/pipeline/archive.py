@@ -17,9 +17,10 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -38,7 +39,7 @@ _DELAY_S = 30
 _NEXT_ATTEMPT_S = 24 * 3600.0
 _DETACHED = ("/bin/sh", "-c", '"$0" "$@" &')
 _NAME, _RECORD, _FAILURE = "classes.jsa", "classes.size", "failed"
-_TEMPORARY = "tmp."
+_TEMPORARY = "making-"
 
 
 class Archive:
@@ -83,12 +84,17 @@ class Archive:
         made.rename(self._path)
         sync_directory(self.directory)
 
-    def temporary(self) -> Path:
-        """The path of a file for `store`. Those of earlier makers are removed; the caller is the only maker."""
+    @contextmanager
+    def making(self) -> Iterator[Path]:
+        """The path of a file for `store`, in a directory of its own. The caller is the only maker.
+
+        Directories of earlier makers are removed: the JVM of a maker that was killed may yet write there.
+        """
         make_private_directory(self.directory)
         for left in self.directory.glob(f"{_TEMPORARY}*"):
-            left.unlink(missing_ok=True)
-        return self.directory / f"{_TEMPORARY}{os.getpid()}.{time.time_ns()}"
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=self.directory, ignore_cleanup_errors=True) as own:
+            yield Path(own, _NAME)
 
     def note_failure(self) -> None:
         """Let nobody try to make the archive for a day."""
@@ -136,7 +142,7 @@ def key_of(java: str, home: Path) -> str:
     with os.scandir(home / "jars") as jars:
         for jar in jars:
             found = jar.stat()
-            parts.append(f"{jar.name} {found.st_size} {found.st_mtime_ns}")
+            parts.append(f"{jar.name} {found.st_size} {int(found.st_mtime)}")
     for part in parts:
         told.update(part.encode(errors="surrogateescape") + b"\0")
     return told.hexdigest()[:32]
@@ -196,5 +202,6 @@ def _is_private(directory: Path) -> bool:
 
 
 def _measure(file: Path) -> bytes:
+    """The size of a file, and its time in seconds, since images of containers keep no parts of seconds."""
     found = file.stat()
-    return f"{found.st_size} {found.st_mtime_ns}\n".encode()
+    return f"{found.st_size} {int(found.st_mtime)}\n".encode()

@@ -76,10 +76,10 @@ def make_missing(delay_s: float = 0.0) -> None:
 
 
 def _make(archive: Archive, java: JavaProgram, scratch: str) -> None:
-    made = archive.temporary()
     try:
-        _write(made, java, scratch)
-        archive.store(made)
+        with archive.making() as made:
+            _write(made, java, scratch)
+            archive.store(made)
     except Exception:
         archive.note_failure()
         raise

@@ -29,7 +29,7 @@ session = shared.acquire()
 assert session.range(3).count() == 3
 process = session.sparkContext._gateway.proc
 maps = Path(f"/proc/{process.pid}/maps").read_text()
-Path(sys.argv[1]).write_text(f"{process.args[0]} {'classes.jsa' in maps} {len(asked)}")
+Path(sys.argv[1]).write_text(f"{process.args[0]} {'correlator/jvm' in maps} {len(asked)}")
 shared.release()
 process.stdin.close()
 process.wait()
@@ -39,9 +39,9 @@ process.wait()
 
 def stored(directory: Path, content: bytes = b"classes" * 1000) -> Archive:
     one = Archive(directory)
-    made = one.temporary()
-    made.write_bytes(content)
-    one.store(made)
+    with one.making() as made:
+        made.write_bytes(content)
+        one.store(made)
     return one
 
 
@@ -208,9 +208,9 @@ def test_an_archive_is_private_and_whole(tmp_path):
 def test_a_truncated_archive_is_not_used_but_replaced(tmp_path, kept):
     one = stored(tmp_path / "jvm" / "key")
     path = one.directory / "classes.jsa"
-    times = path.stat()
-    os.truncate(path, int(times.st_size * kept))
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    before = path.stat()
+    os.truncate(path, int(before.st_size * kept))
+    os.utime(path, (before.st_atime, before.st_mtime))
     assert not one.is_whole()
     assert stored(one.directory).is_whole()
 
@@ -244,15 +244,23 @@ def test_an_archive_that_others_can_change_is_not_used(tmp_path, which):
 
 def test_an_interrupted_store_leaves_no_archive(tmp_path, monkeypatch):
     one = stored(tmp_path / "jvm" / "key")
-    made = one.temporary()
-    made.write_bytes(b"new")
     monkeypatch.setattr(Path, "rename", lambda path, target: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        one.store(made)
+        stored(one.directory, b"new")
     assert not one.is_whole()
-    monkeypatch.undo()
-    assert not one.temporary().exists()
-    assert files_of(one) == ["classes.size"], "what an interrupted maker left is removed"
+    assert files_of(one) == ["classes.size"]
+
+
+def test_the_jvm_of_a_maker_that_was_killed_has_no_place_to_write(tmp_path):
+    one = Archive(tmp_path / "jvm" / "key")
+    killed = one.making()
+    left = killed.__enter__()
+    left.write_bytes(b"a part")
+    with one.making() as made:
+        assert made.parent != left.parent
+        assert not left.parent.exists()
+    killed.__exit__(None, None, None)
+    assert files_of(one) == []
 
 
 def test_the_two_keys_that_were_used_last_are_kept(tmp_path):
@@ -294,10 +302,14 @@ def environment_with(cache: Path) -> dict[str, str]:
     return own | {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def archiver(cache: Path, delay_s: float = 0) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "correlator.pipeline.archiver", str(delay_s)]
+def archiver(cache: Path) -> subprocess.Popen[str]:
+    """A maker of archives with the priority of the tests."""
     return subprocess.Popen(
-        command, env=environment_with(cache), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", "from correlator.pipeline.archiver import make_missing; make_missing()"],
+        env=environment_with(cache),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -332,11 +344,8 @@ def made(tmp_path_factory) -> Archive:
 @pytest.fixture
 def copy(made, tmp_path) -> Archive:
     """The archive in a cache of its own, which a test may harm."""
-    one = Archive(tmp_path / "cache" / "correlator" / "jvm" / made.directory.name)
-    target = one.temporary()
-    target.write_bytes((made.directory / "classes.jsa").read_bytes())
-    one.store(target)
-    return one
+    directory = tmp_path / "cache" / "correlator" / "jvm" / made.directory.name
+    return stored(directory, (made.directory / "classes.jsa").read_bytes())
 
 
 def cache_of(one: Archive) -> Path:

@@ -10,12 +10,10 @@ import pytest
 
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
-from tests.servers import PostgresServer, running
+from tests.servers import KEPT, PostgresServer, running
 
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Flags of Java for a program that ends soon: they halve the CPU time of a test that starts Spark."""
-CACHE = Path(f"/tmp/correlator-tests-{os.geteuid()}")
-"""The cache of all runs of the tests, instead of the one of the user: Spark's archive of classes takes a minute."""
 MEMORY = Path("/dev/shm")
 ENOUGH = 8 << 30
 """Bytes. PostgreSQL alone keeps a database of 8 MB for most of its tests, and each worker has a server."""
@@ -29,8 +27,7 @@ def pytest_configure() -> None:
     A killed process loses nothing in memory either. What a disk loses with its power is simulated, and the calls of a
     sync are the same ones.
     """
-    os.environ["XDG_CACHE_HOME"] = str(CACHE)
-    CACHE.mkdir(mode=0o700, exist_ok=True)
+    os.environ["XDG_CACHE_HOME"] = str(KEPT / "cache")
     os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = SHORT_LIFE
     if "TMPDIR" not in os.environ and _can_hold_all(MEMORY):
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)

@@ -23,7 +23,7 @@ from typing import Any
 from connectors.pulsar import PulsarConnection
 from correlator.settings import ConnectionSettings
 from tests.rabbit_server import make_certificates
-from tests.servers import free_port, install_java, suspend
+from tests.servers import KEPT, free_port, install_java, suspend
 
 START_TIMEOUT_S = 300
 """A machine that is busy with other things starts it ten times as slowly."""
@@ -36,7 +36,7 @@ NAMESPACE = "public/default"
 _VERSION = "4.0.8"
 _ARTIFACT = f"org.apache.pulsar:pulsar-server-distribution:{_VERSION}:tar.gz:bin"
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
-_HOME = Path.home() / ".cache" / "correlator-tests" / f"pulsar-{_VERSION}"
+_HOME = KEPT / f"pulsar-{_VERSION}"
 _CLASSES = _HOME / "classes.jsa"
 """What the first broker that ends in order leaves; it halves the time that later ones need to start."""
 _OPENED = (

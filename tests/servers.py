@@ -23,6 +23,8 @@ import psycopg
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 300
+KEPT = Path.home() / ".cache" / "correlator-tests"
+"""What one run of the tests leaves to the next: programs that were fetched, and a cache in place of the user's."""
 _POSTGRES_VERSION = "15"
 _POSTGRES_BINARIES = Path(f"/usr/lib/postgresql/{_POSTGRES_VERSION}/bin")
 _READY = "database system is ready to accept"  # connections, or read-only ones

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.servers import install_java
+from tests.servers import KEPT, install_java
 
 TIMEOUT_S = 180
 _FETCH_TIMEOUT_S = 600
@@ -55,12 +55,11 @@ class JavaProgram:
 def fetch_jars(pom: Path) -> Path:
     """The directory with what a program needs, which Maven fills when it is absent."""
     version = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "correlator-tests"
-    jars = cache / f"{pom.parent.name}-{version}"
+    jars = KEPT / f"{pom.parent.name}-{version}"
     if jars.exists():
         return jars
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=KEPT) as scratch:
         fetched = Path(scratch) / "jars"
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
         subprocess.run(["mvn", "-q", "-B", "-f", pom, *goal], check=True, timeout=_FETCH_TIMEOUT_S)

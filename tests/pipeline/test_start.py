@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -330,14 +331,18 @@ def session_in(cache: Path, scratch: Path) -> tuple[str, str]:
     return told.read_text(), done.stdout
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory) -> Archive:
-    """An archive, made while a second maker tried the same at the same time."""
-    cache = tmp_path_factory.mktemp("cache")
-    makers = [archiver(cache), archiver(cache)]
-    errors = [maker.communicate(timeout=WITHIN_S)[1] for maker in makers]
-    assert [maker.returncode for maker in makers] == [0, 0], errors
-    (directory,) = [path for path in (cache / "correlator" / "jvm").iterdir() if path.is_dir()]
+    """An archive, made while a second maker tried the same at the same time. All processes of a test run share it."""
+    root = tmp_path_factory.getbasetemp()
+    shared = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "archive"
+    with closing(LockFile(shared.with_suffix(".lock"))) as lock:
+        assert lock.try_lock(WITHIN_S)
+        if not shared.exists():
+            makers = [archiver(shared), archiver(shared)]
+            errors = [maker.communicate(timeout=WITHIN_S)[1] for maker in makers]
+            assert [maker.returncode for maker in makers] == [0, 0], errors
+    (directory,) = [path for path in (shared / "correlator" / "jvm").iterdir() if path.is_dir()]
     return Archive(directory)
 
 

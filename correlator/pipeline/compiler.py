@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
@@ -27,7 +27,7 @@ from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE, OF_MESSAGES, ROW, collect_sql, visible
 from correlator.pipeline.facts import facts_of
 from correlator.pipeline.lookup import Lookup
-from correlator.pipeline.repeatable import not_repeatable
+from correlator.pipeline.repeatable import not_repeatable, plan_of
 from correlator.pipeline.small import SmallBatches
 from correlator.pipeline.spark import first_line
 from correlator.pipeline.spec import (
@@ -86,13 +86,12 @@ def compile_pipeline(
     return compiled
 
 
-def not_row_by_row(explained: str) -> str:
-    """The part of a query that looks at more than one row, by the query's EXPLAIN EXTENDED; empty if there is none.
+def not_row_by_row(plan: str) -> str:
+    """The part of an analyzed query that looks at more than one row, by the text of its plan; empty if there is none.
 
     A node of the plan that is not known to work row by row counts as one, and so does a second read of the rows.
     """
-    analyzed = explained.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
-    nodes = _NODE.findall(analyzed)
+    nodes = _NODE.findall(plan)
     others = (node for node in nodes if node not in (*_ROW_BY_ROW, *_INPUT_ROWS, _READ_AGAIN))
     reads = sum(node in _INPUT_ROWS for node in nodes), nodes.count(_READ_AGAIN)
     return next(others, "" if reads in ((1, 0), (1, 1)) else "a subquery")
@@ -184,39 +183,39 @@ class _Compiler:
 
     def _add(self, text: str) -> None:
         """Add a SELECT and keep its columns; an empty view stands for it while later texts are analyzed."""
-        schema = self._analyzed(text)
-        self._columns = self._columns_of(schema, self._hidden)
-        self._parts.append(text)
-        self._stand_in(self._last, schema)
+        self._add_analyzed(text, self._analyzed(text))
 
     def _add_checked(self, text: str) -> None:
         """As `_add`, for a text with expressions of the user."""
-        self._check_expressions(text)
-        self._add(text)
+        self._add_analyzed(text, self._checked(text))
+
+    def _add_analyzed(self, text: str, query: DataFrame) -> None:
+        self._columns = self._columns_of(query.schema, self._hidden)
+        self._parts.append(text)
+        self._stand_in(self._last, query.schema)
 
     def _stand_in(self, view: str, schema: StructType) -> None:
         self._session.createDataFrame([], schema).createOrReplaceTempView(view)
         self._views.append(view)
 
-    def _analyzed(self, text: str) -> StructType:
+    def _analyzed(self, text: str) -> DataFrame:
         try:
-            return self._session.sql(text).schema
+            return self._session.sql(text)
         except (AnalysisException, ParseException) as error:
             raise ConfigError("E1511", self._where, first_line(error), _known(self._columns)) from error
 
-    def _check_expressions(self, text: str) -> None:
+    def _checked(self, text: str) -> DataFrame:
         """Refuse an expression that looks at other rows, or that may have another value when the batch comes again."""
-        self._analyzed(text)
-        explained = self._session.sql(f"EXPLAIN EXTENDED {text}").collect()[0][0]
-        found = not_row_by_row(explained)
+        query = self._analyzed(text)
+        found = not_row_by_row(plan_of(query))
         if found:
             todo = "Use 'aggregate' for groups, 'explode' for arrays, 'lookup' for joins, 'monitor' for order"
             raise ConfigError("E1516", self._where, f"depends on other rows ({found})", "A step sees one row", todo)
-        self._check_repeatable(text)
+        self._check_repeatable(query, text)
+        return query
 
-    def _check_repeatable(self, text: str) -> None:
-        self._analyzed(text)
-        found = not_repeatable(self._session.sql(text), text)
+    def _check_repeatable(self, query: DataFrame, text: str) -> None:
+        found = not_repeatable(query, text)
         if found:
             what = f"{quoted(found)} may have another value when a batch is processed again after a crash"
             allowed = "Columns, constants and functions whose value follows from them alone"
@@ -241,7 +240,7 @@ class _Compiler:
 
     def _decoded_names(self, step: DecodeStep) -> list[str]:
         if step.format == "avro":
-            row = self._analyzed(f"SELECT {sql.parsed(step)} AS {ROW} FROM {self._last}")[ROW].dataType
+            row = self._analyzed(f"SELECT {sql.parsed(step)} AS {ROW} FROM {self._last}").schema[ROW].dataType
             return [entry.name for entry in row.fields]
         return [entry.name for entry in self._parsed(step.schema or "").fields]
 
@@ -258,13 +257,13 @@ class _Compiler:
 
     def _explode(self, step: ExplodeStep) -> None:
         text = sql.explode_sql(step, self._last, self._columns)
-        self._check_repeatable(text)
-        self._add(text)
+        query = self._analyzed(text)
+        self._check_repeatable(query, text)
+        self._add_analyzed(text, query)
 
     def _select(self, step: SqlStep) -> None:
         asked = sql.query_sql(step, self._last, ", ".join(map(sql.quote, self._columns)))
-        self._check_expressions(asked)
-        columns = self._columns_of(self._analyzed(asked), hidden=())
+        columns = self._columns_of(self._checked(asked).schema, hidden=())
         rows = sql.sql_sql(step, self._last, self._hidden, list(columns))
         self._add(f"{rows} UNION ALL {sql.beside_sql(self._last, self._hidden, columns)}")
         self._reads_twice = True
@@ -279,7 +278,7 @@ class _Compiler:
         self._add(sql.lookup_sql(step, self._last, lookup.view, added))
 
     def _python(self, step: PythonStep, number: int) -> None:
-        schema = self._analyzed(f"SELECT * FROM {self._last}")
+        schema = self._analyzed(f"SELECT * FROM {self._last}").schema
         if step.schema is not None:
             hidden = [entry for entry in schema if entry.name in self._hidden]
             schema = StructType([*hidden, *self._parsed(step.schema)])
@@ -291,8 +290,7 @@ class _Compiler:
     def _keyed(self, step: KeyedStep, number: int) -> None:
         values = sql.keyed_values(step, self._columns, self._wanted(step), self._where)
         text = sql.keyed_sql(step, self._last, number, values, self._where)
-        self._check_expressions(text)
-        rows = self._analyzed(text)
+        rows = self._checked(text).schema
         factory, output = self._machine(step, rows)
         schema = StructType([*self._parsed(HIDDEN_DDL), *self._parsed(output)])
         configured = self._compiled.keyed[number] = self._configured(step, number, rows, factory())
@@ -306,7 +304,7 @@ class _Compiler:
         self, step: KeyedStep, number: int, rows: StructType, monitor: type[KeyedMonitor[Any, Any]]
     ) -> ConfiguredStep:
         prefix = f"{self._pipeline.name}/"
-        key_type = self._analyzed(f"SELECT {step.key} AS {KEY} FROM {self._last}")[KEY].dataType.simpleString()
+        key_type = self._analyzed(f"SELECT {step.key} AS {KEY} FROM {self._last}").schema[KEY].dataType.simpleString()
         values = {entry.name: entry.dataType.simpleString() for entry in rows if entry.name not in KEYED}
         return ConfiguredStep(
             name=f"{prefix}{self._pipeline.keyed_names()[number]}",

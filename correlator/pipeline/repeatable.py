@@ -19,6 +19,11 @@ _MOMENT = re.compile(r"(?:date|timestamp\w*)\s*r?['\"]\s*(?:now|today|tomorrow|y
 _NO_IV = "CAST('' AS BINARY)"
 
 
+def plan_of(query: DataFrame) -> str:
+    """The plan of an analyzed query as Spark writes it: a line for each operator, the last one first."""
+    return str(query._jdf.queryExecution().analyzed().toString())
+
+
 def not_repeatable(query: DataFrame, text: str) -> str:
     """The part of a query that may have another value if the query runs again, as its author wrote it; empty if none.
 

@@ -109,8 +109,10 @@ def counts(*chunks):
 
 def kill(source):
     """End the link of a source as the death of its process would: the locks are free, the rows stay."""
-    driver = source._access._link.connection.connection.driver_connection
-    session = getattr(getattr(driver, "info", None), "backend_pid", 0)
+    link = source._access._link
+    if link is None:
+        return
+    session = getattr(getattr(link.connection.connection.driver_connection, "info", None), "backend_pid", 0)
     source._access.close()
     if session:  # the server releases the locks a moment later
         link = open_link(source._access.store)

@@ -45,7 +45,7 @@ def pipelines_handle_what_was_theirs(facts: Facts) -> Iterator[str]:
             yield f"{key[0]} was to handle of {key[1]} {expected.get(key, [])}, and handled {found.get(key, [])}"
 
 
-@invariant("K2", "a message is a duplicate only of one that came from the same destination")
+@invariant("K2", "in a default domain, a message is a duplicate only of one that came from the same destination")
 def duplicates_are_of_one_destination(facts: Facts) -> Iterator[str]:
     """What is acknowledged is durable, or its id was accepted before where it was published."""
     place = {one.pid: name for name, ones in facts.published_to.items() for one in ones}

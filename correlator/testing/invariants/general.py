@@ -256,7 +256,9 @@ def timers_fire_once(facts: Facts) -> Iterator[str]:
 
 
 @invariant(
-    "M2", "a listener that waits for one event is called exactly once, and the test application finds nothing wrong"
+    "M2",
+    "a listener that waits for one event is called exactly once, and the checks of the test application report no"
+    " error",
 )
 def listeners_are_called_once(facts: Facts) -> Iterator[str]:
     """The ledger notes what it finds wrong."""

@@ -252,7 +252,9 @@ def notices_in_order(facts: Facts) -> Iterator[str]:
 
 
 @invariant(
-    "F4", "once the broker is back, each request of the last life is notified; no life skips a request for a later one"
+    "F4",
+    "once the broker is back, each request of the life that still runs gets its notice; no life notifies a request"
+    " before an earlier one",
 )
 def every_flush_completes(facts: Facts) -> Iterator[str]:
     """At the end, also where something else keeps the run from its rest; and in any life in the order of requests."""

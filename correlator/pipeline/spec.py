@@ -42,7 +42,8 @@ class DecodeStep:
     Attributes:
         format: the format of the body; `text` makes one column `text`.
         schema: the columns as Spark DDL (`carrier STRING, dep_delay INT`); for `avro` the Avro schema as JSON.
-        options: options of Spark's reader of that format, such as `delimiter` or `timestampFormat`.
+        options: options of Spark's reader of `json` or `csv`, such as `delimiter` or `timestampFormat`; without effect
+            on `avro` and `text`.
     """
 
     word: ClassVar[str] = "decode"
@@ -107,7 +108,7 @@ class ExplodeStep:
 
     Attributes:
         array: an expression whose value is the array.
-        name: the column that holds the element; may be the name of the array's own column.
+        name: the column that holds the element; it replaces a column of that name, such as the array's own.
     """
 
     word: ClassVar[str] = "explode"
@@ -175,7 +176,7 @@ class KeyedSettings:
     Attributes:
         name: name of the step, under which the store holds its state; unique among the steps of the pipeline. By
             default it is the kind of the step with its position among the steps of that kind, such as `aggregate#0`.
-            If a step has a name, steps may be added and removed before it.
+            If a step has a name, steps may be added and removed before it. A name contains neither `/` nor `#`.
         was: the name or position under which the store holds its state; the first start moves it to the new name.
         state: what a start does with state that no longer fits the step: `keep FINGERPRINT` uses it,
             `discard FINGERPRINT` deletes it. The refused start names the fingerprint. The setting is for that one
@@ -201,7 +202,7 @@ class MonitorStep(KeyedSettings):
     Attributes:
         class_: import path `module:Class`.
         key: the key of the state; a row where it is NULL becomes a dead letter (E5104).
-        event_time: a timestamp, for timers in event time; a row where it is NULL becomes a dead letter.
+        event_time: a timestamp, for timers in event time; a row where it is NULL becomes a dead letter (E5104).
     """
 
     word: ClassVar[str] = "monitor"
@@ -216,11 +217,12 @@ class AggregateStep(KeyedSettings):
     """Windows per key in event time: one row for each window when it closes.
 
     The event time of a key is the latest that a row of this key had, in the order of arrival; a window closes when
-    this time is later than the end of the window by `lateness`, or at the end of all input. A row whose windows are all
+    this time reaches the end of the window plus `lateness`, or at the end of all input. A row whose windows are all
     closed is late and becomes a dead letter (E5105). The new row has the key, `window_start`, `window_end`, the values.
 
     Attributes:
-        key: the key of the windows; if it is a plain name, the column has this name, else the name `key`.
+        key: the key of the windows; if it is a plain name, the column has this name, else the name `key`. The column
+            is text.
         event_time: the event time of the row, a timestamp.
         window: the length of a window.
         values: name of each column and `count(*)`, or `count`, `sum`, `min`, `max`, `avg`, `first` or `last` of an
@@ -249,7 +251,7 @@ class CorrelateStep(KeyedSettings):
     Attributes:
         key: the key that both rows have.
         event_time: the event time of the row, a timestamp.
-        first: the condition that rows of the first kind fulfil.
+        first: the condition that rows of the first kind fulfil; a row that fulfils both is of the first kind.
         second: the condition that rows of the second kind fulfil.
         within: the longest distance of the two rows in event time.
         unmatched: whether the step also outputs rows without a partner, with NULL in the other column.

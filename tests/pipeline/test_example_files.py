@@ -1,9 +1,16 @@
-"""The example files of `config`: `lint` finds nothing wrong with them, and their own tests pass; neither needs a server."""
+"""The example files of `config` and of docs/steps.md: `lint` finds nothing wrong with them, and their own tests pass;
+neither needs a server.
+"""
+
+import re
 
 import pytest
 
 from correlator.cli import main
 from tests.pipeline.conftest import CONFIG
+
+STEPS = CONFIG.parent / "docs" / "steps.md"
+_EXAMPLE = re.compile(r"^```(?:yaml|py)?\n# (?:FILE )?(\S+\.\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 FILES = sorted(file for file in CONFIG.glob("*.yaml"))
 
@@ -31,3 +38,18 @@ def test_nothing_is_wrong_with_an_example(executed, file):
 def test_the_tests_of_an_example_pass(executed, file):
     status, out = executed("test", file)
     assert (status, out.count("ok ")) == (0, file.read_text().count("    given:")), out
+
+
+def test_the_examples_of_the_page_of_steps_pass_their_tests(executed, tmp_path):
+    examples = [(tmp_path / name, text) for name, text in _EXAMPLE.findall(STEPS.read_text())]
+    for path, text in examples:
+        # For Spark, which runs already, a relative path counts from the directory in which it began.
+        path.write_text(text.replace("{file: ", f"{{file: {tmp_path}/"))
+        path.chmod(0o600)
+    files = [path for path, _ in examples if path.suffix == ".yaml"]
+    assert len(files) > 10
+    for file in files:
+        status, out = executed("lint", file)
+        assert status == 0, f"{file.name}: {out}"
+        status, out = executed("test", file)
+        assert (status, out.count("ok ")) == (0, file.read_text().count("    given:")), f"{file.name}: {out}"

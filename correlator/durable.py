@@ -4,6 +4,7 @@ Any thread may call these functions. They raise `OSError`.
 """
 
 import os
+import stat
 from pathlib import Path
 
 PRIVATE_FILE = 0o600
@@ -16,6 +17,12 @@ def make_private_directory(directory: Path) -> None:
     if not directory.exists():
         make_private_directory(directory.parent)
         directory.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
+
+
+def is_private(directory: Path) -> bool:
+    """Whether a directory belongs to this user, and nobody else may use it. Raises `OSError`."""
+    found = directory.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
 def create_private(path: Path) -> int:

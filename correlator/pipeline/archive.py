@@ -14,7 +14,6 @@ import hashlib
 import logging
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from correlator.durable import make_private_directory, put, sync_directory
+from correlator.durable import is_private, make_private_directory, put, sync_directory
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ class Archive:
         """Whether there is an archive as its maker left it, which only this user can change."""
         try:
             recorded = self._record.read_bytes()
-            return recorded == _measure(self._path) and all(map(_is_private, (self.directory, self.directory.parent)))
+            return recorded == _measure(self._path) and all(map(is_private, (self.directory, self.directory.parent)))
         except OSError:
             return False
 
@@ -186,19 +185,13 @@ def _can_write(cache: Path) -> bool:
     """Make the directory of all archives, for this user alone; whether archives can be made in it."""
     try:
         make_private_directory(cache)
-        can = _is_private(cache) and os.access(cache, os.W_OK | os.X_OK)
+        can = is_private(cache) and os.access(cache, os.W_OK | os.X_OK)
     except OSError as error:
         _log.debug("no archive of classes: %s", error)
         return False
     if not can:
         _log.debug("no archive of classes: %s is not a directory of this user alone that can be written", cache)
     return can
-
-
-def _is_private(directory: Path) -> bool:
-    """Whether only this user can change a directory: a JVM runs the code of an archive. Raises `OSError`."""
-    found = directory.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
 def _measure(file: Path) -> bytes:

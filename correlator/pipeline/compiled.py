@@ -68,8 +68,8 @@ class CompiledPipeline:
 
     def run(self, table: pa.Table, state: StateView) -> pa.Table:
         """The effects of a batch (`INPUT`) in any order, as `envelope.collect_sql` gives them."""
-        if self.small is not None and table.num_rows <= MOST_ROWS:
-            return self.small.run(table, 0, state)
+        if (small := self._small_for(table)) is not None:
+            return small.run(table, 0, state)
         return self._run(self.session.createDataFrame(table), 0, state)
 
     def conclude(self, at: int, keys: list[str], state: StateView) -> pa.Table:
@@ -81,10 +81,13 @@ class CompiledPipeline:
         assert isinstance(work, KeyedWork)
         rows = [live_row(position, "", {KEY: key, TIME: None}) for position, key in enumerate(keys)]
         markers = pa.Table.from_pylist(rows, KEYED_SCHEMA)
-        states = {key: value for key in keys if (value := state.get(work.owner, key.encode())) is not None}
-        if self.small is not None and len(keys) <= MOST_ROWS:
-            return self.small.run(concluded(work, markers, states), at + 1, state)
+        states = work.states(keys, state)
+        if (small := self._small_for(markers)) is not None:
+            return small.run(concluded(work, markers, states), at + 1, state)
         return self._run(work.apply(self.session.createDataFrame(markers), states, ending=True), at + 1, state)
+
+    def _small_for(self, rows: pa.Table) -> SmallBatches | None:
+        return self.small if rows.num_rows <= MOST_ROWS else None
 
     def _run(self, rows: DataFrame, first: int, state: StateView) -> pa.Table:
         kept: list[DataFrame] = []
@@ -95,7 +98,7 @@ class CompiledPipeline:
                 rows.createOrReplaceTempView(stage.view)
                 if isinstance(stage.work, KeyedWork):
                     rows = self.session.sql(f"{stage.text} {GROUPED}")
-                    rows = stage.work.apply(rows, self._states(stage.work.owner, rows, state, kept))
+                    rows = stage.work.apply(rows, self._states(stage.work, rows, state, kept))
                 else:
                     rows = self.session.sql(stage.text)
                     rows = rows if stage.work is None else stage.work.apply(rows)
@@ -104,13 +107,13 @@ class CompiledPipeline:
             for frame in kept:
                 frame.unpersist()
 
-    def _states(self, owner: str, rows: DataFrame, state: StateView, kept: list[DataFrame]) -> dict[str, bytes]:
+    def _states(self, work: KeyedWork, rows: DataFrame, state: StateView, kept: list[DataFrame]) -> dict[str, bytes]:
         """Stored state of every key that may be among the rows."""
-        if owner not in self._crowded:
-            some = list(islice(state.items(owner), FEW_KEYS + 1))
+        if work.owner not in self._crowded:
+            some = list(islice(state.items(work.owner), FEW_KEYS + 1))
             if len(some) <= FEW_KEYS:
                 return {key.decode(): value for key, value in some}
-            self._crowded.add(owner)
+            self._crowded.add(work.owner)
         kept.append(rows.persist())
         keys = rows.where(LIVE).select(KEY).distinct().toArrow().column(0).to_pylist()
-        return {key: value for key in keys if (value := state.get(owner, key.encode())) is not None}
+        return work.states(keys, state)

@@ -29,7 +29,7 @@ from correlator.pipeline.facts import facts_of
 from correlator.pipeline.lookup import Lookup
 from correlator.pipeline.repeatable import not_repeatable, plan_of
 from correlator.pipeline.small import SmallBatches
-from correlator.pipeline.spark import first_line
+from correlator.pipeline.spark import first_line, is_local
 from correlator.pipeline.spec import (
     AggregateStep,
     CorrelateStep,
@@ -79,7 +79,7 @@ def compile_pipeline(
         ConfigError: E1511, Spark refuses an expression; E15xx, another mistake. The error names the step.
     """
     compiled = _Compiler(session, pipeline, prefix, directories).compile()
-    if session.sparkContext.master.startswith("local"):
+    if is_local(session.sparkContext.master):
         directory = scratch / prefix
         directory.mkdir(mode=0o700)
         compiled.small = SmallBatches(session, compiled.stages, directory)

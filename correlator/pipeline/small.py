@@ -101,8 +101,7 @@ def concluded(work: KeyedWork, markers: pa.Table, states: dict[str, bytes]) -> p
 
 def _worked(work: KeyedWork, rows: pa.Table, state: StateView) -> pa.Table:
     keys = {key for key in rows.column(KEY).to_pylist() if key is not None}
-    states = {key: value for key in keys if (value := state.get(work.owner, key.encode())) is not None}
-    return _applied(work, rows.sort_by(_IN_ORDER), states, ending=False)
+    return _applied(work, rows.sort_by(_IN_ORDER), work.states(keys, state), ending=False)
 
 
 def _applied(work: KeyedWork, rows: pa.Table, states: dict[str, bytes], *, ending: bool) -> pa.Table:

@@ -202,13 +202,18 @@ def _defaults(master: str, scratch: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": scratch,
         "spark.sql.optimizer.excludedRules": ",".join(f"{_RULES}.{rule}" for rule in _UNWANTED_RULES),
     }
-    if not master.startswith("local"):
+    if not is_local(master):
         return common
     return common | {
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
     }
+
+
+def is_local(master: str) -> bool:
+    """Whether a Spark with this master runs on this host alone."""
+    return master.startswith("local")
 
 
 def _cores(master: str) -> int:

@@ -5,13 +5,14 @@ are SQL fuse into one text, and only `monitor`, `aggregate`, `correlate` and `py
 collects all effects of the rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from correlator.pipeline.worker import ArrowFunction, KeyedFunction
+from correlator.ports import StateView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,10 @@ class KeyedWork:
     owner: str
     function: Callable[[dict[str, bytes], bool], KeyedFunction]
     schema: StructType
+
+    def states(self, keys: Iterable[str], state: StateView) -> dict[str, bytes]:
+        """The stored state of each of these keys that has one."""
+        return {key: value for key in keys if (value := state.get(self.owner, key.encode())) is not None}
 
     def apply(self, rows: DataFrame, states: dict[str, bytes], *, ending: bool = False) -> DataFrame:
         """The rows that the step makes."""

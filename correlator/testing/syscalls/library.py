@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from correlator.durable import is_private
 from correlator.errors import UsageError
 from correlator.testing.syscalls.trace import WRITING, CallKind
 
@@ -218,10 +219,10 @@ def _cache() -> Path:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         directory = base / "correlator"
         directory.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
-        found = directory.lstat()
+        private = is_private(directory)
     except (OSError, RuntimeError) as error:
         raise _impossible(f"there is no place for the compiled library ({error})", "Set XDG_CACHE_HOME") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if not private:
         raise _impossible(f"{directory} is not a directory of this user alone", f"chmod 700 {directory}")
     return directory
 

@@ -22,6 +22,7 @@ import pytest
 from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils import io_services_utils
 from pika.frame import Heartbeat
+from pyspark import SparkContext, find_spark_home
 from pyspark.sql import SparkSession, types
 from pyspark.sql.classic.dataframe import DataFrame
 from rstream.client import Client
@@ -186,6 +187,8 @@ def test_the_client_does_not_yet_pass_the_period_of_discovery_on():
 # --- pyspark; tests/pipeline/test_spark_version.py asks a session for more ---
 
 PYSPARK = {
+    "_find_spark_home": lambda: Path(find_spark_home._find_spark_home(), "jars").is_dir(),
+    "_gateway": lambda: "SparkContext._gateway = gateway or launch_gateway(" in inspect.getsource(SparkContext),
     "_jdf": lambda: DataFrame("its Java object", SimpleNamespace(_sc=None))._jdf == "its Java object",
     "_jvm": lambda: "self._jvm = " in inspect.getsource(SparkSession.__init__),
     "_parse_datatype_string": lambda: parameters(types._parse_datatype_string) == ["s"],

@@ -53,6 +53,7 @@ def is_there(connection: Connection, client: int) -> bool:
 
 def join(connection: Connection, client: int, where: str, lives: Lives) -> None:
     """Keep a client alive as long as this link is open. Raises `ConnectionLost` E7003 if it is not registered."""
+    destinations.lock_registry(connection)  # whoever removes dead clients has it
     lives.live(name_of(client), together=True)
     if not is_there(connection, client):
         raise ConnectionLost("E7003", where, "the server has ended the session in which its client id was registered")

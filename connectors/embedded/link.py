@@ -40,6 +40,15 @@ from correlator.storage import files
 from correlator.storage.database import copy_while_running, location
 
 _BOOT = Sql("SELECT 1", "SELECT token FROM broker_boot")
+_HOLDERS = Sql(
+    "SELECT 1",
+    "SELECT count(*) FROM pg_locks,"
+    " (SELECT hashtextextended(concat('correlator broker ', current_schema(), ' ', CAST(:name AS text)), :seed) AS key)"
+    " AS wanted"
+    " WHERE locktype = 'advisory' AND granted AND objsubid = 1"  # 1: the key is one number
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND classid = (key >> 32 & 4294967295) AND objid = (key & 4294967295)",
+)
 _NEW_BOOT = Sql("SELECT 1", "INSERT INTO broker_boot (token) VALUES (gen_random_uuid()) RETURNING token")
 T = TypeVar("T")
 
@@ -387,10 +396,8 @@ class PostgresLink:
                 self._do(unlock(_lock_of(name)))
 
     def is_dead(self, name: str) -> bool:
-        """Whether no session holds the lock. This session's own locks are looked up: it could take them once more."""
-        if name in self._own:
-            return False
-        return bool(self.connection.execute(select(func.pg_try_advisory_xact_lock(_lock_of(name)))).scalar())
+        """Whether no session holds the lock. Looks it up: a look that tried the lock would show others a life."""
+        return not _HOLDERS.one(self.connection, name=name, seed=APPLICATION_ID)
 
     def close(self) -> None:
         """End the session, and with it all its advisory locks. Never raises; does nothing in a forked child."""

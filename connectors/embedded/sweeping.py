@@ -170,7 +170,8 @@ class Sweeper:
 
 def elected(link: DatabaseLink) -> bool:
     """Whether the process of this link is the only sweeper until it closes the link."""
-    with link.transaction(synced=False):
+    with link.transaction(synced=False) as connection:
+        destinations.lock_registry(connection)
         if not link.is_dead(_LOCK):
             return False
         link.live(_LOCK)

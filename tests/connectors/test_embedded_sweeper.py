@@ -4,10 +4,12 @@ import random
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from connectors.embedded import expiring, sweeping, unused
+from connectors.embedded.clients import name_of
 from connectors.embedded.link import open_link
 from connectors.embedded.sweeping import Round, elected, sweeper
 from correlator.connector import Subscriber, Work
@@ -249,7 +251,44 @@ def test_what_is_in_use_is_kept(broker, use):
         assert bodies_of(broker, QUEUE) == []
 
 
+# --- the dead, whom several look for at once ---
+
+
+def test_a_look_for_the_dead_shows_no_life_to_others(broker):
+    broker.send("a", "b")
+    killed = broker.source(broker.session())
+    assert bodies(killed.receive(2, 0.0)) == ["a", "b"]
+    kill(killed)
+    looking = open_link(broker.store)
+    with looking.reading():
+        assert looking.is_dead(str(killed._holder.consumer))
+        assert bodies(broker.source(broker.session()).receive(2, 0.0)) == ["a"]
+    looking.close()
+
+
+def test_a_look_at_a_dead_client_keeps_nobody_from_its_client_id(broker):
+    looking = open_link(broker.store)
+    client = broker.client("desk")
+    killed = broker.source(client.session())
+    dead = client._id
+    client._access.close()
+    kill(killed)
+    with looking.reading():
+        wait_until(lambda: looking.is_dead(name_of(dead)))
+        broker.client("desk").close()
+    looking.close()
+
+
 # --- the thread ---
+
+
+@pytest.mark.parametrize("_", range(3))
+def test_one_of_several_is_elected_at_once(broker, _):
+    links = [open_link(broker.store) for _ in range(4)]
+    with ThreadPoolExecutor(len(links)) as pool:
+        assert sorted(pool.map(elected, links)) == [False, False, False, True]
+    for link in links:
+        link.close()
 
 
 def test_one_sweeper_is_elected_at_a_time(broker):

@@ -84,7 +84,7 @@ CODES = {
     "E1510": "The settings of a pipeline step contradict one another.",
     "E1511": "Spark refuses an expression, a query or a schema of a step.",
     "E1512": "A value of an aggregate step is not one of count, sum, min, max, avg, first and last.",
-    "E1513": "A type cannot be a column, or cannot be aggregated.",
+    "E1513": "A type cannot be a column or a header, or cannot be aggregated.",
     "E1514": "Spark needs a Java that is not there or is too old.",
     "E1515": "Spark does not start; the message holds its reason.",
     "E1516": "An expression of a step depends on other rows of the batch (a window, a join, a limit).",

@@ -26,6 +26,7 @@ from correlator.pipeline.columns import ddl_of, fields_of, python_type
 from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE, OF_MESSAGES, ROW, collect_sql, visible
 from correlator.pipeline.facts import facts_of
+from correlator.pipeline.headers import check_header
 from correlator.pipeline.lookup import Lookup
 from correlator.pipeline.repeatable import not_repeatable, plan_of
 from correlator.pipeline.small import SmallBatches
@@ -156,8 +157,7 @@ class _Compiler:
             case MonitorStep() | AggregateStep() | CorrelateStep():
                 self._keyed(step, number)
             case RouteStep():
-                self._compiled.senders[number] = step.to
-                self._add_checked(sql.route_sql(step, self._last, number, self._columns, self._rows))
+                self._route(step, number)
 
     @property
     def _view(self) -> str:
@@ -276,6 +276,13 @@ class _Compiler:
             raise ConfigError("E1517", self._where, f"column '{clash}' is there already", "", "Rename one of them")
         self._compiled.lookups.append(lookup)
         self._add(sql.lookup_sql(step, self._last, lookup.view, added))
+
+    def _route(self, step: RouteStep, number: int) -> None:
+        if step.headers:
+            for header in self._analyzed(f"SELECT {sql.header_columns(step)} FROM {self._last}").schema:
+                check_header(header.name, header.dataType.simpleString(), self._where)
+        self._compiled.senders[number] = step.to
+        self._add_checked(sql.route_sql(step, self._last, number, self._columns, self._rows))
 
     def _python(self, step: PythonStep, number: int) -> None:
         schema = self._analyzed(f"SELECT * FROM {self._last}").schema

@@ -2,8 +2,9 @@
 
 How messages are cut into batches makes no difference: the sends of a sender have the order of the messages that caused
 them, state belongs to keys, and a message whose processing fails affects no other message. If Spark refuses a value
-(division by zero, a cast, an overflow), the batch is cut in halves until the message is alone; it becomes a dead letter
-and has no other effect. Any other error of Spark stops the engine before the batch has any effect.
+(division by zero, a cast, an overflow), or if no message can carry a value that a route sends, the batch is cut in
+halves until the message is alone; it becomes a dead letter and has no other effect. Any other error of Spark stops the
+engine before the batch has any effect.
 """
 
 import itertools
@@ -24,19 +25,20 @@ from pyspark.errors import (
 
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
+from correlator.core.messages import checked
 from correlator.core.steps import ConfiguredStep, owner_of
-from correlator.errors import HandlerFailed
+from correlator.errors import HandlerFailed, MappingError
 from correlator.events import DeadLetter, Headers, Message
 from correlator.pipeline.arrow_rows import in_order
 from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.compiler import compile_pipeline
 from correlator.pipeline.envelope import DEAD, FORWARD, REWRITE, SEND
 from correlator.pipeline.halving import Overlay, in_halves, joined
+from correlator.pipeline.headers import STANDARD_HEADERS
 from correlator.pipeline.malformed import why_malformed
 from correlator.pipeline.spark import SharedSession, first_line
 from correlator.pipeline.spec import PipelineSettings, RouteStep
 from correlator.pipeline.stages import KeyedWork
-from correlator.pipeline.steps import STANDARD_HEADERS
 from correlator.pipeline.worker import make_importable
 from correlator.ports import StateView
 
@@ -50,6 +52,8 @@ _DATA_ERRORS = (
     NumberFormatException,
     SparkRuntimeException,
 )
+_OF_A_MESSAGE = (*_DATA_ERRORS, MappingError)
+"""Errors that one message of a batch causes."""
 _views = itertools.count(1)
 
 
@@ -131,7 +135,7 @@ class SparkProcessor:
             table = input_table(some)
             return self._effects(self._run(lambda: self._opened.run(table, seen)), some, engine_time)
 
-        return in_halves(batch, state, run, lambda one, error: self._refused(one, error, engine_time), _DATA_ERRORS)
+        return in_halves(batch, state, run, lambda one, error: self._refused(one, error, engine_time), _OF_A_MESSAGE)
 
     def _conclude(self, at: int, keys: Sequence[str], state: StateView, engine_time: float) -> Effects:
         def run(some: Sequence[Delivered], seen: StateView) -> Effects:
@@ -139,7 +143,9 @@ class SparkProcessor:
             return self._effects(self._run(lambda: self._opened.conclude(at, ending, seen)), some, engine_time)
 
         stand_ins = [_stand_in(key) for key in keys]
-        return in_halves(stand_ins, state, run, lambda one, error: self._refused(one, error, engine_time), _DATA_ERRORS)
+        return in_halves(
+            stand_ins, state, run, lambda one, error: self._refused(one, error, engine_time), _OF_A_MESSAGE
+        )
 
     def _refused(self, cause: Delivered, error: Exception, engine_time: float) -> Effects:
         reason = f"E5103 pipeline {self.name}: {first_line(error)}"
@@ -164,7 +170,8 @@ class SparkProcessor:
         senders, keyed = self._opened.senders, self._opened.keyed
         for position, kind, step, key, body, *rest in in_order(result):
             if kind in (SEND, FORWARD, REWRITE):
-                sends.append((senders[step], _message(kind, causes[position].message, key, body, *rest)))
+                message = _message(kind, causes[position].message, key, body, *rest)
+                sends.append((senders[step], checked(message)))
             elif kind == DEAD:
                 reason = self._explained(step, body.decode(), causes[position].message)
                 dead.append(self._dead_letter(causes[position], reason, engine_time))

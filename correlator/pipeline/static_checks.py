@@ -18,6 +18,7 @@ from correlator.errors import ConfigError, quoted
 from correlator.pipeline.columns import ddl_of, fields_of, python_type
 from correlator.pipeline.ddl import Columns, Kind, columns_of, struct_of
 from correlator.pipeline.envelope import HIDDEN, MESSAGE, OF_MESSAGES, RESERVED, visible
+from correlator.pipeline.headers import check_header
 from correlator.pipeline.references import Path as Names
 from correlator.pipeline.references import Query, References, references, simple_query
 from correlator.pipeline.spec import (
@@ -351,7 +352,15 @@ class _Checker:
             if (expression := getattr(step, name)) is not None:
                 self._expression(name, expression)
         for name, value in step.headers.items():
-            self._expression(member("headers", name), value)
+            kind = self._expression(member("headers", name), value)
+            if kind is not None:
+                self._header(name, kind)
+
+    def _header(self, name: str, kind: Kind) -> None:
+        try:
+            check_header(name, kind.name, "")
+        except ConfigError as error:
+            self._refused(member("headers", name), error)
 
     def _refuse_nested(self, setting: str, kind: Kind) -> None:
         try:

@@ -53,7 +53,6 @@ from correlator.pipeline.spec import (
 from correlator.pipeline.windows import Call, parse_call
 
 MESSAGE_COLUMNS = {"body": "binary", "key": "string", "properties": "map<string,string>"}
-STANDARD_HEADERS = ("correlation_id", "reply_to", "type", "priority", "persistent", "time_to_live_ms")
 
 
 class RowKind(Enum):
@@ -208,9 +207,12 @@ def json_of(columns: Mapping[str, str]) -> str:
 
 
 def _headers(step: RouteStep) -> str:
-    if not step.headers:
-        return "CAST(NULL AS STRING)"
-    return f"to_json(struct({', '.join(f'{value} AS {quote(name)}' for name, value in step.headers.items())}))"
+    return f"to_json(struct({header_columns(step)}))" if step.headers else "CAST(NULL AS STRING)"
+
+
+def header_columns(step: RouteStep) -> str:
+    """The headers of a route as the columns of a SELECT."""
+    return ", ".join(f"{value} AS {quote(name)}" for name, value in step.headers.items())
 
 
 def keyed_sql(step: KeyedStep, source: str, number: int, values: Mapping[str, str], where: str) -> str:

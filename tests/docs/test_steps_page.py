@@ -11,8 +11,8 @@ from typing import Any, get_args
 from correlator.cli.codes import CODES
 from correlator.configuration import json_schema
 from correlator.configuration.setting_types import Setting, SettingType, settings_of, shorthand_of, type_of, word_of
+from correlator.pipeline.headers import STANDARD_HEADERS
 from correlator.pipeline.spec import Format, KeyedSettings, PipelineFile, Sql, Step
-from correlator.pipeline.steps import STANDARD_HEADERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "steps.md"
 STEPS = {word_of(cls): cls for cls in get_args(Step)}

@@ -25,6 +25,10 @@ def sums(**changes):
     return MonitorStep(**{"class_": "machines:Sums", "key": "sensor", "event_time": "at", **changes})
 
 
+def route(**headers):
+    return RouteStep(to="x", headers=headers)
+
+
 @pytest.mark.parametrize(
     ("code", "words", "steps"),
     [
@@ -41,6 +45,13 @@ def sums(**changes):
         ("E1511", "MISSING_GROUP_BY", [DECODE, SelectStep(columns={"n": "count(*)"})]),
         ("E1511", "other", [DECODE, SqlStep(query="SELECT * FROM other")]),
         ("E1511", "nope", [DECODE, RouteStep(to="x", headers={"a": "nope"})]),
+        ("E1513", "header 'priority' is string. A whole number", [DECODE, route(priority="sensor")]),
+        ("E1513", "header 'priority' is double. A whole number", [DECODE, route(priority="value / 2")]),
+        ("E1513", "header 'time_to_live_ms' is timestamp. A whole", [DECODE, route(time_to_live_ms="at")]),
+        ("E1513", "header 'persistent' is int. A boolean", [DECODE, route(persistent="value")]),
+        ("E1513", "header 'correlation_id' is int. Text", [DECODE, route(correlation_id="value")]),
+        ("E1513", "header 'all' is array<int>. Numbers, ", [DECODE, route(all="array(value)")]),
+        ("E1513", "header 'm' is struct<", [DECODE, route(m="_message")]),
         ("E1511", "_message", [DECODE, sums(), WhereStep(condition="_message.key = 'a'")]),
         ("E1511", "", [DECODE, ExplodeStep(array="value", name="v")]),
         ("E1516", "(Window)", [DECODE, SelectStep(columns={"n": "row_number() OVER (ORDER BY value)"})]),

@@ -142,6 +142,19 @@ def test_route_with_everything(engine):
     assert e.bodies("rest") == ['{"v":1}', '{"v":2}']
 
 
+def test_a_message_whose_route_makes_what_no_message_can_carry_is_dead_alone(engine):
+    headers = {"time_to_live_ms": "value", "type": "CAST(NULL AS STRING)", "of": "CAST(sensor AS VARCHAR(3))"}
+    e = engine(READINGS, RouteStep(to="all"), RouteStep(to="out", headers=headers))
+    e.run(reading("a", 0, 1), reading("b", 0, -1), reading("c", 0, 3))
+    assert [(sent.properties, sent.headers) for sent in e.sends["out"]] == [
+        ({"of": "a"}, Headers(time_to_live_ms=1)),
+        ({"of": "c"}, Headers(time_to_live_ms=3)),
+    ]
+    assert len(e.bodies("all")) == 2
+    (reason,) = e.reasons()
+    assert reason.startswith("E5103 pipeline p: E5202 send: ")
+
+
 def test_select_and_sql(engine):
     e = engine(
         READINGS,

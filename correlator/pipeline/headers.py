@@ -1,0 +1,40 @@
+"""The types that Spark expressions of a route may have as headers of a message."""
+
+from typing import NamedTuple
+
+from correlator.errors import ConfigError, quoted
+
+_TEXT = ("string", "varchar", "char")
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_NESTED = ("array", "map", "struct", "variant")
+
+
+class _Wanted(NamedTuple):
+    kinds: tuple[str, ...]
+    said: str
+    cast: str
+
+
+_STANDARD = {
+    "correlation_id": _Wanted(_TEXT, "Text", "STRING"),
+    "reply_to": _Wanted(_TEXT, "Text", "STRING"),
+    "type": _Wanted(_TEXT, "Text", "STRING"),
+    "priority": _Wanted(_WHOLE, "A whole number", "INT"),
+    "persistent": _Wanted(("boolean",), "A boolean", "BOOLEAN"),
+    "time_to_live_ms": _Wanted(_WHOLE, "A whole number", "BIGINT"),
+}
+STANDARD_HEADERS = tuple(_STANDARD)
+"""The names that are headers of a message; all other names are application properties."""
+
+
+def check_header(name: str, kind: str, where: str) -> None:
+    """Check the type of a header, as Spark writes it. Raises `ConfigError` E1513 for one that no message can carry."""
+    plain = kind.partition("(")[0].partition("<")[0].partition(" ")[0]
+    what = f"header {quoted(name)} is {kind}"
+    wanted = _STANDARD.get(name)
+    if wanted is None:
+        if plain in _NESTED:
+            allowed = "Numbers, booleans, text, times and bytes"
+            raise ConfigError("E1513", where, what, allowed, "Write to_json(...), or name one field")
+    elif plain not in (*wanted.kinds, "void"):
+        raise ConfigError("E1513", where, what, wanted.said, f"Write CAST(... AS {wanted.cast})")

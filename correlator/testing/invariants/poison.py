@@ -9,7 +9,10 @@ from correlator.testing.invariants.facts import Facts
 from correlator.testing.invariants.history import POISONED, Condemned
 
 
-@invariant("P1", "a message that ends the process becomes a dead letter, once, and is nowhere else in its context")
+@invariant(
+    "P1",
+    "a message that ends the process becomes one dead letter, and its context neither keeps nor handles the message",
+)
 def poison_is_condemned(facts: Facts) -> Iterator[str]:
     """Each number of the receive log under which it came."""
     if facts.rest is None or not facts.rest.reached:

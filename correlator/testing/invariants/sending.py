@@ -70,9 +70,9 @@ def identity(facts: Facts) -> Iterator[str]:
             yield f"{sender} used the sources {sorted(sources)}"
 
 
-@invariant("S5", "first acceptances of a sender are in the order of its numbers")
+@invariant("S5", "the broker accepts the messages of a sender for the first time in the order of their numbers")
 def order(facts: Facts) -> Iterator[str]:
-    """But for sends that were refused before, which are tried again behind others."""
+    """Except messages that the broker refused before: the sender tries them again after later ones."""
     for sender in facts.setup.senders:
         refused = {(one.source, one.sequence) for _, _, one in facts.refused[sender]}
         last: dict[tuple[str, str], int] = {}

@@ -148,7 +148,6 @@ CODES = {
     "E2412": "The fault proxy is closed.",
     "E2420": "A crash test names a destination that no receiver reads, an unknown sender, or a monitor without state.",
     "E2421": "What a crash test publishes cannot become a message.",
-    "E2422": "The file has pipelines, which run on Spark: level sim cannot.",
     "E2423": "A file is not the replay file of a crash test.",
     "E2424": "A replay file or report of a crash test cannot be written.",
     "E2425": "A crash test has no level of this name.",

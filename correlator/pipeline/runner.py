@@ -29,17 +29,19 @@ def build_engine(file: PipelineFile, directories: Iterable[str] = (), **override
 
 
 def processors_of(
-    file: PipelineFile, directories: Iterable[str] = (), *, ends_soon: bool = False
+    file: PipelineFile, directories: Iterable[str] = (), *, ends_soon: bool = False, repeats: bool = False
 ) -> Sequence[Processor]:
     """The processors of the pipelines of a file; raises `ConfigError` E1519 if PySpark is needed and not installed.
 
     `ends_soon` is for commands that run for seconds: Spark then starts with less work, and computes more slowly.
+    `repeats` is for crash tests, to which the same messages come again and again: Spark then sees each of them once.
     """
     if not file.pipelines:
         return ()
     spark, processor = _spark_parts()
     session = spark.SharedSession(file.spark, ends_soon=ends_soon)
-    return [processor.SparkProcessor(pipeline, session, tuple(directories)) for pipeline in file.pipelines]
+    where = tuple(directories)
+    return [processor.SparkProcessor(pipeline, session, where, repeats=repeats) for pipeline in file.pipelines]
 
 
 def _spark_parts() -> Iterable[Any]:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from correlator.errors import HandlerFailed
 from correlator.pipeline.envelope import KEY, PART, POSITION
+from correlator.pipeline.memory import Memory
 from correlator.pipeline.stages import KeyedWork, Stage
 from correlator.pipeline.worker import FileRows
 from correlator.ports import StateView
@@ -47,9 +48,13 @@ class SmallBatches:
         session: a local Spark.
         stages: of the pipeline.
         directory: for the files from which the plans read; nobody else uses it.
+
+    Attributes:
+        memory: what the sections have made of earlier messages, if they come again and again; else `None`.
     """
 
     def __init__(self, session: SparkSession, stages: Sequence[Stage], directory: Path) -> None:
+        self.memory: Memory | None = None
         self._session = session
         self._stages = stages
         self._directory = directory
@@ -60,8 +65,7 @@ class SmallBatches:
         at: int | None = first
         while at is not None:
             section = self._sections.get(at) or self._planned(at)
-            _replace(section.source, rows)
-            rows = section.plan.toArrow()
+            rows = self._executed(section, rows)
             if section.work is not None:
                 rows = _worked(section.work, rows, state)
             at = section.after
@@ -70,6 +74,15 @@ class SmallBatches:
     def forget_plans(self) -> None:
         """Plan all sections anew: a file with which they join rows was read again."""
         self._sections.clear()
+        if self.memory is not None:
+            self.memory = Memory()
+
+    def _executed(self, section: _Section, rows: pa.Table) -> pa.Table:
+        def execute(some: pa.Table) -> pa.Table:
+            _replace(section.source, some)
+            return section.plan.toArrow()
+
+        return execute(rows) if self.memory is None else self.memory.recall(section.source, rows, execute)
 
     def _planned(self, first: int) -> _Section:
         source = self._directory / f"{first}.arrow"

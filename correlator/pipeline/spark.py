@@ -11,6 +11,13 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pyspark.errors import (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
 from pyspark.sql import SparkSession
 
 from correlator.errors import ConfigError
@@ -18,6 +25,14 @@ from correlator.pipeline import archive, jvm
 from correlator.pipeline.java import java_home, java_program
 from correlator.pipeline.spec import SparkSettings
 
+DATA_ERRORS = (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
+"""The errors by which Spark refuses a value."""
 _LOOPBACK = "127.0.0.1"
 _SUGGESTED = re.compile(r"Did you mean one of the following\? \[(?P<names>[^\]]*)\]")
 # The error of a Python worker, behind the frames of its traceback; of a chain of errors the last one counts.

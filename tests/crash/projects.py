@@ -100,15 +100,15 @@ def project(place: Path, code: str = TOTALS, engine: str = ENGINE, **files: str)
 
 
 @contextlib.contextmanager
-def simulated(place: Path, code: str = TOTALS, engine: str = ENGINE) -> Iterator[Level]:
+def simulated(place: Path, code: str = TOTALS, engine: str = ENGINE, **files: str) -> Iterator[Level]:
     """Level `sim` for a project that is made here."""
-    with opened("sim", project(place, code, engine) / "engine.yaml") as level:
+    with opened("sim", project(place, code, engine, **files) / "engine.yaml") as level:
         yield level
 
 
-def tried(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE) -> Result:
+def tried(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE, **files: str) -> Result:
     """A campaign over a project that is made here, where something is wrong: the first failure ends it."""
-    with simulated(place, code, engine) as level, pytest.MonkeyPatch.context() as patch:
+    with simulated(place, code, engine, **files) as level, pytest.MonkeyPatch.context() as patch:
         patch.setattr(campaigns, "SHRINK_S", SHRINK_S)
         return campaigns.campaign(level, body, budget_s=PATIENCE_S, seed=1)
 

@@ -396,13 +396,6 @@ def test_what_is_not_there_is_refused(tmp_path, call, code, text):
     assert text in str(refused.value)
 
 
-def test_pipelines_need_real_processes(tmp_path):
-    engine = ENGINE.replace("monitors:\n  - {type: ", "pipelines:\n  - {name: p, from: [orders], steps: []}\n#")
-    with pytest.raises(UsageError) as refused, simulated(tmp_path, engine=engine):
-        pass
-    assert refused.value.code == "E2422"
-
-
 # --- small failures, and the same ones again ---
 
 

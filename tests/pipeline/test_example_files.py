@@ -3,10 +3,13 @@ neither needs a server.
 """
 
 import re
+import runpy
 
 import pytest
 
 from correlator.cli import main
+from correlator.testing.crashtest.levels import opened
+from tests.crash.projects import assert_holds_at
 from tests.pipeline.conftest import CONFIG
 
 STEPS = CONFIG.parent / "docs" / "steps.md"
@@ -38,6 +41,21 @@ def test_nothing_is_wrong_with_an_example(executed, file):
 def test_the_tests_of_an_example_pass(executed, file):
     status, out = executed("test", file)
     assert (status, out.count("ok ")) == (0, file.read_text().count("    given:")), out
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("flights.yaml", "test_every_late_departure_is_reported_in_order"),
+        ("weather.yaml", "test_departures_in_bad_weather_are_those_of_plain_python"),
+    ],
+)
+def test_the_crash_tests_of_the_examples_hold(file, name):
+    found = runpy.run_path(str(CONFIG / "test_pipelines.py"))
+    body = found[name].__wrapped__
+    with opened("sim", CONFIG / file) as level:
+        assert_holds_at(level, body, singles=10, drawn=4)
 
 
 def test_the_examples_of_the_page_of_steps_pass_their_tests(executed, tmp_path):

@@ -124,6 +124,8 @@ def test_the_sample_is_what_the_script_writes():
     lines = list(make_data["sample"]())
     assert lines == sample()
     assert len(lines) - len(set(lines)) == 60
+    weather = (CONFIG / "data" / "weather.csv").read_text().splitlines()
+    assert weather == [make_data["WEATHER_HEADER"], *make_data["weather_sample"]()]
 
 
 def test_dead_letters_tell_message_and_reason(delays):

@@ -1,0 +1,56 @@
+"""Crash tests of the pipelines in this directory. Run them from the directory above:  pytest config/test_pipelines.py
+
+The outputs must be those that plain Python computes, wherever the engine dies.
+"""
+
+import csv
+from pathlib import Path
+
+from correlator import Message
+from correlator.testing import crash_test
+
+DATA = Path(__file__).parent / "data"
+EVENING = slice(5817, 5857)
+"""Some records of the stormy evening of January 31st."""
+
+
+def flights():
+    """The records of this evening, as dictionaries and as lines."""
+    lines = (DATA / "flights.csv").read_text().splitlines()
+    rows = list(csv.DictReader(lines))[EVENING]
+    return rows, lines[1:][EVENING]
+
+
+def messages():
+    """The records as the connector `file` delivers them: with the columns that the unique id is made of."""
+    for row, line in zip(*flights(), strict=True):
+        yield Message(line.encode(), {f"row.{name}": row[name] for name in ("carrier", "flight", "date", "origin")})
+
+
+def late(more_than):
+    """The departures that were so many minutes late."""
+    return [row for row in flights()[0] if row["dep_delay"] and int(row["dep_delay"]) > more_than]
+
+
+@crash_test(config="flights.yaml", budget="20s")
+def test_every_late_departure_is_reported_in_order(world):
+    world.publish("queue:flights.csv", list(messages()))
+    world.run_until_quiet()
+    world.check()
+    expected = [int(row["flight"]) for row in late(15)]
+    assert world.sent("delayed").values("flight") == expected != []
+
+
+@crash_test(config="weather.yaml", budget="20s")
+def test_departures_in_bad_weather_are_those_of_plain_python(world):
+    world.publish("queue:flights.csv", list(messages()))
+    world.run_until_quiet()
+    world.check()
+    with (DATA / "weather.csv").open() as file:
+        weather = {(row["origin"], row["hour"]): row for row in csv.DictReader(file)}
+    expected = []
+    for row in late(60):
+        there = weather[row["origin"], f"{row['scheduled'][:13]}:00:00Z"]
+        if float(there["visib"]) < 1 or float(there["wind_speed"]) > 25:
+            expected.append(int(row["flight"]))
+    assert world.sent("bad_weather").values("flight") == expected != []

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 
 from correlator.cli.arguments import Target
 from correlator.cli.loading import store_url
 from correlator.cli.output import Row, shortened, shown, write_table
+from correlator.cli.states import ShownState, shown_state
 from correlator.events import DeadLetter
 from correlator.storage import inspect as store
+
+_LONGEST_VALUE = 2_000
 
 
 class StorePart(StrEnum):
@@ -26,11 +30,19 @@ class StorePart(StrEnum):
 
 
 class View(NamedTuple):
-    """How a part of a store is shown: title, columns, and a function that reads the rows."""
+    """How a part of a store is shown.
+
+    Attributes:
+        title: the title of the table.
+        columns: the names of the columns.
+        rows: reads the rows.
+        text: makes a row fit into a table.
+    """
 
     title: str
     columns: Sequence[str]
-    rows: Callable[[str], list[Row]]
+    rows: Callable[[str], Sequence[Row]]
+    text: Callable[[Any], Row] = tuple
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,13 +58,14 @@ def inspect_store(
     """Show what a store holds, as one consistent snapshot. Changes nothing; an engine may be running.
 
     registry: receivers and senders. receive-log: received messages that not every context has handled. outbox: sends
-    that are not confirmed. dups: ids of duplicate detection. checkpoints: the last checkpoint. state: keys of state.
-    dead-letters: messages that could not be processed or sent.
+    that are not confirmed. dups: ids of duplicate detection. checkpoints: the last checkpoint. state: the values of
+    monitors, tables and keyed steps, by key. dead-letters: messages that could not be processed or sent.
 
     The path of a SQLite store is relative to the working directory, also if a configuration file names it.
     """
     view = VIEWS[part]
-    write_table(view.title, view.columns, view.rows(store_url(target)), as_json=json)
+    rows = view.rows(store_url(target))
+    write_table(view.title, view.columns, rows if json else map(view.text, rows), as_json=json)
 
 
 def _registry(url: str) -> list[Row]:
@@ -82,8 +95,13 @@ def _checkpoints(url: str) -> list[Row]:
     return rows
 
 
-def _state(url: str) -> list[Row]:
-    return [(one.owner, shown(one.key), one.size) for one in store.state_keys(url)]
+def _state(url: str) -> Sequence[ShownState]:
+    return shown_state(store.state(url))
+
+
+def _state_text(one: ShownState) -> Row:
+    text = "" if one.problem else msgspec.json.encode(one.value).decode()
+    return one._replace(value=shortened(text, _LONGEST_VALUE))
 
 
 def _dead_letters(url: str) -> list[Row]:
@@ -110,7 +128,7 @@ VIEWS = {
     StorePart.OUTBOX: View("Sends not known to be confirmed", ("sender", *_SEGMENT), _segments(store.outbox)),
     StorePart.DUPS: View("Duplicate detection", ("domain", "ids", "segments"), _domains),
     StorePart.CHECKPOINTS: View("Last checkpoint", ("number", "engine_time", "part", "value"), _checkpoints),
-    StorePart.STATE: View("State", ("owner", "key", "bytes"), _state),
+    StorePart.STATE: View("State", ("owner", "key", "bytes", "value", "problem"), _state, _state_text),
     StorePart.DEAD_LETTERS: View(
         "Dead letters", ("number", "kind", "origin", "unique_id", "engine_time", "reason", "body"), _dead_letters
     ),

@@ -81,9 +81,9 @@ def shown(value: object) -> str:
     return printable(f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value))
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, longest: int = _LONGEST_TEXT) -> str:
     """Cut a text so that it fits into a table."""
-    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _drawn(title: str, columns: Sequence[str], rows: Iterable[Row]) -> str:

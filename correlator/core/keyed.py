@@ -17,7 +17,7 @@ after a failure. Therefore handlers must be functions of state and row, without 
 import copy
 import typing
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
@@ -42,6 +42,8 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 _stored_codec: Codec[_Stored] = Codec(_Stored, "keyed state")
+_parts_codec: Codec[list[Any]] = Codec(list[Any], "keyed state")
+_attributes_codec: Codec[dict[str, Any]] = Codec(dict[str, Any], "keyed state")
 
 
 class KeyedMonitor(Generic[RowT, OutputT]):
@@ -185,6 +187,31 @@ class KeyedMonitor(Generic[RowT, OutputT]):
             for name in cls._attributes:
                 setattr(monitor, name, getattr(cls._codec.decode(stored.attributes), name))
         return monitor
+
+
+class KeyedState(NamedTuple):
+    """The stored state of a key without its class: event time, timers in order, and the values of the attributes.
+
+    Values have the types of the encoding: a `Decimal` is text, a set is a list, a record is a mapping.
+    """
+
+    time: datetime | None
+    timers: Sequence[tuple[datetime, str]]
+    attributes: Mapping[str, Any]
+
+
+def keyed_state(data: bytes) -> KeyedState:
+    """Decode the state of a key without its class.
+
+    Raises:
+        StateError: E4203 for bytes that are not the state of a key, or are that of another version of correlator.
+    """
+    parts = _parts_codec.decode(data)
+    if len(parts) != len(_Stored.__struct_fields__):
+        what = f"has {len(parts)} parts instead of {len(_Stored.__struct_fields__)}: another version has stored it"
+        raise StateError("E4203", "keyed state", what)
+    stored = _stored_codec.decode(data)
+    return KeyedState(stored.time, stored.timers, _attributes_codec.decode(stored.attributes))
 
 
 class Handled(NamedTuple):

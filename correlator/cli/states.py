@@ -1,0 +1,163 @@
+"""How `inspect state` shows state: as values, decoded without the classes of the application and without Spark.
+
+The encoding of state names attributes but no types: a `Decimal` is text, a set is a list, a dataclass is an object. The
+fingerprint that the store holds for each keyed step says what the numbers of a window mean. State that this version
+cannot decode, such as that of a newer version, is named with its size and the reason.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from correlator.cli.output import shown
+from correlator.core.instances import StoredMonitor
+from correlator.core.keyed import KeyedState, keyed_state
+from correlator.core.steps import RECORDS, owner_of, stored_steps
+from correlator.errors import CorrelatorError, printable
+
+State = Mapping[str, Mapping[bytes, bytes]]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STEP, _MONITOR, _TABLE, _WAITING = owner_of(""), "monitor:", "table:", "waiting:"
+_UNREADABLE = (CorrelatorError, msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
+
+
+class ShownState(NamedTuple):
+    """The state of one key.
+
+    Attributes:
+        owner: to whom it belongs: `step:PIPELINE/STEP`, `monitor:NAME`, `table:NAME#INSTANCE.ATTRIBUTE` and others.
+        key: the key as text.
+        size: the size of the stored bytes.
+        value: the decoded value, of the types that JSON has; `None` if it cannot be decoded.
+        problem: the reason why it cannot be decoded; empty if it can.
+    """
+
+    owner: str
+    key: str
+    size: int
+    value: Any
+    problem: str
+
+
+def shown_state(state: State) -> list[ShownState]:
+    """Every key of a store, in order."""
+    facts = _facts(state)
+    return [
+        _shown_key(owner, key, values[key], facts) for owner, values in sorted(state.items()) for key in sorted(values)
+    ]
+
+
+def _facts(state: State) -> dict[str, Mapping[str, str]]:
+    """The fingerprints of the keyed steps by owner; empty if one of them cannot be read."""
+    try:
+        return {owner_of(name): one.facts or {} for name, one in stored_steps(state).items()}
+    except _UNREADABLE:
+        return {}
+
+
+def _shown_key(owner: str, key: bytes, data: bytes, facts: Mapping[str, Mapping[str, str]]) -> ShownState:
+    try:
+        value = plain(_decoded(owner, data, facts.get(owner, {})))
+    except _UNREADABLE as error:
+        return ShownState(owner, shown(key), len(data), None, printable(f"cannot be read: {_reason(error)}"))
+    return ShownState(owner, _key(owner, key), len(data), value, "")
+
+
+def _decoded(owner: str, data: bytes, facts: Mapping[str, str]) -> Any:
+    if owner == RECORDS:
+        return msgspec.json.decode(data)
+    if owner.startswith(_STEP):
+        return _step(keyed_state(data), facts)
+    if owner.startswith(_MONITOR):
+        return _monitor(msgspec.msgpack.decode(data, type=StoredMonitor))
+    if owner.startswith((_TABLE, _WAITING)):
+        return msgspec.msgpack.decode(data)
+    raise ValueError("this version of correlator has no owner of this kind; a newer version may have stored it")
+
+
+def _key(owner: str, key: bytes) -> str:
+    """The key as text; the keys of tables are encoded as values are."""
+    if not owner.startswith(_TABLE):
+        return shown(key)
+    value = plain(msgspec.msgpack.decode(key))
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _reason(error: Exception) -> str:
+    return error.what if isinstance(error, CorrelatorError) else str(error)
+
+
+def _monitor(stored: StoredMonitor) -> dict[str, Any]:
+    return {
+        "type": stored.type,
+        "context": stored.context,
+        "attributes": msgspec.msgpack.decode(stored.attributes),
+        "listeners": len(stored.listeners),
+        "timers": [{"due": timer.due, "handler": timer.handler} for timer in stored.timers],
+    }
+
+
+def _step(stored: KeyedState, facts: Mapping[str, str]) -> dict[str, Any]:
+    timers = [{"time": due, "name": name} for due, name in stored.timers]
+    return {"event_time": stored.time, **_kept(stored.attributes, facts), "timers": timers}
+
+
+def _kept(attributes: Mapping[str, Any], facts: Mapping[str, str]) -> dict[str, Any]:
+    """What a step keeps for a key, by the kind of step; the bare attributes if they are not those of this kind."""
+    try:
+        match facts.get("kind"):
+            case "aggregate":
+                return {"windows": list(_windows(attributes["open"], facts))}
+            case "correlate":
+                return {"waiting": {side: list(_rows(attributes[side])) for side in ("first", "second")}}
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError):
+        pass
+    return {"attributes": attributes}
+
+
+def _windows(opened: Mapping[int, Sequence[Any]], facts: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    length = timedelta(seconds=float(facts["window"].removesuffix(" s")))
+    for start, folded in sorted(opened.items()):
+        begin = _EPOCH + timedelta(microseconds=start)
+        names = [facts[f"value {at} name"] for at in range(1, len(folded) + 1)]
+        functions = [facts[f"value {at} function"] for at in range(1, len(folded) + 1)]
+        values = dict(zip(names, map(_folded, functions, folded), strict=True))
+        yield {"start": begin, "end": begin + length, "values": values}
+
+
+def _folded(function: str, value: Any) -> Any:
+    """The result of an aggregate function so far; a mean is kept as the number and the sum of its values."""
+    if function == "count":
+        return value or 0
+    return dict(zip(("count", "sum"), value, strict=True)) if function == "avg" and value is not None else value
+
+
+def _rows(waiting: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    for moment, row in waiting:
+        yield {"time": moment, "row": msgspec.json.decode(row)}
+
+
+def plain(value: Any) -> Any:
+    """The value in types that JSON has, without loss: bytes as text with escapes, times in ISO 8601, keys as text."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case datetime() | date() | time():
+            return value.isoformat().replace("+00:00", "Z")
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case Mapping():
+            return {_name(key): plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [plain(one) for one in value]
+    raise ValueError(f"a value of the unknown type {type(value).__name__}")
+
+
+def _name(key: Any) -> str:
+    name = plain(key)
+    return name if isinstance(name, str) else msgspec.json.encode(name).decode()

@@ -1,14 +1,31 @@
-"""The entry point of the installed command: lets Ctrl-C end the process at once while the modules are imported."""
+"""The entry point of the installed command: what happens before and while the slow modules are imported.
+
+A command that takes long shows its progress line at once. Ctrl-C ends the process without a message.
+"""
 
 import importlib
+import os
 import signal
+import sys
+from types import FrameType
+
+from correlator.cli import progress
 
 
 def main() -> None:
     """Run the command line. An interrupt during the imports ends the process without a message."""
     interrupts = signal.getsignal(signal.SIGINT)
     if interrupts is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, _interrupted)
+    progress.begin(sys.argv)
     command = importlib.import_module("correlator.cli.main")
     signal.signal(signal.SIGINT, interrupts)
     command.main()
+
+
+def _interrupted(number: int, _: FrameType | None) -> None:
+    """Erase the progress line, and end as by a signal that nobody handles."""
+    if (line := progress.present()) is not None:
+        line.abandon()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -18,6 +18,7 @@ from correlator.events import Message
 from correlator.pipeline.runner import processors_of
 from correlator.pipeline.spec import ExpectedMessage, GivenMessage, InlineTest
 from correlator.ports import Processor
+from correlator.runtime import phases
 
 FAILED_STATUS = 1
 
@@ -80,7 +81,8 @@ def _run_all(processors: Sequence[Processor], tests: Sequence[InlineTest]) -> in
         for processor in processors:
             processor.open()
             opened.append(processor)
-        for test in tests:
+        for number, test in enumerate(tests, 1):
+            phases.begin(f"test {number} of {len(tests)}: {test.name}")
             differences = compare(test.then, outcome(processors, test))
             failed += bool(differences)
             write_line(f"{'failed' if differences else 'ok'} {test.name}")

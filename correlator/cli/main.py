@@ -5,7 +5,6 @@ driver. The help of all commands needs only the summaries in `COMMANDS`.
 """
 
 import importlib
-import io
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 import typer
 
+from correlator.cli import progress
 from correlator.cli.failures import telling
 from correlator.cli.output import Unfailing
 from correlator.errors import UsageError, quoted
@@ -53,7 +53,7 @@ _BY_NAME = {command.name: command for command in COMMANDS}
 def main() -> None:
     """Run the command line of this process, and end it."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a locale without our characters is no reason to fail
     sys.stderr = Unfailing(sys.stderr)
     sys.exit(execute(sys.argv[1:]))
@@ -69,6 +69,8 @@ def execute(arguments: Sequence[str]) -> int:
             return _app(arguments)(list(arguments), prog_name="correlator", standalone_mode=False) or 0
     except typer.Exit as end:
         return end.exit_code
+    finally:
+        progress.end()
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:

@@ -33,6 +33,7 @@ from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
 from correlator.pipeline.runner import processors_of
 from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Processor
+from correlator.runtime import phases
 from correlator.runtime.dynamic_parts import compare_made, compare_stored
 from correlator.runtime.names import resolve
 from correlator.runtime.restart import State, stored_monitor, stored_monitors, stored_tables
@@ -109,6 +110,7 @@ def differences(settings: PipelineFile, url: str, directory: str) -> list[Differ
         url: the URL of the store.
         directory: directory in which modules are looked up, beside the usual places.
     """
+    phases.begin("reading the store")
     held = _Held(url, settings)
     processors = processors_of(settings, [directory], ends_soon=True)
     unusable = compare_stored(held.endpoints, settings)

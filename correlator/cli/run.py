@@ -108,7 +108,7 @@ def run(
                 log.info("a setting of the file is overridden", before=before, after=after)
             if clear_state and loaded.settings.store is not None:
                 _clear(loaded.settings.store, loaded.settings, yes=yes)
-            rows, status = _run(file, loaded, watcher(log_json=log_json))
+            rows, status = _run(file, loaded, watcher())
     write_table("Done" if status == 0 else "Stopped", COLUMNS, rows)
     raise typer.Exit(status)
 
@@ -158,7 +158,7 @@ def _agreed(question: str) -> bool:
 
 def _run(file: Path, loaded: Loaded[PipelineFile], shown: Watcher) -> tuple[list[Row], int]:
     """Run the engine; returns the rows of the table and the exit status."""
-    with StopSignals() as signals, shown:
+    with StopSignals() as signals:
         engine = build_engine(loaded.settings, [directory_of(file)])
         seconds = _drive(engine, signals, shown)
         logs.get_logger().info("ended", seconds=round(seconds, 3))

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
+from correlator.cli import progress
 from correlator.runtime.signals import signals_to
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -42,5 +43,7 @@ class StopSignals:
 
     def _note(self, number: int) -> None:
         if self.received is not None:
+            if (line := progress.present()) is not None:
+                line.abandon()
             os._exit(128 + number)
         self.received = signal.Signals(number)

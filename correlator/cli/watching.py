@@ -1,24 +1,14 @@
-"""The progress bar of `run` on a terminal. Elsewhere the engine's status line in the log shows the progress."""
+"""The figures of `run` on the progress line of a terminal. Elsewhere the engine's status line in the log shows them."""
 
-import sys
 import time
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+from correlator.cli.progress import ProgressLine, present
 from correlator.runtime.status import Status
 
 
 class Watcher(Protocol):
-    """Shows the progress of a run; entered before the first `tick` and left after the last one."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    """Shows the progress of a run."""
 
     def tick(self, status: Status) -> None:
         """Show the current status; called several times a second."""
@@ -26,7 +16,7 @@ class Watcher(Protocol):
 
 
 class Counts:
-    """The figures that the progress bar shows."""
+    """The figures that the progress line shows."""
 
     def __init__(self, status: Status) -> None:
         totals = status.totals()
@@ -35,47 +25,35 @@ class Counts:
         self.processed = max(0, delivered - sum(status.contexts.values()))
         self.sent: int = totals["sent"]
 
+    def text(self) -> str:
+        """The figures on one line."""
+        return f"received {self.received:,}  processed {self.processed:,}  sent {self.sent:,}"
+
 
 class Bar:
-    """A progress bar on a terminal. Log lines appear above it."""
+    """Shows the figures on the progress line.
 
-    def __init__(self) -> None:
-        figures = "received {task.fields[received]:,}  processed {task.fields[processed]:,}  sent {task.fields[sent]:,}"
-        columns = (BarColumn(20), TextColumn(figures), TextColumn("{task.fields[rate]:,.0f}/s"), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._progress.add_task("", total=None, received=0, processed=0, sent=0, rate=0.0)
+    Args:
+        line: the progress line of the process.
+    """
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
         self._rate = Rate()
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
     def tick(self, status: Status) -> None:
-        """Draw the counts of `status` and the rate of received messages. Called by the thread that waits for the
+        """Show the counts of `status` and the rate of received messages. Called by the thread that waits for the
         engine.
         """
         now = Counts(status)
-        rate = self._rate.of(now.received)
-        self._progress.update(self._task, received=now.received, processed=now.processed, sent=now.sent, rate=rate)
+        self._line.show(f"{now.text()}  {self._rate.of(now.received):,.0f}/s")
 
 
 class Nothing:
     """Shows nothing, for a file, a pipe or a service manager: the log has the engine's status line."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
     def tick(self, status: Status) -> None:
-        """Ignore the status: there is no bar to draw. Has the signature of `Bar.tick`."""
+        """Ignore the status: there is no line to draw. Has the signature of `Bar.tick`."""
 
 
 class Rate:
@@ -93,6 +71,7 @@ class Rate:
         return self._rate
 
 
-def watcher(*, log_json: bool) -> Watcher:
-    """Return a progress bar if standard error is a terminal and the log is text; else a watcher without output."""
-    return Bar() if sys.stderr.isatty() and not log_json else Nothing()
+def watcher() -> Watcher:
+    """Return what shows the progress: the progress line if the process has one, else nothing."""
+    line = present()
+    return Nothing() if line is None else Bar(line)

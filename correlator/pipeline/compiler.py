@@ -57,6 +57,7 @@ from correlator.pipeline.worker import (
     UserMonitor,
     WindowsMonitor,
 )
+from correlator.runtime import phases
 
 _ROW_BY_ROW = ("Project", "Filter", "SubqueryAlias", "WithCTE", "CTERelationDef", "View")
 _INPUT_ROWS = ("LogicalRDD", "LocalRelation")
@@ -130,6 +131,7 @@ class _Compiler:
         self._add(sql.source_sql(self._view))
         for number, step in enumerate(self._pipeline.steps):
             self._where = f"pipeline {self._pipeline.name} step {number + 1} ({step.word})"
+            phases.begin(_compiling(self._pipeline, number))
             try:
                 self._compile(step, number)
             except ConfigError as error:
@@ -366,6 +368,12 @@ class _Compiler:
         factory = WindowsMonitor(step.window, every, step.lateness, functions, types)
         values = "".join(f", v{at} {kind}" for at, kind in enumerate(results))
         return factory, f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{values}"
+
+
+def _compiling(pipeline: PipelineSettings, number: int) -> str:
+    step = pipeline.steps[number]
+    name = f" {step.name}" if isinstance(step, KeyedStep) and step.name else ""
+    return f"pipeline {pipeline.name}: compiling step {number + 1} of {len(pipeline.steps)} ({step.word}{name})"
 
 
 def _rows_after(step: Step, rows: sql.RowKind) -> sql.RowKind:

@@ -7,6 +7,7 @@ from typing import Any
 from correlator.errors import ConfigError
 from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Processor
+from correlator.runtime import phases
 from correlator.runtime.engine import Engine
 
 _SPARK_PARTS = ("correlator.pipeline.spark", "correlator.pipeline.processor")
@@ -38,6 +39,7 @@ def processors_of(
     """
     if not file.pipelines:
         return ()
+    phases.begin("loading PySpark")
     spark, processor = _spark_parts()
     session = spark.SharedSession(file.spark, ends_soon=ends_soon)
     where = tuple(directories)

@@ -24,6 +24,7 @@ from correlator.errors import ConfigError
 from correlator.pipeline import archive, jvm
 from correlator.pipeline.java import java_home, java_program
 from correlator.pipeline.spec import SparkSettings
+from correlator.runtime import phases
 
 DATA_ERRORS = (
     ArithmeticException,
@@ -91,6 +92,7 @@ class _ProcessSession:
         with self._lock:
             self._users -= 1
             if not self._users:
+                phases.begin("stopping Spark")
                 self._end.close()
 
 
@@ -159,7 +161,9 @@ def _start(settings: SparkSettings, scratch: str, *, ends_soon: bool) -> SparkSe
     for name, value in config.items():
         builder = builder.config(name, value)
     try:
+        phases.begin("starting Spark's JVM")
         with _signals_kept(), _quickly(config, surroundings, _ENDS_SOON if ends_soon else ()):
+            phases.begin("starting Spark")
             return builder.getOrCreate()
     except Exception as error:
         raise ConfigError("E1515", "spark", f"Spark does not start: {first_line(error)}") from error

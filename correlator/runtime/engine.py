@@ -36,6 +36,7 @@ from correlator.errors import ConfigError, StoreError, UsageError
 from correlator.events import PartStatus
 from correlator.ports import Processor, Store
 from correlator.processes import Maker
+from correlator.runtime import phases
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
@@ -358,6 +359,7 @@ class Engine:
         if self._phase is not _Phase.STARTED or self._maker.is_another_process:
             return
         self._phase, in_order = _Phase.STOPPING, False
+        phases.begin("stopping")
         try:
             if drain and self.failure is None and self._threads_running:
                 self._drain()
@@ -551,6 +553,7 @@ class Engine:
         """
         if self._store is None:
             return self._restart(NOTHING)
+        phases.begin("reading the store")
         recovered = self._store.read()
         restart = self._restart(recovered)
         self._store.take_over(recovered)
@@ -576,6 +579,7 @@ class Engine:
         for processor in self.processors:
             self._log.info("starting a pipeline", pipeline=processor.name)
             processor.open()
+        phases.begin("recovering")
         restart.load_steps(self.processors)
         return restart
 

@@ -194,9 +194,8 @@ def test_63_no_terminal_no_escape_sequences(place):
     assert result.stdout.splitlines()[0].split("\t")[0] == "part"
 
 
-def test_a_terminal_gets_a_bar_and_a_table(place):
+def test_a_terminal_gets_a_table(place):
     shown = on_terminal("run", "engine.yaml", cwd=place)
-    assert "━" in shown
     assert "receiver trades" in shown
     assert "\t" not in shown
 

@@ -284,10 +284,9 @@ def test_a9_2_the_window_of_receivers_with_flow_control(windows, shown):
 
 
 def test_a_run_without_a_terminal_logs_no_second_line(logs, monkeypatch):
-    shown = watcher(log_json=True)
+    shown = watcher()
     monkeypatch.setattr(watching.time, "monotonic", lambda: 10.0**9)
-    with shown:
-        shown.tick(a_status(1.0))
+    shown.tick(a_status(1.0))
     assert logs == []
 
 

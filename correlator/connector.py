@@ -225,6 +225,30 @@ class Source(Protocol):
         ...
 
 
+class Backlog(NamedTuple):
+    """What a destination still holds for a receiver, behind the messages that the source has returned.
+
+    Attributes:
+        messages: number of messages; `None` if the source does not know it.
+        size: number of bytes; `None` if the source does not know it.
+    """
+
+    messages: int | None = None
+    size: int | None = None
+
+
+@runtime_checkable
+class TellsBacklog(Protocol):
+    """A source that knows what its destination still holds. A receiver asks it about once a second, for the status."""
+
+    def backlog(self) -> Backlog | None:
+        """Return what the destination holds at present; `None` if the source cannot tell.
+
+        Must take much less time than `receive`: it counts no messages one by one. Raises `ConnectionLost`.
+        """
+        ...
+
+
 class Sink(Protocol):
     """A producer for one or more destinations.
 

@@ -95,6 +95,7 @@ class Processor(Protocol):
         senders: ids of the senders that it may send to; none of them can be removed while it runs.
         max_rows: largest number of messages of one batch.
         max_bytes: a batch is closed when the bodies of its messages have so many bytes.
+        planned_s: how many seconds `process` and `conclude` have spent so far on planning, before they computed.
     """
 
     name: str
@@ -102,6 +103,11 @@ class Processor(Protocol):
     senders: Sequence[str]
     max_rows: int
     max_bytes: int
+
+    @property
+    def planned_s(self) -> float:
+        """See above."""
+        ...
 
     @property
     def steps(self) -> Sequence[ConfiguredStep]:

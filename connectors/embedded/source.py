@@ -16,6 +16,7 @@ from connectors.embedded import (
     settling,
     starting,
     subscribing,
+    tally,
 )
 from connectors.embedded.access import Access
 from connectors.embedded.claiming import EXPIRED, Bounds, Claimed, Holder, Ready
@@ -29,7 +30,7 @@ from connectors.embedded.scan import Scan
 from connectors.embedded.sql import HELD
 from connectors.embedded.subscribing import Wanted
 from correlator import tracing
-from correlator.connector import NOTHING, Chunk, Held
+from correlator.connector import NOTHING, Backlog, Chunk, Held
 from correlator.errors import ConnectionLost
 from correlator.events import UNREADABLE, Message
 from correlator.selector import Selector
@@ -131,6 +132,13 @@ class EmbeddedSource:
                 self._access.bells.wait(self.destination, self._rung, min(deadline, self._next_look) - now)
             else:
                 self._access.bells.wait(self.destination, self._access.bells.rung(self.destination), deadline - now)
+
+    def backlog(self) -> Backlog | None:
+        """The messages of a queue that this consumer does not hold; a topic has no count for each subscription."""
+        if not self._holder.is_queue:
+            return None
+        with self._access.reading(self._where, self._open_link()) as connection:
+            return Backlog(messages=max(0, tally.total(connection, self._holder.destination) - len(self._held)))
 
     def looks_in_s(self) -> float:
         """Seconds until a look is worth its cost though nobody rings, at most a second."""

@@ -16,6 +16,7 @@ _ADD = Sql(
     "INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes){counted}"
     " RETURNING id"
 )
+_MESSAGES = Sql("SELECT sum(messages) FROM broker_tally WHERE destination = :destination")
 _GONE = Sql(
     "SELECT 1",
     # Another transaction may fold at the same time: each row belongs to one of them.
@@ -33,6 +34,11 @@ def add(connection: Connection, destination: int, messages: int, size: int) -> N
     added = int(_ADD.one(connection, destination=destination, messages=messages, bytes=size))
     if connection.dialect.name == "postgresql":
         fold_in_turn(connection, destination, added)
+
+
+def total(connection: Connection, destination: int) -> int:
+    """The number of messages that a destination holds."""
+    return int(_MESSAGES.one(connection, destination=destination) or 0)
 
 
 def fold_in_turn(connection: Connection, destination: int, added: int) -> None:

@@ -90,6 +90,11 @@ class OpenedFile:
         return 0 if self._progress is None else self._progress.held
 
     @property
+    def unread(self) -> int:
+        """Number of bytes behind the last record that was returned."""
+        return max(0, self.size - (0 if self._progress is None else self._progress.next()[0].offset))
+
+    @property
     def next_history(self) -> str:
         """The history of the next file, once this one is read to its end."""
         size = self.size

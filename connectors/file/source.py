@@ -20,7 +20,7 @@ from connectors.file.paths import Directory, lock
 from connectors.file.position import Kept, PositionFile
 from connectors.file.records import Records
 from connectors.file.rotation import find, following, identity_of, is_made_from
-from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Chunk, readable
+from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk, readable
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Headers, Message, PropertyValue
 from correlator.processes import LockFile, Maker
@@ -119,6 +119,11 @@ class FileSource:
         """
         for file in self._connected():
             file.reject(tokens)
+
+    def backlog(self) -> Backlog:
+        """The bytes that are not read yet, in all files that have or had the name."""
+        with self._translated():
+            return Backlog(size=sum(file.unread for file in (*self._connected(), *self._successors)))
 
     def close(self) -> None:
         """Close the files; the acknowledged position stays. Does nothing in a forked child."""

@@ -26,7 +26,7 @@ from correlator.pipeline.runner import build_engine
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime import logs
 from correlator.runtime.engine import Engine
-from correlator.runtime.status import Status
+from correlator.runtime.status import PIPELINE_TIMES, PipelineCounters, Status
 from correlator.storage.database import location
 from correlator.storage.inspect import exists
 from correlator.storage.reset import contents, reset
@@ -161,8 +161,12 @@ def _run(file: Path, loaded: Loaded[PipelineFile], shown: Watcher) -> tuple[list
     with StopSignals() as signals:
         engine = build_engine(loaded.settings, [directory_of(file)])
         seconds = _drive(engine, signals, shown)
+        status = engine.status()
+        for name, did in status.pipelines.items():
+            log = logs.get_logger(pipeline=name, batches=did.batches, received=did.received, sent=did.sent)
+            log.info("time of a pipeline", **_times(did), commit_s=round(status.checkpoints.total_duration_s, 3))
         logs.get_logger().info("ended", seconds=round(seconds, 3))
-        return _rows(engine.status(), seconds), signals.exit_status
+        return _rows(status, seconds), signals.exit_status
 
 
 def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> float:
@@ -226,6 +230,10 @@ def _rows(status: Status, seconds: float) -> list[Row]:
     totals = status.totals()
     figures = (totals[name] for name in COLUMNS[1:6])
     return [*rows, ("total", *figures, _rate(totals["received"], seconds), _rate(totals["sent"], seconds))]
+
+
+def _times(did: PipelineCounters) -> dict[str, float]:
+    return {item: round(getattr(did, item), 3) for item in PIPELINE_TIMES}
 
 
 def _rate(count: int, seconds: float) -> float:

@@ -4,7 +4,7 @@ import time
 from typing import Protocol
 
 from correlator.cli.progress import ProgressLine, present
-from correlator.runtime.status import Status
+from correlator.runtime.status import PIPELINE_TIMES, PipelineCounters, Status
 
 
 class Watcher(Protocol):
@@ -24,10 +24,34 @@ class Counts:
         self.received: int = totals["received"]
         self.processed = max(0, delivered - sum(status.contexts.values()))
         self.sent: int = totals["sent"]
+        self.waiting = waiting_text(status)
+        self.pipelines = [pipeline_text(name, did, status) for name, did in status.pipelines.items()]
 
-    def text(self) -> str:
+    def text(self, rate: float) -> str:
         """The figures on one line."""
-        return f"received {self.received:,}  processed {self.processed:,}  sent {self.sent:,}"
+        counts = f"received {self.received:,}  processed {self.processed:,}  sent {self.sent:,}  {rate:,.0f}/s"
+        return "  ".join((counts, *self.waiting, *self.pipelines))
+
+
+def waiting_text(status: Status) -> list[str]:
+    """What the sources still hold, as far as they can tell."""
+    backlog = status.backlog()
+    messages = [] if backlog.messages is None else [f"backlog {backlog.messages:,}"]
+    return messages if backlog.size is None else [*messages, f"backlog {backlog.size / 1e6:,.1f} MB"]
+
+
+def pipeline_text(name: str, did: PipelineCounters, status: Status) -> str:
+    """The batches of a pipeline, and the seconds that its thread has spent on each part of them."""
+    if not did.batches:
+        return f"{name}: {'first batch' if status.contexts.get(name) else 'no batch yet'}"
+    return f"{name}: batch {did.batches:,}, {split_text(did, status)}"
+
+
+def split_text(did: PipelineCounters, status: Status) -> str:
+    """Where the time went: the parts of the batches, and the commits of all checkpoints, in seconds."""
+    split = {item.removesuffix("_s"): getattr(did, item) for item in PIPELINE_TIMES}
+    split["commit"] = status.checkpoints.total_duration_s
+    return " ".join(f"{part} {seconds:.1f}s" for part, seconds in split.items())
 
 
 class Bar:
@@ -46,7 +70,7 @@ class Bar:
         engine.
         """
         now = Counts(status)
-        self._line.show(f"{now.text()}  {self._rate.of(now.received):,.0f}/s")
+        self._line.show(now.text(self._rate.of(now.received)))
 
 
 class Nothing:

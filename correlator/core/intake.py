@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from correlator.connector import Chunk, Features
+from correlator.connector import Backlog, Chunk, Features
 from correlator.core.batch import ReceiveBatch
 from correlator.core.redeliveries import Redeliveries
 from correlator.errors import storable
@@ -122,6 +122,7 @@ class ReceiverCounters:
         own: came from senders of this engine.
         unselected: did not match the selector.
         unreadable: the connector could not read them, wholly or in part.
+        backlog: what the destination held behind them about a second ago; `None` if the source cannot tell.
     """
 
     received: int = 0
@@ -138,6 +139,7 @@ class ReceiverCounters:
     own: int = 0
     unselected: int = 0
     unreadable: int = 0
+    backlog: Backlog | None = None
 
 
 class LogLine(NamedTuple):

@@ -14,9 +14,10 @@ from correlator.core.steps import ConfiguredStep
 from correlator.pipeline.arrow_rows import KEYED_SCHEMA
 from correlator.pipeline.envelope import GROUPED, KEY, LIVE, POSITION, TIME, live_row
 from correlator.pipeline.lookup import Lookup
+from correlator.pipeline.planning import Jobs, Planning
 from correlator.pipeline.small import MOST_ROWS, SmallBatches, concluded
 from correlator.pipeline.spec import DecodeStep
-from correlator.pipeline.stages import KeyedWork, Stage
+from correlator.pipeline.stages import KeyedWork, Stage, steps_of
 from correlator.ports import StateView
 
 FEW_KEYS = 5_000
@@ -49,9 +50,13 @@ class CompiledPipeline:
         decodes: the decode steps by step number, to explain malformed bodies.
         lookups: files that are joined.
         small: runs small batches; `None` if Spark is not local.
+        jobs: names the Spark jobs.
+        planning: measures how long Spark plans.
     """
 
     session: SparkSession
+    jobs: Jobs
+    planning: Planning = field(default_factory=Planning)
     stages: list[Stage] = field(default_factory=list)
     keyed: dict[int, ConfiguredStep] = field(default_factory=dict)
     senders: dict[int, str] = field(default_factory=dict)
@@ -62,12 +67,15 @@ class CompiledPipeline:
 
     def refresh(self, engine_time: float) -> None:
         """Read the joined files again that are older than their steps allow. Raises `ConfigError` as `Lookup`."""
+        if self.lookups:
+            self.jobs.prepare()
         changed = [lookup for lookup in self.lookups if lookup.refresh(engine_time)]
         if changed and self.small is not None:
             self.small.forget_plans()
 
     def run(self, table: pa.Table, state: StateView) -> pa.Table:
         """The effects of a batch (`INPUT`) in any order, as `envelope.collect_sql` gives them."""
+        self.jobs.begin(table)
         if (small := self._small_for(table)) is not None:
             return small.run(table, 0, state)
         return self._run(self.session.createDataFrame(table), 0, state)
@@ -79,6 +87,7 @@ class CompiledPipeline:
         """
         work = self.stages[at].work
         assert isinstance(work, KeyedWork)
+        self.jobs.begin_end(keys)
         rows = [live_row(position, "", {KEY: key, TIME: None}) for position, key in enumerate(keys)]
         markers = pa.Table.from_pylist(rows, KEYED_SCHEMA)
         states = work.states(keys, state)
@@ -91,21 +100,27 @@ class CompiledPipeline:
 
     def _run(self, rows: DataFrame, first: int, state: StateView) -> pa.Table:
         kept: list[DataFrame] = []
+        self.jobs.name(steps_of(self.stages[first:]))
         try:
             for stage in self.stages[first:]:
                 if stage.reads_twice and stage is not self.stages[0]:
                     kept.append(rows.persist())
-                rows.createOrReplaceTempView(stage.view)
+                rows = self._query(stage, rows)
                 if isinstance(stage.work, KeyedWork):
-                    rows = self.session.sql(f"{stage.text} {GROUPED}")
                     rows = stage.work.apply(rows, self._states(stage.work, rows, state, kept))
-                else:
-                    rows = self.session.sql(stage.text)
-                    rows = rows if stage.work is None else stage.work.apply(rows)
+                elif stage.work is not None:
+                    rows = stage.work.apply(rows)
+            self.planning.finish(rows)
             return rows.toArrow()
         finally:
             for frame in kept:
                 frame.unpersist()
+
+    def _query(self, stage: Stage, rows: DataFrame) -> DataFrame:
+        """The rows that the SQL of a stage makes, analyzed by Spark."""
+        with self.planning.measured():
+            rows.createOrReplaceTempView(stage.view)
+            return self.session.sql(f"{stage.text} {GROUPED}" if isinstance(stage.work, KeyedWork) else stage.text)
 
     def _states(self, work: KeyedWork, rows: DataFrame, state: StateView, kept: list[DataFrame]) -> dict[str, bytes]:
         """Stored state of every key that may be among the rows."""

@@ -28,6 +28,7 @@ from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE
 from correlator.pipeline.facts import facts_of
 from correlator.pipeline.headers import check_header
 from correlator.pipeline.lookup import Lookup
+from correlator.pipeline.planning import Jobs
 from correlator.pipeline.repeatable import not_repeatable, plan_of
 from correlator.pipeline.small import SmallBatches
 from correlator.pipeline.spark import first_line, is_local
@@ -84,7 +85,7 @@ def compile_pipeline(
     if is_local(session.sparkContext.master):
         directory = scratch / prefix
         directory.mkdir(mode=0o700)
-        compiled.small = SmallBatches(session, compiled.stages, directory)
+        compiled.small = SmallBatches(session, compiled.stages, directory, compiled.jobs, compiled.planning)
     return compiled
 
 
@@ -109,8 +110,9 @@ class _Compiler:
         self._pipeline = pipeline
         self._prefix = prefix
         self._directories = directories
-        self._compiled = CompiledPipeline(session=session)
+        self._compiled = CompiledPipeline(session=session, jobs=Jobs(session, pipeline.name))
         self._parts: list[str] = []
+        self._steps: list[str] = []
         self._reads_twice = False
         self._hidden: Sequence[str] = OF_MESSAGES
         self._columns: dict[str, str] = {}
@@ -132,6 +134,7 @@ class _Compiler:
         for number, step in enumerate(self._pipeline.steps):
             self._where = f"pipeline {self._pipeline.name} step {number + 1} ({step.word})"
             phases.begin(_compiling(self._pipeline, number))
+            self._steps.append(f"{number + 1} {step.word}")
             try:
                 self._compile(step, number)
             except ConfigError as error:
@@ -178,8 +181,16 @@ class _Compiler:
         named = (f"{self._view}_{at} AS ({part})" for at, part in enumerate(self._parts, start=1))
         whole = f"WITH {', '.join(named)} {text}"
         self._compiled.stages.append(
-            Stage(view=self._view, schema=self._schema, text=whole, reads_twice=self._reads_twice, work=work)
+            Stage(
+                view=self._view,
+                schema=self._schema,
+                text=whole,
+                reads_twice=self._reads_twice,
+                work=work,
+                steps=self._steps,
+            )
         )
+        self._steps = []
         if work is not None:
             self._begin(work.schema)
 

@@ -77,6 +77,11 @@ class SparkProcessor:
         self._compiled: CompiledPipeline | None = None
 
     @property
+    def planned_s(self) -> float:
+        """Seconds in which Spark has planned batches so far; 0 before `open` and after `close`."""
+        return 0.0 if self._compiled is None else self._compiled.planning.spent_s
+
+    @property
     def steps(self) -> Sequence[ConfiguredStep]:
         """The keyed steps; after `open`."""
         return list(self._opened.keyed.values())

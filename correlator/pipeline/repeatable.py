@@ -24,6 +24,11 @@ def plan_of(query: DataFrame) -> str:
     return str(query._jdf.queryExecution().analyzed().toString())
 
 
+def make_plan(query: DataFrame) -> None:
+    """Let Spark make the plan that it executes for a query; Spark keeps it with the query."""
+    query._jdf.queryExecution().executedPlan()
+
+
 def not_repeatable(query: DataFrame, text: str) -> str:
     """The part of a query that may have another value if the query runs again, as its author wrote it; empty if none.
 

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from correlator.errors import HandlerFailed
 from correlator.pipeline.envelope import KEY, PART, POSITION
 from correlator.pipeline.memory import Memory
-from correlator.pipeline.stages import KeyedWork, Stage
+from correlator.pipeline.planning import Jobs, Planning
+from correlator.pipeline.stages import KeyedWork, Stage, steps_of
 from correlator.pipeline.worker import FileRows
 from correlator.ports import StateView
 
@@ -33,12 +34,14 @@ class _Section:
         plan: makes the rows of the section.
         work: the keyed step that follows, if one does.
         after: the number of the stage with which the next section begins; `None` at the end of the pipeline.
+        steps: its steps, as Spark's user interface shows them.
     """
 
     source: Path
     plan: DataFrame
     work: KeyedWork | None
     after: int | None
+    steps: str
 
 
 class SmallBatches:
@@ -48,23 +51,29 @@ class SmallBatches:
         session: a local Spark.
         stages: of the pipeline.
         directory: for the files from which the plans read; nobody else uses it.
+        jobs: names the Spark jobs.
+        planning: measures how long Spark plans.
 
     Attributes:
         memory: what the sections have made of earlier messages, if they come again and again; else `None`.
     """
 
-    def __init__(self, session: SparkSession, stages: Sequence[Stage], directory: Path) -> None:
+    def __init__(
+        self, session: SparkSession, stages: Sequence[Stage], directory: Path, jobs: Jobs, planning: Planning
+    ) -> None:
         self.memory: Memory | None = None
         self._session = session
         self._stages = stages
         self._directory = directory
+        self._jobs = jobs
+        self._planning = planning
         self._sections: dict[int, _Section] = {}
 
     def run(self, rows: pa.Table, first: int, state: StateView) -> pa.Table:
         """The effects of rows that come to the stage `first`."""
         at: int | None = first
         while at is not None:
-            section = self._sections.get(at) or self._planned(at)
+            section = self._sections.get(at) or self._new_section(at)
             rows = self._executed(section, rows)
             if section.work is not None:
                 rows = _worked(section.work, rows, state)
@@ -80,11 +89,18 @@ class SmallBatches:
     def _executed(self, section: _Section, rows: pa.Table) -> pa.Table:
         def execute(some: pa.Table) -> pa.Table:
             _replace(section.source, some)
+            self._jobs.name(section.steps)
             return section.plan.toArrow()
 
         return execute(rows) if self.memory is None else self.memory.recall(section.source, rows, execute)
 
-    def _planned(self, first: int) -> _Section:
+    def _new_section(self, first: int) -> _Section:
+        with self._planning.measured():
+            section = self._sections[first] = self._analyzed(first)
+        self._planning.finish(section.plan)
+        return section
+
+    def _analyzed(self, first: int) -> _Section:
         source = self._directory / f"{first}.arrow"
         # In one partition: so the rows of a key need not be brought together.
         rows = self._session.range(0, 1, 1, 1).mapInArrow(FileRows(str(source)), self._stages[first].schema)
@@ -102,9 +118,8 @@ class SmallBatches:
             # The function of a `python` step runs once for each row, also if the next stage reads the rows twice.
             if at == len(self._stages) or self._stages[at].reads_twice:
                 break
-        section = _Section(source, rows, work, at if at < len(self._stages) else None)
-        self._sections[first] = section
-        return section
+        after = at if at < len(self._stages) else None
+        return _Section(source, rows, work, after, steps_of(self._stages[first:at]))
 
 
 def concluded(work: KeyedWork, markers: pa.Table, states: dict[str, bytes]) -> pa.Table:

@@ -5,7 +5,7 @@ are SQL fuse into one text, and only `monitor`, `aggregate`, `correlate` and `py
 collects all effects of the rows.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -63,6 +63,7 @@ class Stage:
         text: the SQL.
         reads_twice: the text reads the view twice, so Spark keeps the rows that the stage before has made.
         work: the Python work, `None` for the last stage.
+        steps: number and kind of each of its steps, as messages name them.
     """
 
     view: str
@@ -70,3 +71,10 @@ class Stage:
     text: str
     reads_twice: bool
     work: PythonWork | KeyedWork | None
+    steps: Sequence[str]
+
+
+def steps_of(stages: Sequence[Stage]) -> str:
+    """The steps of some stages in a row, as Spark's user interface shows them."""
+    steps = [step for stage in stages for step in stage.steps]
+    return f"steps {', '.join(steps)}" if steps else "effects"

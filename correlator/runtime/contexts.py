@@ -233,6 +233,7 @@ class ProcessorThread(ContextActor):
         may_conclude = self._may_conclude  # read before the queue: once it is set, the queue has every message
         most = self.processor.max_rows
         portion = self._restored_portion(most)
+        began = self._engine_time.now()
         with self.lock:
             places = portion.size if portion else sys.maxsize
             batch, reached = self.context.take(most, self.processor.max_bytes, places)
@@ -242,9 +243,11 @@ class ProcessorThread(ContextActor):
             return None
         point("app.batch")
         self._restored -= sum(position - run.position for run, position in reached)
+        self.counters.take_s += self._engine_time.now() - began
         effects = self._process(batch, portion, reached) if batch else Effects()
         self._apply(effects, reached)
         self.counters.received += len(batch)
+        self.counters.batches += 1
         self._processed()
         return 0
 
@@ -266,22 +269,34 @@ class ProcessorThread(ContextActor):
     def _process(self, batch: list[Delivered], portion: Portion | None, reached: Sequence[tuple[Run, int]]) -> Effects:
         now = self._engine_time.now()
         if self._suspects is None or portion is None:
-            return self.processor.process(batch, self.context, now)
+            return self._computed(lambda: self.processor.process(batch, self.context, now))
         through = {run.receiver: run.first + position - 1 for run, position in reached}
         self._suspects.note(up_to(portion.suspects, through))
         with self._suspects.forgiving():
-            return self.processor.process(batch, self.context, now)
+            return self._computed(lambda: self.processor.process(batch, self.context, now))
+
+    def _computed(self, compute: Callable[[], Effects]) -> Effects:
+        """Let the processor compute, and measure how long it planned and computed."""
+        began, planned = self._engine_time.now(), self.processor.planned_s
+        effects = compute()
+        planning = self.processor.planned_s - planned
+        self.counters.plan_s += planning
+        self.counters.compute_s += self._engine_time.now() - began - planning
+        return effects
 
     def _conclude(self) -> None:
-        self._apply(self.processor.conclude(self.context, self._engine_time.now()), [])
+        now = self._engine_time.now()
+        self._apply(self._computed(lambda: self.processor.conclude(self.context, now)), [])
         self.concluded = True
         self._processed()
 
     def _apply(self, effects: Effects, reached: Sequence[tuple[Run, int]]) -> None:
+        began = self._engine_time.now()
         with self.lock:
             self._begin_change()
             self.context.apply(effects, reached, self._routes)
             self._end_change()
+        self.counters.apply_s += self._engine_time.now() - began
         self.counters.sent += len(effects.sends)
         if effects.dead_letters:
             self.counters.dead_letters += len(effects.dead_letters)

@@ -436,8 +436,8 @@ class Engine:
             unhandled={name: unhandled.count for name, unhandled in self._parts.unhandled.items()},
             unhandled_letters=sum(unhandled.letters for unhandled in self._parts.unhandled.values()),
             handler_failures=self.handler_failures,
-            pipelines={thread.context.name: thread.counters for thread in self._parts.processor_threads()},
-            checkpoints=self.checkpointer.counters if self.checkpointer else CheckpointCounters(),
+            pipelines={thread.context.name: replace(thread.counters) for thread in self._parts.processor_threads()},
+            checkpoints=replace(self.checkpointer.counters) if self.checkpointer else CheckpointCounters(),
             store_commits=self.writer.commits if self.writer else 0,
             engine_time=self._parts.engine_time.now(),
         )

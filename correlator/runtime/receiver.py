@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from correlator.connector import NO_SUCH_DESTINATION, Source
+from correlator.connector import NO_SUCH_DESTINATION, Source, TellsBacklog
 from correlator.core.batch import ReceiveBatch
 from correlator.core.faults import point
 from correlator.core.intake import Intake, ReceiverCounters, ReceiverState
@@ -27,6 +27,8 @@ LONGEST_WAIT_S = 0.2
 """The longest time in seconds that a call of `Source.receive` waits: a stop is noticed after it at the latest."""
 BACK_PRESSURE_WAIT_S = 0.05
 """Seconds between two checks of a limit that makes the receiver wait."""
+BACKLOG_INTERVAL_S = 1.0
+"""Seconds between two questions to a source what its destination still holds."""
 
 
 class Targets:
@@ -114,6 +116,8 @@ class Receiver(Actor):
         self.targets = targets
         self.waits_for = ""
         self._source = source
+        self._backlog = source.backlog if isinstance(source, TellsBacklog) else None
+        self._next_look = 0.0
         self._writer = writer
         self._clock = clock
         self._statuses = statuses
@@ -260,6 +264,7 @@ class Receiver(Actor):
         intake = self.intake
         if intake.draining and not intake.batch.messages:
             return None
+        self._look_at_backlog()
         if not intake.room and not intake.batch.messages:
             self.waits_for = "window"
             point("rx.flow.window")
@@ -275,9 +280,15 @@ class Receiver(Actor):
             self._hand_on()
             return 0 if intake.state is not ReceiverState.COMMITTING else None
         if intake.end():
+            self.counters.backlog = None
             self._ended()
             return None
         return 0 if self._blocking else waited
+
+    def _look_at_backlog(self) -> None:
+        if self._backlog is not None and self._clock.monotonic() >= self._next_look:
+            self._next_look = self._clock.monotonic() + BACKLOG_INTERVAL_S
+            self.counters.backlog = self._backlog()
 
     def _back_pressure(self) -> str:
         if pressure := self.targets.back_pressure(self.settings.id):

@@ -8,7 +8,7 @@ from pathlib import Path
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import Clock
 from correlator.runtime.logs import get_logger
-from correlator.runtime.status import Status, status_line
+from correlator.runtime.status import Status, pipeline_lines, status_line
 
 _PAGE_BYTES = resource.getpagesize()
 _STATM = Path("/proc/self/statm")
@@ -39,6 +39,8 @@ class Reporter(Actor):
             return wait
         now = self._status()
         self._log.info(status_line(self._before, now))
+        for line in pipeline_lines(self._before, now):
+            self._log.info(line)
         self._before = now
         self._due = self._clock.monotonic() + self._interval
         return self._interval

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from correlator.connector import Backlog
 from correlator.core.dispatch import SenderCounters
 from correlator.core.intake import ReceiverCounters
 from correlator.events import PartStatus
@@ -14,11 +15,31 @@ from correlator.runtime.statuses import Condition
 
 @dataclass(slots=True)
 class PipelineCounters:
-    """Counters of a pipeline: messages that it processed, rows that became dead letters, messages handed to senders."""
+    """What a pipeline has done in this life, and how long its thread took. Durations are in seconds.
+
+    Attributes:
+        received: messages that it processed.
+        dead_letters: rows that became dead letters.
+        sent: messages handed to senders.
+        batches: batches that it processed; the end of all input is none.
+        take_s: time to take batches from the queue.
+        plan_s: time in which Spark planned batches.
+        compute_s: time in which batches were computed.
+        apply_s: time to apply the effects of batches to the state and the outboxes in memory.
+    """
 
     received: int = 0
     dead_letters: int = 0
     sent: int = 0
+    batches: int = 0
+    take_s: float = 0.0
+    plan_s: float = 0.0
+    compute_s: float = 0.0
+    apply_s: float = 0.0
+
+
+PIPELINE_TIMES = ("take_s", "plan_s", "compute_s", "apply_s")
+"""The durations among the counters of a pipeline, in the order of a batch."""
 
 
 @dataclass(slots=True)
@@ -95,6 +116,13 @@ class Status:
             "checkpoints": self.checkpoints.taken,
         }
 
+    def backlog(self) -> Backlog:
+        """What the destinations of all receivers still hold, as far as their sources can tell."""
+        told = [counters.backlog for _, counters in self.receivers.values() if counters.backlog is not None]
+        messages = [one.messages for one in told if one.messages is not None]
+        sizes = [one.size for one in told if one.size is not None]
+        return Backlog(sum(messages) if messages else None, sum(sizes) if sizes else None)
+
     @property
     def received(self) -> int:
         """Messages that all receivers of this life have received."""
@@ -104,6 +132,33 @@ class Status:
     def settled(self) -> int:
         """Messages that brokers confirmed in this life, or that senders gave up."""
         return self.removed_sent + sum(counters.settled for _, counters, _ in self.senders.values())
+
+
+def pipeline_lines(before: Status, now: Status) -> list[str]:
+    """For each pipeline the line of the log: what it did between two moments, and what its time went to."""
+    passed = now.engine_time - before.engine_time
+    return [
+        _pipeline_line(name, before.pipelines.get(name, PipelineCounters()), did, now.contexts.get(name, 0), passed)
+        for name, did in now.pipelines.items()
+    ]
+
+
+def _pipeline_line(name: str, before: PipelineCounters, now: PipelineCounters, waiting: int, passed: float) -> str:
+    def share(item: str) -> str:
+        spent: float = getattr(now, item) - getattr(before, item)
+        return f"{100 * spent / passed if passed > 0 else 0:.0f}%"
+
+    figures = {
+        "pipeline": name,
+        "in": now.received,
+        "out": now.sent,
+        "dead": now.dead_letters,
+        "batches": now.batches,
+        "inRate": f"{(now.received - before.received) / passed if passed > 0 else 0:.0f}",
+        "waiting": waiting,
+        **{item.removesuffix("_s"): share(item) for item in PIPELINE_TIMES},
+    }
+    return "Pipeline Status: " + " ".join(f"{field}={value}" for field, value in figures.items())
 
 
 def status_line(before: Status, now: Status) -> str:

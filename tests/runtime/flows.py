@@ -249,6 +249,7 @@ class Idles:
     senders = ()
     max_rows = 100
     max_bytes = 1_000_000
+    planned_s = 0.0
     steps = ()
 
     def open(self):

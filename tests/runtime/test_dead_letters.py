@@ -456,6 +456,7 @@ class Slow:
     steps = ()
     max_rows = 1
     max_bytes = 1 << 20
+    planned_s = 0.0
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -44,6 +44,7 @@ class Pipeline:
     receivers: Sequence[str] = ("in",)
     senders: Sequence[str] = ("out",)
     max_bytes = 1 << 20
+    planned_s = 0.0
     steps = ()
 
     def __init__(self, poison: str, error: Callable[[], BaseException] = Dies, max_rows: int = 16) -> None:

@@ -290,6 +290,7 @@ class Forwards:
     steps = ()
     max_rows = 10
     max_bytes = 1000
+    planned_s = 0.0
 
     def open(self) -> None: ...
     def close(self) -> None: ...

@@ -56,6 +56,7 @@ class _Borrowed:
         self.senders = processor.senders
         self.max_rows = processor.max_rows
         self.max_bytes = processor.max_bytes
+        self.planned_s = 0.0  # the time of a simulation stands still while Spark plans
         self._processor = processor
 
     @property

@@ -160,6 +160,7 @@ class Tap:
     senders: Sequence[str] = (_SENDER.id,)
     max_rows = MAX_ROWS
     max_bytes = 1 << 20
+    planned_s = 0.0
 
     def __init__(self, name: str, receivers: Sequence[str], version: int, discarded: int | None) -> None:
         self.name = name

@@ -1,0 +1,62 @@
+"""What a person sees of a pipeline in Spark: names of jobs; and how long Spark planned."""
+
+import pytest
+
+from correlator.pipeline.planning import Planning
+from correlator.pipeline.spec import AggregateStep, DecodeStep, RouteStep, WhereStep
+from correlator.testing.clock import ManualClock
+from tests.pipeline.conftest import as_large
+
+DECODED = DecodeStep(format="json", schema="city STRING, price INT, at TIMESTAMP")
+SUMS = AggregateStep(key="city", event_time="at", window=3600.0, values={"total": "sum(price)"})
+
+
+def jobs_of(session, pipeline: str) -> list[str]:
+    """The descriptions of the jobs of a pipeline, in order, each once."""
+    context = session._session.sparkContext
+    store = context._jsc.sc().statusStore()
+    ids = sorted(context.statusTracker().getJobIdsForGroup(f"pipeline {pipeline}"))
+    return list(dict.fromkeys(store.job(one).description().get() for one in ids))
+
+
+def order(price: int) -> str:
+    return f'{{"city": "Oslo", "price": {price}, "at": "2026-03-01T12:00:00Z"}}'
+
+
+@pytest.fixture
+def sales(engine):
+    return engine(DECODED, WhereStep(condition="price > 0"), SUMS, RouteStep(to="out"), name="sales")
+
+
+def test_a_job_names_its_pipeline_its_steps_and_its_batch(sales, session):
+    sales.run(order(1), order(2), large=False)
+    first, second = jobs_of(session, "sales")
+    assert first == "pipeline sales, steps 1 decode, 2 where, 3 aggregate: 2 messages, in 1 to in 2"
+    assert second == "pipeline sales, steps 4 route: 2 messages, in 1 to in 2"
+    with as_large(sales.processor):
+        sales.run(order(3), large=False)
+    new = jobs_of(session, "sales")[2:]
+    assert new == ["pipeline sales, steps 1 decode, 2 where, 3 aggregate, 4 route: 1 message, in 3 to in 3"]
+    sales.conclude()
+    assert jobs_of(session, "sales")[-1] == "pipeline sales, steps 4 route: end of all input, 1 key"
+
+
+def test_spark_plans_small_batches_once_and_each_large_batch(sales):
+    assert sales.processor.planned_s == 0
+    sales.run(order(1), large=False)
+    once = sales.processor.planned_s
+    assert once > 0
+    sales.run(order(2), large=False)
+    assert sales.processor.planned_s == once
+    with as_large(sales.processor):
+        sales.run(order(3), large=False)
+    assert sales.processor.planned_s > once
+
+
+def test_the_time_of_a_plan_is_that_of_its_clock():
+    clock = ManualClock()
+    planning = Planning(clock)
+    with pytest.raises(ValueError, match="no plan"), planning.measured():
+        clock.advance(2.5)
+        raise ValueError("no plan")
+    assert planning.spent_s == 2.5

@@ -4,6 +4,7 @@ import pytest
 
 from correlator.pipeline.planning import Planning
 from correlator.pipeline.spec import AggregateStep, DecodeStep, RouteStep, WhereStep
+from correlator.runtime import phases
 from correlator.testing.clock import ManualClock
 from tests.pipeline.conftest import as_large
 
@@ -25,20 +26,35 @@ def order(price: int) -> str:
 
 @pytest.fixture
 def sales(engine):
-    return engine(DECODED, WhereStep(condition="price > 0"), SUMS, RouteStep(to="out"), name="sales")
+    return engine(DECODED, WhereStep(condition="price > 0"), SUMS, RouteStep(to="out"), name="jobs")
 
 
 def test_a_job_names_its_pipeline_its_steps_and_its_batch(sales, session):
     sales.run(order(1), order(2), large=False)
-    first, second = jobs_of(session, "sales")
-    assert first == "pipeline sales, steps 1 decode, 2 where, 3 aggregate: 2 messages, in 1 to in 2"
-    assert second == "pipeline sales, steps 4 route: 2 messages, in 1 to in 2"
+    first, second = jobs_of(session, "jobs")
+    assert first == "pipeline jobs, steps 1 decode, 2 where, 3 aggregate: 2 messages, in 1 to in 2"
+    assert second == "pipeline jobs, steps 4 route: 2 messages, in 1 to in 2"
     with as_large(sales.processor):
         sales.run(order(3), large=False)
-    new = jobs_of(session, "sales")[2:]
-    assert new == ["pipeline sales, steps 1 decode, 2 where, 3 aggregate, 4 route: 1 message, in 3 to in 3"]
+    new = jobs_of(session, "jobs")[2:]
+    assert new == ["pipeline jobs, steps 1 decode, 2 where, 3 aggregate, 4 route: 1 message, in 3 to in 3"]
     sales.conclude()
-    assert jobs_of(session, "sales")[-1] == "pipeline sales, steps 4 route: end of all input, 1 key"
+    assert jobs_of(session, "jobs")[-1] == "pipeline jobs, steps 4 route: end of all input, 1 key"
+
+
+def test_the_compiler_tells_which_step_it_compiles(engine):
+    heard: list[str] = []
+    phases.listen(heard.append)
+    named = AggregateStep(name="by-city", key="city", event_time="at", window=3600.0, values={"n": "count(*)"})
+    try:
+        engine(DECODED, named, RouteStep(to="out"), name="sales")
+    finally:
+        phases.ignore(heard.append)
+    assert heard == [
+        "pipeline sales: compiling step 1 of 3 (decode)",
+        "pipeline sales: compiling step 2 of 3 (aggregate by-city)",
+        "pipeline sales: compiling step 3 of 3 (route)",
+    ]
 
 
 def test_spark_plans_small_batches_once_and_each_large_batch(sales):

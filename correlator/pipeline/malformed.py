@@ -2,17 +2,26 @@
 
 import csv
 import re
+from collections.abc import Mapping
 
 import msgspec
 
-from correlator.errors import quoted
+from correlator.errors import ConfigError, quoted
+from correlator.pipeline.ddl import columns_of
 from correlator.pipeline.spec import DecodeStep
 
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_SHOWN = 100
+"""Characters of a body of which a reason shows the first ones; `quoted` shows fewer."""
+_LINE_ENDS = str.maketrans("\r\n", "  ")
+_OTHER_TYPE = ": a value has another type than its column"
+_UNFIT = ": the values do not fit the schema"
 
 
 def why_malformed(step: DecodeStep, body: bytes) -> str:
     """The end of the reason of the dead letter: the cause with its position if it can be found, and the body."""
+    if step.format == "avro":
+        return f": {len(body)} bytes"
     try:
         content = body.decode()
     except UnicodeDecodeError as error:
@@ -20,15 +29,15 @@ def why_malformed(step: DecodeStep, body: bytes) -> str:
     why = _not_json(body) if step.format == "json" else ""
     if step.format == "csv":
         why = _other_columns(step, content)
-    return f"{why}: {quoted(content)}"
+    return f"{why}: {quoted(content[:_SHOWN])}"
 
 
 def _not_json(body: bytes) -> str:
     try:
         msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         return f": {_placed(str(error), body)}"
-    return ": a value has another type than its column"
+    return _OTHER_TYPE
 
 
 def _placed(reason: str, body: bytes) -> str:
@@ -42,14 +51,30 @@ def _placed(reason: str, body: bytes) -> str:
 
 
 def _other_columns(step: DecodeStep, content: str) -> str:
-    fields = len(next(csv.reader([content], delimiter=step.options.get("delimiter", ",")), []))
-    expected = _top_level_commas(step.schema or "") + 1
-    if fields != expected:
-        return f": {fields} values, must be {expected}"
-    return ": a value has another type than its column"
+    found, expected = _count(step.options, content), _columns(step.schema or "")
+    if found is None or expected is None:
+        return _UNFIT
+    return _OTHER_TYPE if found == expected else f": {found} values, must be {expected}"
 
 
-def _top_level_commas(ddl: str) -> int:
-    while (shorter := re.sub(r"[(<][^()<>]*[)>]", "", ddl)) != ddl:
-        ddl = shorter
-    return ddl.count(",")
+def _count(options: Mapping[str, str], content: str) -> int | None:
+    """The number of values of a record; `None` if only Spark can divide the record."""
+    given = {name.lower(): value for name, value in options.items()}
+    delimiter = given.get("sep", given.get("delimiter", ","))
+    delimiter = "\t" if delimiter == "\\t" else delimiter
+    quote, escape = given.get("quote", '"'), given.get("escape", "\\")
+    if any(len(sign) != 1 for sign in (delimiter, quote, escape)):
+        return None
+    line = content.translate(_LINE_ENDS)  # outside quotes, too, a line end belongs to its value
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter, quotechar=quote, escapechar=escape), []))
+    except (csv.Error, ValueError):
+        return None
+
+
+def _columns(ddl: str) -> int | None:
+    try:
+        columns = columns_of(ddl)
+    except ConfigError:
+        return None
+    return None if columns is None else len(columns)

@@ -22,6 +22,7 @@ from correlator.pipeline.spec import (
     WhereStep,
 )
 from tests.pipeline.conftest import as_large
+from tests.pipeline.test_malformed import HOSTILE
 
 READINGS = DecodeStep(format="json", schema="sensor STRING, at TIMESTAMP, value INT")
 OUT = RouteStep(to="out")
@@ -54,6 +55,30 @@ def test_csv_options_and_quotes(engine):
     e.run('"x;y";1.10', "a;b", "a;1;2")
     assert e.bodies() == ['{"a":"x;y","b":1.10}']
     assert len(e.dead) == 2
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        DecodeStep(format="json", schema="a INT, b STRING, c DECIMAL(9,2)"),
+        DecodeStep(format="csv", schema="a STRING, b INT"),
+        DecodeStep(format="csv", schema="a STRING, b STRING", options={"sep": ";", "multiLine": "true"}),
+        DecodeStep(format="text"),
+    ],
+    ids=lambda step: f"{step.format} {dict(step.options)}",
+)
+def test_a_hostile_body_is_a_row_or_a_dead_letter(engine, step):
+    e = engine(step, OUT)
+    effects = e.run(*HOSTILE)
+    assert len(effects.sends) + len(effects.dead_letters) == len(HOSTILE)
+    assert all(one.startswith("E5101 pipeline p step 1 (decode): ") for one in e.reasons())
+
+
+def test_a_csv_record_of_several_lines_that_does_not_fit_is_a_dead_letter(engine):
+    e = engine(DecodeStep(format="csv", schema="a STRING, b INT"), OUT)
+    e.run("x,1", "x,1\ny,2", "z,3")
+    assert e.bodies() == ['{"a":"x","b":1}', '{"a":"z","b":3}']
+    assert e.reasons() == [r"E5101 pipeline p step 1 (decode): not csv of the schema: 3 values, must be 2: 'x,1\ny,2'"]
 
 
 def test_text(engine):

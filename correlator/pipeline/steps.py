@@ -66,6 +66,8 @@ class RowKind(Enum):
     """RowKind that a step has made of messages; a route says what it sends of them."""
 
 
+_BODY = "CAST(body AS STRING)"
+_ONLY_SPACE = r"\A[ \t\r\n]*+\z"
 _JSON = """map('timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'ignoreNullFields', 'false')"""
 
 
@@ -101,28 +103,46 @@ def decode_sql(
 
 def parsed(step: DecodeStep) -> str:
     """The body as a struct."""
-    body = "CAST(body AS STRING)"
-    options = {"columnNameOfCorruptRecord": REJECTED, "allowSingleQuotes": "false", **step.options}
-    option_map = f"map({', '.join(f'{text(name)}, {text(value)}' for name, value in options.items())})"
     schema = step.schema or ""
     match step.format:
         case "csv":
-            return f"from_csv({body}, {text(f'{schema}, {REJECTED} STRING')}, {option_map})"
+            return f"from_csv({_BODY}, {text(f'{schema}, {REJECTED} STRING')}, {_options(step)})"
         case "json":
-            return f"from_json({body}, {text(f'{schema}, {REJECTED} STRING')}, {option_map})"
+            return f"from_json({_BODY}, {text(f'{schema}, {REJECTED} STRING')}, {_options(step)})"
         case "avro":
             return f"from_avro(body, {text(schema)}, map('mode', 'PERMISSIVE'))"
         case "text":
-            return f"named_struct('text', {body})"
+            return f"named_struct('text', {_BODY})"
+
+
+def _options(step: DecodeStep) -> str:
+    options = {"columnNameOfCorruptRecord": REJECTED, "allowSingleQuotes": "false", **step.options}
+    return f"map({', '.join(f'{text(name)}, {text(value)}' for name, value in options.items())})"
 
 
 def _malformed(step: DecodeStep) -> str:
     if step.format == "avro":
         return f"{ROW} IS NULL"
-    conditions = ["body IS NULL", "NOT is_valid_utf8(CAST(body AS STRING))"]
+    conditions = ["body IS NULL", f"NOT is_valid_utf8({_BODY})"]
     if step.format != "text":
-        conditions += [f"{ROW} IS NULL", f"{ROW}.{REJECTED} IS NOT NULL", "trim(CAST(body AS STRING)) = ''"]
+        conditions += [f"{ROW} IS NULL", f"{ROW}.{REJECTED} IS NOT NULL", f"trim({_BODY}) = ''"]
+    if step.format == "json":
+        conditions.append(f"NOT ({_ends_with_object(step)})")
     return f"({' OR '.join(conditions)})"
+
+
+def _ends_with_object(step: DecodeStep) -> str:
+    """Whether only white space follows the object with which a body begins; Spark's parser ignores what follows it.
+
+    If white space follows the first `}`, this is the end of the object. Otherwise Spark counts the elements of two
+    arrays: `[BODY]` must have one element, and `[BODY,{}]` two. If a `]` in the body ended the array, both would have
+    the same number, so one array is enough for a body without `]`. The line ends complete a comment, which an option
+    may allow.
+    """
+    rest = f"substr({_BODY}, locate('}}', {_BODY}) + 1) RLIKE {text(_ONLY_SPACE)}"
+    arrays = (f"concat('[', {_BODY}, {text(end)})" for end in ("\n]", "\n,{}]"))
+    one, two = (f"coalesce(size(from_json({array}, 'ARRAY<STRUCT<>>', {_options(step)})), 0)" for array in arrays)
+    return f"{rest} OR ({one} = 1 AND (locate(']', {_BODY}) = 0 OR {two} = 2))"
 
 
 def where_sql(step: WhereStep, source: str) -> str:

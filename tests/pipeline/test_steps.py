@@ -50,6 +50,47 @@ def test_json(engine):
     ]
 
 
+SPACE = " \t\r\n"
+FORGED = [
+    '{"a": 1} {"a": 2}',
+    '{"a": 1}\n{"a": 2}\n',
+    '{"a": 1}garbage',
+    '{"a": 1},{"a": 2}',
+    '{"a": 1},',
+    '{"a": 1}]',
+    '{"a": 1}}',
+    '{"a": 1}] garbage',
+    '{"a": 1},{}] garbage',
+    '{"a": 1},{},{}] garbage',
+    '{"a": 1}\x00',
+    '{"a": 1} // no comment',
+    '{"a": 1, "b": {"c": 2}} {}',
+    '{"a": 1, "b": {"c": 2}},{}]}',
+]
+
+
+def test_what_follows_the_object_makes_a_dead_letter(engine):
+    e = engine(DecodeStep(format="json", schema="a INT"), OUT)
+    e.run(*FORGED)
+    assert e.bodies() == []
+    assert len(e.reasons()) == len(FORGED)
+    assert all("trailing characters" in reason for reason in e.reasons())
+
+
+def test_white_space_around_the_object_is_no_content(engine):
+    e = engine(DecodeStep(format="json", schema="a INT, b STRUCT<c: STRING>"), OUT)
+    objects = ['{"a":1}', '{"a":1,"b":{"c":"}{]["}}', '{"a":1,"more":[{},[]]}']
+    e.run(*objects, *(f"{SPACE}{one}{SPACE}" for one in objects))
+    assert (len(e.bodies()), e.reasons()) == (6, [])
+
+
+def test_a_comment_behind_the_object_is_no_content_if_the_step_allows_comments(engine):
+    e = engine(DecodeStep(format="json", schema="a INT", options={"allowComments": "true"}), OUT)
+    e.run('{"a": 1} // }', '{"a": 2} /* } */', '{"a": 3} // \n {"a": 4}', '{"a": 5} /* open')
+    assert e.bodies() == ['{"a":1}', '{"a":2}']
+    assert len(e.reasons()) == 2
+
+
 def test_csv_options_and_quotes(engine):
     e = engine(DecodeStep(format="csv", schema="a STRING, b DECIMAL(9,2)", options={"delimiter": ";"}), OUT)
     e.run('"x;y";1.10', "a;b", "a;1;2")

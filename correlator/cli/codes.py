@@ -104,6 +104,7 @@ CODES = {
     "W1536": "A persistent monitor changes an attribute without annotation, which no checkpoint holds.",
     "E1525": "An expression of a step may have another value when its batch is processed again (chance, clock, place).",
     "I1526": "Spark must check the expressions of some steps; 'lint' does not start Spark.",
+    "E1527": "An option of a decode step is unknown, has no effect or a harmful one, or has a wrong value.",
     "E1523": "An inline test names a receiver or sender that is not defined.",
     "E2001": "The command does not exist.",
     "E2002": "The command has no such option.",

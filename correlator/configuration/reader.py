@@ -161,7 +161,9 @@ class Reader:
         try:
             return cls(**values)
         except CorrelatorError as exc:
-            return self._refuse(exc.code, path, exc.what, exc.allowed, exc.todo)
+            setting = f"{path}.{exc.where}"
+            place = setting if setting in self._findings.positions else path
+            return self._refuse(exc.code, place, exc.what, exc.allowed, exc.todo)
         except ValueError as exc:
             return self._refuse("E1022", path, str(exc))
 

@@ -7,10 +7,12 @@ Each step is analyzed over empty views as it is compiled, so an error in an expr
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -24,12 +26,13 @@ from correlator.handlers import refuse_deferred
 from correlator.pipeline import steps as sql
 from correlator.pipeline.columns import ddl_of, fields_of, python_type
 from correlator.pipeline.compiled import INPUT, CompiledPipeline
+from correlator.pipeline.decode_options import ALLOWED
 from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE, OF_MESSAGES, ROW, collect_sql, visible
 from correlator.pipeline.facts import facts_of
 from correlator.pipeline.headers import check_header
 from correlator.pipeline.lookup import Lookup
 from correlator.pipeline.planning import Jobs
-from correlator.pipeline.repeatable import not_repeatable, plan_of
+from correlator.pipeline.repeatable import evaluate_constants, not_repeatable, plan_of
 from correlator.pipeline.small import SmallBatches
 from correlator.pipeline.spark import first_line, is_local
 from correlator.pipeline.spec import (
@@ -248,6 +251,9 @@ class _Compiler:
             raise ConfigError("E1517", self._where, "there is no column 'body'", _known(self._columns))
         self._compiled.decodes[number] = step
         names = ["text"] if step.format == "text" else self._decoded_names(step)
+        if step.format in ALLOWED:
+            self._try(replace(step, options={}), "E1511", "schema")
+            self._try(step, "E1527", "options")
         reason = f"E5101 {self._where}: not {step.format} of the schema"
         self._add(sql.decode_sql(step, self._last, number, self._hidden, names, reason))
 
@@ -257,10 +263,17 @@ class _Compiler:
             return [entry.name for entry in row.fields]
         return [entry.name for entry in self._parsed(step.schema or "").fields]
 
+    def _try(self, step: DecodeStep, code: str, setting: str) -> None:
+        """Let Spark evaluate constants with the types and options of a step, which it else does with the first body."""
+        try:
+            evaluate_constants(self._session.sql(sql.trial_sql(step)))
+        except (PySparkException, Py4JJavaError) as error:
+            raise ConfigError(code, self._where, f"{setting}: {first_line(error)}") from error
+
     def _parsed(self, ddl: str) -> StructType:
         try:
             found: DataType = _parse_datatype_string(ddl)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise ConfigError("E1511", self._where, f"schema: {first_line(error)}") from error
         if not isinstance(found, StructType):
             raise ConfigError(

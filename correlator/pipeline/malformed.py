@@ -8,6 +8,7 @@ import msgspec
 
 from correlator.errors import ConfigError, quoted
 from correlator.pipeline.ddl import columns_of
+from correlator.pipeline.decode_options import canonical
 from correlator.pipeline.spec import DecodeStep
 
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
@@ -59,9 +60,8 @@ def _other_columns(step: DecodeStep, content: str) -> str:
 
 def _count(options: Mapping[str, str], content: str) -> int | None:
     """The number of values of a record; `None` if only Spark can divide the record."""
-    given = {name.lower(): value for name, value in options.items()}
-    delimiter = given.get("sep", given.get("delimiter", ","))
-    delimiter = "\t" if delimiter == "\\t" else delimiter
+    given = canonical(options)
+    delimiter = given.get("sep", ",").replace("\\t", "\t")
     quote, escape = given.get("quote", '"'), given.get("escape", "\\")
     if any(len(sign) != 1 for sign in (delimiter, quote, escape)):
         return None

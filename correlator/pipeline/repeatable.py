@@ -29,6 +29,11 @@ def make_plan(query: DataFrame) -> None:
     query._jdf.queryExecution().executedPlan()
 
 
+def evaluate_constants(query: DataFrame) -> None:
+    """Optimize a query, which evaluates its constant expressions; raises what Spark raises. No job runs."""
+    query._jdf.queryExecution().optimizedPlan()
+
+
 def not_repeatable(query: DataFrame, text: str) -> str:
     """The part of a query that may have another value if the query runs again, as its author wrote it; empty if none.
 

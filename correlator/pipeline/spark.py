@@ -10,7 +10,9 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import (
     ArithmeticException,
     ArrayIndexOutOfBoundsException,
@@ -253,10 +255,15 @@ def _signals_kept() -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """The message of a Spark error in one line, without query text or Java stack."""
-    told = str(error).strip()
+    told = (_told(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)).strip()
     raised = _RAISED.findall(told)
     line = raised[-1] if raised else told.partition("\n")[0]
     return _SUGGESTED.sub(_visible, re.sub(r"\s*SQLSTATE: .*$", "", line)).rstrip(".; ")
+
+
+def _told(java_error: Any) -> str:
+    """The message of a Java error, or the name of its class."""
+    return str(java_error.getMessage() or java_error.getClass().getSimpleName())
 
 
 def _visible(suggestion: re.Match[str]) -> str:

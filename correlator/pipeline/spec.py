@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from correlator.errors import ConfigError, quoted
+from correlator.pipeline.decode_options import ALLOWED, check_options
 from correlator.settings import Bytes, Count, EngineSettings, Identifier, ImportPath, Seconds
 
 Sql = Annotated[str, msgspec.Meta(min_length=1)]
@@ -42,8 +43,7 @@ class DecodeStep:
     Attributes:
         format: the format of the body; `text` makes one column `text`.
         schema: the columns as Spark DDL (`carrier STRING, dep_delay INT`); for `avro` the Avro schema as JSON.
-        options: options of Spark's reader of `json` or `csv`, such as `delimiter` or `timestampFormat`; without effect
-            on `avro` and `text`.
+        options: options of Spark's reader of `json` or `csv`, such as `delimiter` or `timestampFormat`.
     """
 
     word: ClassVar[str] = "decode"
@@ -58,6 +58,10 @@ class DecodeStep:
             raise ConfigError(
                 "E1510", "decode", f"format {self.format} {what}", "json, csv and avro need one, text none"
             )
+        if self.options and self.format not in ALLOWED:
+            what = f"format {self.format} has 'options'"
+            raise ConfigError("E1510", "options", what, "Only json and csv have options", "Remove them")
+        check_options(self.format, self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from correlator.errors import ConfigError
+from correlator.pipeline.decode_options import FORMATS, canonical
 from correlator.pipeline.envelope import (
     BAD,
     CARRIES,
@@ -68,6 +69,7 @@ class RowKind(Enum):
 
 _BODY = "CAST(body AS STRING)"
 _ONLY_SPACE = r"\A[ \t\r\n]*+\z"
+_FORMATS = frozenset(name.lower() for name in FORMATS)
 _JSON = """map('timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'ignoreNullFields', 'false')"""
 
 
@@ -101,22 +103,30 @@ def decode_sql(
     return f"SELECT {kept}{columns} FROM ({judged})"
 
 
-def parsed(step: DecodeStep) -> str:
+def parsed(step: DecodeStep, body: str = "CAST(body AS STRING)") -> str:
     """The body as a struct."""
     schema = step.schema or ""
     match step.format:
         case "csv":
-            return f"from_csv({_BODY}, {text(f'{schema}, {REJECTED} STRING')}, {_options(step)})"
+            return f"from_csv({body}, {text(f'{schema}, {REJECTED} STRING')}, {_options(step)})"
         case "json":
-            return f"from_json({_BODY}, {text(f'{schema}, {REJECTED} STRING')}, {_options(step)})"
+            return f"from_json({body}, {text(f'{schema}, {REJECTED} STRING')}, {_options(step)})"
         case "avro":
             return f"from_avro(body, {text(schema)}, map('mode', 'PERMISSIVE'))"
         case "text":
-            return f"named_struct('text', {_BODY})"
+            return f"named_struct('text', {body})"
+
+
+def trial_sql(step: DecodeStep) -> str:
+    """Decodes a constant and writes a time in each format of the options, so that Spark refuses what it cannot use."""
+    formats = (value for name, value in canonical(step.options).items() if name in _FORMATS)
+    times = (f", date_format(TIMESTAMP '2026-01-05 10:00:00', {text(one)})" for one in formats)
+    return f"SELECT {parsed(step, text('{}'))}{''.join(times)}"
 
 
 def _options(step: DecodeStep) -> str:
-    options = {"columnNameOfCorruptRecord": REJECTED, "allowSingleQuotes": "false", **step.options}
+    fixed = {"columnnameofcorruptrecord": REJECTED, "allowsinglequotes": "false"}
+    options = {**fixed, **canonical(step.options)}
     return f"map({', '.join(f'{text(name)}, {text(value)}' for name, value in options.items())})"
 
 

@@ -225,7 +225,16 @@ def _is_shorthand(node: Node, cls: type, short: Setting) -> bool:
     types_ = type_of(short.annotation).alternatives
     if isinstance(node, SequenceNode):
         return any(type_.is_list for type_ in types_)
-    return any(type_.is_mapping for type_ in types_) and len(settings_of(cls)) == 1
+    is_mapping = any(type_.is_mapping for type_ in types_) and len(settings_of(cls)) == 1
+    return is_mapping and not _names_setting(node, short)
+
+
+def _names_setting(node: MappingNode, short: Setting) -> bool:
+    """Whether a mapping has the setting of a shorthand as its only key, and not an entry of this name."""
+    if len(node.entries) != 1:
+        return False
+    key, value = node.entries[0]
+    return key.text == short.key and not isinstance(value, ScalarNode)
 
 
 def _is_null(node: Node) -> bool:

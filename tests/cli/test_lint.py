@@ -249,6 +249,14 @@ def test_mistakes_in_steps_have_their_places_and_need_no_spark(place):
     assert where.endswith("Columns: carrier string, delay bigint. Did you mean 'delay'?")
 
 
+@pytest.mark.parametrize("select", ["{a: carrier, b: delya}", "{columns: {a: carrier, b: delya}}"])
+def test_both_forms_of_select_have_the_place_of_a_mistake(place, select):
+    result = lint(place, PIPELINE.replace("      - monitor:", f"      - select: {select}\n      - monitor:"))
+    column = 10 + len("      - select: ") + select.index("delya") - 9
+    assert f"E1511 lint.yaml:16:{column} pipelines[0].steps[1].select" in result.stdout
+    assert "b: 'delya' is not a column" in result.stdout
+
+
 def test_a_field_of_a_monitor_that_is_no_column(place):
     result = lint(place, PIPELINE.replace("carrier STRING", "carriers STRING").replace("key: carrier", "key: carriers"))
     assert codes(result) == ["E1517"]

@@ -151,6 +151,12 @@ def test_keys_of_keywords_and_lists():
         ("where: {condition: a > 1, note: x}", WhereStep(condition="a > 1", note="x")),
         ("select: {a: b}", Project(columns={"a": "b"})),
         ("select: [a, b]", Project(columns=("a", "b"))),
+        ("select: {columns: {a: b}}", Project(columns={"a": "b"})),
+        ("select: {columns: {columns: b}}", Project(columns={"columns": "b"})),
+        ("select: {columns: {}}", Project(columns={})),
+        ("select: {columns: [a, b]}", Project(columns=("a", "b"))),
+        ("select: {columns: b}", Project(columns={"columns": "b"})),
+        ("select: {columns: b, a: c}", Project(columns={"columns": "b", "a": "c"})),
         ("join: {table: t, key: k}", JoinStep(table="t", key="k")),
     ],
 )

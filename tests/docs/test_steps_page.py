@@ -50,7 +50,7 @@ def shown_short(setting: Setting, short: Setting | None, settings: int) -> str:
     if setting != short:
         return ""
     if type_of(setting.annotation).is_mapping:
-        return " The name of this setting is never written: the mapping stands directly below the step."
+        return " The mapping may stand directly below the step."
     more = " if the step has no other setting" if settings > 1 else ""
     return f" Its value may stand directly behind the step{more}."
 

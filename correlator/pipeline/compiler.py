@@ -316,7 +316,11 @@ class _Compiler:
             hidden = [entry for entry in schema if entry.name in self._hidden]
             schema = StructType([*hidden, *self._parsed(step.schema)])
         refuse_deferred(import_object(step.function), f"{self._where} {step.function}")
-        function = ArrowFunction(step.function, self._directories, number, self._where, _arrow(schema))
+        try:
+            made = _arrow(schema)
+        except PySparkException as error:
+            raise ConfigError("E1511", self._where, f"schema: {first_line(error)}") from error
+        function = ArrowFunction(step.function, self._directories, number, self._where, made)
         self._end(f"SELECT * FROM {self._last}", PythonWork(function=function, schema=schema))
         self._add(f"SELECT * FROM {self._view}")
 

@@ -44,6 +44,9 @@ _NESTED = ("array", "map", "struct")
 _WITH_MORE_WORDS = ("timestamp", "string", "double")
 _OTHERS = ("char", "character", "varchar", "interval", "time", "geometry", "geography")
 _MOST_DIGITS = 38
+_MICROSECONDS = 6
+_NANOSECONDS = range(7, 10)
+"""Digits behind the point of the seconds of a timestamp; a setting of Spark allows those of nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,8 @@ class _Parser:
             return self._nested(word)
         if word in _DECIMALS:
             return self._decimal()
+        if word in _PLAIN and self._took("("):
+            self._precision(word)
         if word in _OTHERS or (self._next.kind == "sign" and self._next.text not in (",", ">")):
             raise _Unknown
         if word not in _PLAIN:
@@ -202,6 +207,16 @@ class _Parser:
                 raise _Unknown
             raise _mistake(f"there is no ',' before {quoted(self._next.text)}")
         return Kind(_PLAIN[word])
+
+    def _precision(self, word: str) -> None:
+        """`(6)` behind a timestamp; Spark knows no other number behind a plain type."""
+        number = self._number()
+        is_timestamp = word.startswith("timestamp")
+        if not self._took(")") or (is_timestamp and number in _NANOSECONDS):
+            raise _Unknown
+        if not is_timestamp or number != _MICROSECONDS:
+            allowed = "Every timestamp has microseconds" if is_timestamp else ""
+            raise _mistake(f"there is no {word.upper()}({number})", allowed, f"Write {word.upper()}")
 
     def _decimal(self) -> Kind:
         digits, scale = 10, 0

@@ -181,7 +181,15 @@ class _Checker:
             if twice is not None:
                 self._report("schema", "E1511", f"schema: there are two columns '{twice}'", "", "Rename one of them")
                 columns = None
+            if step.format == "csv":
+                self._plain(columns or [])
             self._columns = self._visible("schema", columns)
+
+    def _plain(self, columns: Columns) -> None:
+        for name, kind in columns:
+            if not kind.is_plain:
+                what = f"schema: column '{name}' is {kind.name}"
+                self._report("schema", "E1511", what, "A value of csv has neither fields nor elements")
 
     def _select(self, step: SelectStep) -> None:
         made: Known = {}

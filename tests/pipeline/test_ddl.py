@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType, _parse_datatype_string
 
@@ -20,6 +21,7 @@ READ = [
     "`a b` INT, `c``d` INT, 1a INT, _b INT",
     "select INT, date DATE, timestamp timestamp, array INT",
     "a INT\n, b INT",
+    "a TIMESTAMP(6), b ARRAY<TIMESTAMP_NTZ( 6 )>, c TIMESTAMP_LTZ(6) NOT NULL",
     "a INT, a STRING",
 ]
 REFUSED = [
@@ -35,13 +37,18 @@ REFUSED = [
     ("a ARRAY<INT", "a '>' is missing after ARRAY<", ""),
     ("a STRUCT<b: INT, c: MAP<STRING, INT>", "a '>' is missing after STRUCT<", ""),
     ("a ARRAY<INT>>", "'>' closes nothing", ""),
+    ("a TIMESTAMP(3)", "there is no TIMESTAMP(3)", "Write TIMESTAMP"),
+    ("a TIMESTAMP_NTZ (3), b INT", "there is no TIMESTAMP_NTZ(3)", "Write TIMESTAMP_NTZ"),
+    ("a INT(3)", "there is no INT(3)", "Write INT"),
+    ("a ARRAY<STRING(3)>", "there is no STRING(3)", "Write STRING"),
     ("a DECIMAL(50,1)", "there is no DECIMAL(50,1)", ""),
     ("a DECIMAL(3,5)", "there is no DECIMAL(3,5)", ""),
 ]
 NOT_JUDGED = [
     *("", " ", "a: INT", "struct<a: int>", "a INT -- c", "a INT /* c */", "a CHAR(3)", "a VARCHAR(3)", "a TIME(3)"),
     *("a INTERVAL DAY TO SECOND", "a STRING COLLATE UTF8_LCASE", "a TIMESTAMP WITHOUT TIME ZONE", "a GEOMETRY(4326)"),
-    *("a DOUBLE PRECISION", "a INT(3)", "a ARRAY", "a MAP<INT>", "a-b INT", "é INT", "1 INT", "'a' INT", "a.b INT"),
+    *("a TIMESTAMP(6) WITHOUT TIME ZONE", "a INT()", "a TIMESTAMP(9)"),
+    *("a DOUBLE PRECISION", "a ARRAY", "a MAP<INT>", "a-b INT", "é INT", "1 INT", "'a' INT", "a.b INT"),
 ]
 
 
@@ -63,7 +70,7 @@ def test_what_is_refused_is_refused_by_spark(spark, ddl, what, hint):
         columns_of(ddl)
     assert what in caught.value.what
     assert caught.value.todo == hint
-    with contextlib.suppress(PySparkException):
+    with contextlib.suppress(PySparkException, Py4JJavaError):
         assert not isinstance(_parse_datatype_string(ddl), StructType)
 
 

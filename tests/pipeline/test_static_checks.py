@@ -123,6 +123,11 @@ def test_a_message_has_columns():
     assert (code, what, hint) == ("E1511", "'keys' is not a column", "Did you mean 'key'?")
 
 
+def test_csv_has_no_nested_columns():
+    (mistake,) = found(DecodeStep(format="csv", schema="a INT, b ARRAY<INT>"))
+    assert mistake == (1, "E1511", "schema", "schema: column 'b' is array<int>", "")
+
+
 def test_columns_of_avro_are_not_known():
     assert found(DecodeStep(format="avro", schema="{}"), WhereStep(condition="nope > 1")) == []
 

@@ -1,11 +1,27 @@
 """The content of a file or table with which a `lookup` joins rows; it is read again when it is too old."""
 
+import re
+from collections.abc import Sequence
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from correlator.errors import ConfigError
-from correlator.pipeline.spark import first_line
+from correlator.errors import ConfigError, quoted
+from correlator.pipeline.spark import causes
 from correlator.pipeline.spec import LookupStep
+
+_OF_TEXT = ("csv", "json")
+"""Formats whose files are text; Spark refuses their malformed records only in its mode FAILFAST."""
+_HEADER = re.compile(
+    r"CSV header does not conform to the schema\.\s+Header: (?P<found>.*)\n\s+Schema: (?P<expected>.*)"
+)
+_SIZES = re.compile(r"Header length: (?P<found>\d+), schema size: (?P<expected>\d+)")
+_RAGGED = re.compile(r"\[MALFORMED_CSV_RECORD\] Malformed CSV record: (?P<record>.*)")
+_OTHER_TYPE = re.compile(r"Malformed records are detected in record parsing: (?P<record>.*)\.\n")
+_NAMED = "The first line of a CSV file names the columns"
+_SAME_COLUMNS = "Both must name the same columns in the same order", "Correct the file or the schema"
+_RELATIVE = "A relative path counts from the directory in which the engine was started"
 
 
 class Lookup:
@@ -42,8 +58,9 @@ class Lookup:
         try:
             content = self._load().persist()
             self._check(content)
-        except PySparkException as error:
-            raise ConfigError("E1518", self._where, f"{self._name}: {first_line(error)}") from error
+        except (PySparkException, Py4JJavaError) as error:
+            what, *rest = unusable(causes(error), self._step)
+            raise ConfigError("E1518", self._where, f"{self._name}: {what}", *rest) from error
         content.createOrReplaceTempView(self.view)
         return content
 
@@ -55,13 +72,17 @@ class Lookup:
         if self._step.table is not None:
             return self._session.table(self._step.table)
         reader = self._session.read.format(self._step.format)
+        if self._step.format in _OF_TEXT:
+            reader = reader.option("mode", "FAILFAST")
         if self._step.format == "csv":
-            reader = reader.option("header", "true").option("mode", "FAILFAST").option("enforceSchema", "false")
+            reader = reader.option("header", "true").option("enforceSchema", "false")
         if self._step.schema is not None:
             reader = reader.schema(self._step.schema)
         return reader.load(self._step.file)
 
     def _check(self, content: DataFrame) -> None:
+        if self._step.file is not None and self._step.format in _OF_TEXT:
+            self._check_text(self._session.read.text(self._step.file))
         missing = next((name for name in self._step.on if name not in content.columns), None)
         if missing is not None:
             known = f"Columns: {', '.join(content.columns)}"
@@ -70,3 +91,37 @@ class Lookup:
         if twice:
             found = ", ".join(f"{name} = {twice[0][name]}" for name in self._step.on)
             raise ConfigError("E1518", self._where, f"{self._name} has several records for {found}")
+
+    def _check_text(self, lines: DataFrame) -> None:
+        if self._step.format == "csv" and lines.where("trim(value) <> ''").isEmpty():
+            raise ConfigError("E1518", self._where, f"{self._name} is empty", _NAMED)
+        other = lines.where("NOT is_valid_utf8(value)").head(1)
+        if other:
+            what = f"{self._name}: the line {quoted(other[0].value)} is not UTF-8"
+            raise ConfigError("E1518", self._where, what, "", "Convert the file to UTF-8")
+
+
+def unusable(messages: Sequence[str], step: LookupStep) -> tuple[str, str, str]:
+    """What is wrong with a file, what is allowed, and what to do.
+
+    Args:
+        messages: those of Spark's error and of its causes.
+        step: the step that reads the file.
+    """
+    text = "\n".join(messages)
+    if header := _HEADER.search(text):
+        found, expected = quoted(header["found"]), quoted(header["expected"])
+        if step.schema is None:
+            return f"the header is {found}", "Each column needs a name of its own", "Correct the file"
+        return f"the header is {found}, the schema has {expected}", *_SAME_COLUMNS
+    if sizes := _SIZES.search(text):
+        return f"the header has {sizes['found']} columns, the schema has {sizes['expected']}", *_SAME_COLUMNS
+    if record := _RAGGED.search(text):
+        what = f"the record {quoted(record['record'])} has another number of values than the file has columns"
+        return what, "", "Correct the record"
+    if record := _OTHER_TYPE.search(text):
+        reason = messages[-1].partition("\n")[0]
+        what = f"a value of the record {quoted(record['record'])} has another type than its column: {reason}"
+        return what, f"Its schema: {step.schema}" if step.schema else "", "Correct the record or the schema"
+    allowed, todo = (_RELATIVE, "Correct 'file'") if "PATH_NOT_FOUND" in text else ("", "")
+    return messages[-1].partition("\n")[0], allowed, todo

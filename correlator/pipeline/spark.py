@@ -40,6 +40,7 @@ _LOOPBACK = "127.0.0.1"
 _SUGGESTED = re.compile(r"Did you mean one of the following\? \[(?P<names>[^\]]*)\]")
 # The error of a Python worker, behind the frames of its traceback; of a chain of errors the last one counts.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
+_STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
 # Each of these rules lets Spark decode a body twice, or in the driver instead of on all cores.
 _UNWANTED_RULES = (
@@ -259,6 +260,17 @@ def first_line(error: BaseException) -> str:
     raised = _RAISED.findall(told)
     line = raised[-1] if raised else told.partition("\n")[0]
     return _SUGGESTED.sub(_visible, re.sub(r"\s*SQLSTATE: .*$", "", line)).rstrip(".; ")
+
+
+def causes(error: BaseException) -> list[str]:
+    """The messages of an error and of its causes in Java, the outermost first, without the states of SQL."""
+    if not isinstance(error, Py4JJavaError):
+        return [first_line(error)]
+    messages, cause = [], error.java_exception
+    while cause is not None:
+        messages.append(_STATE.sub("", _told(cause)).strip())
+        cause = cause.getCause()
+    return messages
 
 
 def _told(java_error: Any) -> str:

@@ -277,8 +277,19 @@ class _Checker:
             except ConfigError as error:
                 self._report("schema", "E1518", f"{step.file}: {error.what}", error.allowed, error.todo)
                 return None
-            return None if columns is None else [name for name, _ in columns]
+            names = None if columns is None else [name for name, _ in columns]
+            self._check_header(step, names)
+            return names
         return _header(step.file) if step.format == "csv" and self._files else None
+
+    def _check_header(self, step: LookupStep, names: list[str] | None) -> None:
+        """Report a header that differs from the schema."""
+        header = _header(step.file or "") if step.format == "csv" and self._files else None
+        if header is None or names is None or list(map(str.lower, header)) == list(map(str.lower, names)):
+            return
+        what = f"{step.file}: the header is {quoted(', '.join(header))}, the schema has {quoted(', '.join(names))}"
+        allowed, todo = "Both must name the same columns in the same order", "Correct the file or the schema"
+        self._report("schema", "E1518", what, allowed, todo)
 
     def _keyed(self, step: KeyedStep) -> None:
         cls = _monitor(step.class_) if isinstance(step, MonitorStep) else None

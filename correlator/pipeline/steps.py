@@ -70,7 +70,13 @@ class RowKind(Enum):
 _BODY = "CAST(body AS STRING)"
 _ONLY_SPACE = r"\A[ \t\r\n]*+\z"
 _FORMATS = frozenset(name.lower() for name in FORMATS)
-_JSON = """map('timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'ignoreNullFields', 'false')"""
+_TIMESTAMP_FORMAT = """'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\""""
+_TIME_FORMATS = f"""{_TIMESTAMP_FORMAT}, 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS\""""
+_JSON = f"map({_TIMESTAMP_FORMAT}, 'ignoreNullFields', 'false')"
+"""Options for reading JSON of columns. Without a format a TIMESTAMP_NTZ may have any fraction of a second: JSON that an
+earlier version has stored has milliseconds."""
+_WRITTEN_JSON = f"map({_TIME_FORMATS}, 'ignoreNullFields', 'false')"
+_WRITTEN_HEADERS = f"map({_TIME_FORMATS})"
 
 
 def quote(name: str) -> str:
@@ -233,11 +239,13 @@ def _sent(step: RouteStep, columns: Mapping[str, str], rows: RowKind) -> tuple[i
 
 def json_of(columns: Mapping[str, str]) -> str:
     """The columns as one JSON text, in their order."""
-    return f"to_json(struct({', '.join(quote(name) for name in columns)}), {_JSON})"
+    return f"to_json(struct({', '.join(quote(name) for name in columns)}), {_WRITTEN_JSON})"
 
 
 def _headers(step: RouteStep) -> str:
-    return f"to_json(struct({header_columns(step)}))" if step.headers else "CAST(NULL AS STRING)"
+    if not step.headers:
+        return "CAST(NULL AS STRING)"
+    return f"to_json(struct({header_columns(step)}), {_WRITTEN_HEADERS})"
 
 
 def header_columns(step: RouteStep) -> str:

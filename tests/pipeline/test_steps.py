@@ -236,6 +236,35 @@ def test_select_and_sql(engine):
     assert len(e.dead) == 1
 
 
+MICROSECONDS = "2026-01-05T10:00:00.123456"
+
+
+def test_times_keep_their_microseconds(engine):
+    decode = DecodeStep(format="json", schema="id INT, n TIMESTAMP_NTZ, z TIMESTAMP, l ARRAY<TIMESTAMP_NTZ>")
+    pairs = CorrelateStep(key="'k'", event_time="z", first="id = 1", second="id = 2", within=60.0)
+    python = PythonStep(function="machines:same")
+    e = engine(decode, python, RouteStep(to="out", headers={"n": "n", "z": "z"}), pairs, RouteStep(to="pairs"))
+    body = '{{"id":{},"n":"{}","z":"{}Z","l":["{}"]}}'
+    given = [body.format(number, MICROSECONDS, MICROSECONDS, MICROSECONDS) for number in (1, 2)]
+    e.run(given[0])
+    e.run(given[1])
+    assert e.bodies() == given
+    assert [message.properties for message in e.sends["out"]] == [{"n": MICROSECONDS, "z": f"{MICROSECONDS}Z"}] * 2
+    assert e.bodies("pairs") == [f'{{"first":{given[0]},"second":{given[1]}}}']
+
+
+def test_a_pair_finds_the_row_that_an_earlier_version_has_stored(engine):
+    decode = DecodeStep(format="json", schema="id INT, n TIMESTAMP_NTZ")
+    pairs = CorrelateStep(key="'k'", event_time="n", first="id = 1", second="id = 2", within=60.0)
+    e = engine(decode, pairs, OUT)
+    e.run(f'{{"id":1,"n":"{MICROSECONDS}"}}')
+    ((place, stored),) = e.state.entries.items()
+    assert stored.count(b".123456") == 1
+    e.state.entries[place] = stored.replace(b'.123456"}', b'.123"   }')
+    e.run(f'{{"id":2,"n":"{MICROSECONDS}"}}')
+    assert rows(e)[0]["first"] == {"id": 1, "n": "2026-01-05T10:00:00.123000"}
+
+
 def test_explode_keeps_order_and_sends_nothing_twice(engine):
     decode = DecodeStep(format="json", schema="id INT, items ARRAY<ARRAY<INT>>")
     inner = ExplodeStep(array="items", name="items")

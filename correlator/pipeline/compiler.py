@@ -288,11 +288,19 @@ class _Compiler:
         self._add_analyzed(text, query)
 
     def _select(self, step: SqlStep) -> None:
-        asked = sql.query_sql(step, self._last, ", ".join(map(sql.quote, self._columns)))
-        columns = self._columns_of(self._checked(asked).schema, hidden=())
+        seen = [name for name in (MESSAGE,) if name in self._hidden]
+        asked = sql.query_sql(step, self._last, ", ".join([*map(sql.quote, self._columns), *seen]))
+        columns = self._columns_of(self._without_message(self._checked(asked).schema), hidden=())
         rows = sql.sql_sql(step, self._last, self._hidden, list(columns))
         self._add(f"{rows} UNION ALL {sql.beside_sql(self._last, self._hidden, columns)}")
         self._reads_twice = True
+
+    def _without_message(self, schema: StructType) -> StructType:
+        """The columns of a query without the message, which stays with the row. A column of its name is refused."""
+        if MESSAGE not in self._hidden or schema.names.count(MESSAGE) != 1:
+            return schema
+        message = self._analyzed(f"SELECT {MESSAGE} FROM {self._last}").schema[MESSAGE].dataType
+        return StructType([one for one in schema if (one.name, one.dataType) != (MESSAGE, message)])
 
     def _lookup(self, step: LookupStep, number: int) -> None:
         lookup = Lookup(self._session, step, f"{self._prefix}_lookup_{number}", self._where)

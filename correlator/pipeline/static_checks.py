@@ -213,7 +213,7 @@ class _Checker:
         if query is None or self._columns is None or not self._expressions:
             self._columns = None
             return
-        hidden, self._hidden = self._hidden, ()
+        hidden, self._hidden = self._hidden, [name for name in self._hidden if name == MESSAGE]
         self._columns = self._queried(query, self._columns)
         self._hidden = hidden
 
@@ -223,6 +223,8 @@ class _Checker:
         for entry in query.items:
             if entry.name == "*":
                 made += columns.items()
+                continue
+            if entry.expression == entry.name == MESSAGE in self._hidden:
                 continue
             others = ("input", *(name for name, _ in made))
             made.append((entry.name, self._expression("query", entry.expression, others)))

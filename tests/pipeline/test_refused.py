@@ -103,6 +103,9 @@ def route(**headers):
         ("E1517", "column '_live'", [DECODE, SelectStep(columns={"_live": "1"})]),
         ("E1517", "column '_Out'", [DECODE, SelectStep(columns={"_Out": "1"})]),
         ("E1517", "column '_live'", [DECODE, SqlStep(query="SELECT sensor, true AS _live FROM input")]),
+        ("E1517", "column '_message'", [DECODE, SqlStep(query="SELECT sensor AS _message FROM input")]),
+        ("E1517", "column '_message'", [DECODE, SqlStep(query="SELECT *, _message.key AS _message FROM input")]),
+        ("E1511", "_message", [DECODE, sums(), SqlStep(query="SELECT _message.key AS k FROM input")]),
         (
             "E1517",
             "'value' of Reading is not a column",

@@ -81,6 +81,7 @@ MISTAKES = [
         ([SqlStep(query="SELECT value FROM input WHERE valu > 1")], "E1511", "query", "'valu' is not a column", "Did you mean 'value'?"),
         ([SqlStep(query="SELECT *, value FROM input")], "E1517", "query", "there are two columns 'value'", "Rename one of them"),
         ([SqlStep(query="SELECT sensor, value + 1 AS v FROM input"), WhereStep(condition="value > 1")], "E1511", "condition", "'value' is not a column", ""),
+        ([SqlStep(query="SELECT _message.keys AS k FROM input")], "E1511", "query", "'_message' has no field 'keys'", "Did you mean 'key'?"),
         ([SqlStep(query="FROM input")], "E1511", "query", "does not begin with SELECT", ""),
     ]  # fmt: skip
 

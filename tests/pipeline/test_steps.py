@@ -236,6 +236,23 @@ def test_select_and_sql(engine):
     assert len(e.dead) == 1
 
 
+def test_sql_may_use_the_message(engine):
+    e = engine(
+        READINGS,
+        SqlStep(
+            query="SELECT *, _message.key AS k, input._message.properties['p'] AS p FROM input WHERE _message.number > 1"
+        ),
+        SqlStep(query="SELECT value, k, p, concat(k, _message.number) AS id, _message FROM input"),
+        RouteStep(to="out", headers={"n": "_message.number"}),
+        SqlStep(query="SELECT value FROM input"),
+        RouteStep(to="rest", key="_message.key"),
+    )
+    e.run(*(Message(reading("a", 0, value).encode(), {"p": "q"}, f"k{value}") for value in (1, 2)), "bad")
+    assert e.sends["out"] == [Message(b'{"value":2,"k":"k2","p":"q","id":"k22"}', {"n": 2})]
+    assert e.sends["rest"] == [Message(b'{"value":2}', {}, "k2")]
+    assert len(e.dead) == 1
+
+
 MICROSECONDS = "2026-01-05T10:00:00.123456"
 
 

@@ -105,6 +105,7 @@ CODES = {
     "E1525": "An expression of a step may have another value when its batch is processed again (chance, clock, place).",
     "I1526": "Spark must check the expressions of some steps; 'lint' does not start Spark.",
     "E1527": "An option of a decode step is unknown, has no effect or a harmful one, or has a wrong value.",
+    "E1528": "The format of a decode step needs a module of Spark that is not loaded.",
     "E1523": "An inline test names a receiver or sender that is not defined.",
     "E2001": "The command does not exist.",
     "E2002": "The command has no such option.",

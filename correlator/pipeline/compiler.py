@@ -258,10 +258,25 @@ class _Compiler:
         self._add(sql.decode_sql(step, self._last, number, self._hidden, names, reason))
 
     def _decoded_names(self, step: DecodeStep) -> list[str]:
-        if step.format == "avro":
-            row = self._analyzed(f"SELECT {sql.parsed(step)} AS {ROW} FROM {self._last}").schema[ROW].dataType
-            return [entry.name for entry in row.fields]
-        return [entry.name for entry in self._parsed(step.schema or "").fields]
+        found = self._of_avro(step) if step.format == "avro" else self._parsed(step.schema or "")
+        return [entry.name for entry in found.fields]
+
+    def _of_avro(self, step: DecodeStep) -> StructType:
+        """The columns of an Avro schema, which must be a record."""
+        try:
+            found: DataType = (
+                self._analyzed(f"SELECT {sql.parsed(step)} AS {ROW} FROM {self._last}").schema[ROW].dataType
+            )
+        except ConfigError as error:
+            if "AVRO_NOT_LOADED" not in error.what:
+                raise
+            what = "format avro needs the module spark-avro of Spark, which is not loaded"
+            jar = f"org.apache.spark:spark-avro_2.13:{self._session.version}"
+            todo = f"Get the jar {jar} and name its file in the setting spark.jars of spark.config"
+            raise ConfigError("E1528", self._where, what, "Neither PySpark nor correlator contains it", todo) from error
+        if not isinstance(found, StructType):
+            raise ConfigError("E1511", self._where, "schema: is no record", "The type of an Avro schema must be record")
+        return found
 
     def _try(self, step: DecodeStep, code: str, setting: str) -> None:
         """Let Spark evaluate constants with the types and options of a step, which it else does with the first body."""

@@ -1,5 +1,7 @@
 """Pipelines that cannot be used: one line that names pipeline and step, no Java."""
 
+from importlib.metadata import version
+
 import pytest
 
 from correlator.errors import ConfigError
@@ -233,6 +235,16 @@ def test_a_column_that_is_there_already(engine, tmp_path):
     (tmp_path / "f.csv").write_text("sensor,value\na,1\n")
     with pytest.raises(ConfigError, match=r"E1517 .*column 'value' is there already"):
         engine(DECODE, LookupStep(file=str(tmp_path / "f.csv"), on=("sensor",)))
+
+
+def test_the_format_avro_says_which_module_it_needs(engine):
+    with pytest.raises(ConfigError) as caught:
+        engine(DecodeStep(format="avro", schema='"int"'), RouteStep(to="out"))
+    assert str(caught.value) == (
+        "E1528 pipeline p step 1 (decode): format avro needs the module spark-avro of Spark, which is not loaded. "
+        f"Neither PySpark nor correlator contains it. Get the jar org.apache.spark:spark-avro_2.13:{version('pyspark')} "
+        "and name its file in the setting spark.jars of spark.config."
+    )
 
 
 def test_settings_that_do_not_fit_together():

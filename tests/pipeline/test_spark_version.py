@@ -19,6 +19,7 @@ from pyspark.errors import (
     ArrayIndexOutOfBoundsException,
     DateTimeException,
     NumberFormatException,
+    PySparkException,
     SparkRuntimeException,
 )
 from pyspark.errors.exceptions import base
@@ -28,8 +29,8 @@ from correlator.pipeline import jvm, spark
 from correlator.pipeline.compiled import INPUT
 from correlator.pipeline.compiler import not_row_by_row
 from correlator.pipeline.java import java_program
-from correlator.pipeline.processor import _DATA_ERRORS
-from correlator.pipeline.repeatable import plan_of
+from correlator.pipeline.repeatable import evaluate_constants, plan_of
+from correlator.pipeline.spark import DATA_ERRORS
 
 ROOT = Path(__file__).parents[2]
 PRIVATE = {
@@ -96,6 +97,12 @@ def test_the_plan_of_a_query_is_read_as_it_is_written(session):
     }
 
 
+def test_the_optimizer_evaluates_constants(session):
+    query = session.sql("SELECT from_json('{}', 'a INT', map('allowComments', 'maybe'))")
+    with pytest.raises(PySparkException, match="maybe"):
+        evaluate_constants(query)
+
+
 def test_a_plan_of_an_unknown_form_is_refused():
     known = "Project [a#0]\n+- LogicalRDD [a#0]\n"
     assert not_row_by_row(known) == ""
@@ -137,7 +144,7 @@ def test_every_setting_is_known(session):
 def test_a_value_that_is_refused_raises_what_halves_the_batch(session, expression, error):
     with pytest.raises(error) as caught:
         session.range(1).selectExpr(expression).toArrow()
-    assert isinstance(caught.value, _DATA_ERRORS)
+    assert isinstance(caught.value, DATA_ERRORS)
     assert "\n" not in spark.first_line(caught.value)
     assert "SQLSTATE" not in spark.first_line(caught.value)
 

@@ -68,7 +68,8 @@ class RowKind(Enum):
 
 
 _BODY = "CAST(body AS STRING)"
-_ONLY_SPACE = r"\A[ \t\r\n]*+\z"
+_SPACE = " \t\r\n"
+"""White space of JSON."""
 _FORMATS = frozenset(name.lower() for name in FORMATS)
 _TIMESTAMP_FORMAT = """'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\""""
 _TIME_FORMATS = f"""{_TIMESTAMP_FORMAT}, 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS\""""
@@ -150,15 +151,15 @@ def _malformed(step: DecodeStep) -> str:
 def _ends_with_object(step: DecodeStep) -> str:
     """Whether only white space follows the object with which a body begins; Spark's parser ignores what follows it.
 
-    If white space follows the first `}`, this is the end of the object. Otherwise Spark counts the elements of two
+    If only white space follows the first `}`, this is the end of the object. Otherwise Spark counts the elements of two
     arrays: `[BODY]` must have one element, and `[BODY,{}]` two. If a `]` in the body ended the array, both would have
     the same number, so one array is enough for a body without `]`. The line ends complete a comment, which an option
     may allow.
     """
-    rest = f"substr({_BODY}, locate('}}', {_BODY}) + 1) RLIKE {text(_ONLY_SPACE)}"
+    whole = f"locate('}}', {_BODY}) = length(rtrim({text(_SPACE)}, {_BODY}))"
     arrays = (f"concat('[', {_BODY}, {text(end)})" for end in ("\n]", "\n,{}]"))
     one, two = (f"coalesce(size(from_json({array}, 'ARRAY<STRUCT<>>', {_options(step)})), 0)" for array in arrays)
-    return f"{rest} OR ({one} = 1 AND (locate(']', {_BODY}) = 0 OR {two} = 2))"
+    return f"{whole} OR ({one} = 1 AND (locate(']', {_BODY}) = 0 OR {two} = 2))"
 
 
 def where_sql(step: WhereStep, source: str) -> str:

@@ -134,8 +134,10 @@ class KeyedMonitor(Generic[RowT, OutputT]):
     def wake_at(self, time: datetime, name: str = "") -> None:
         """Set a timer: call `on_time(name)` when the event time of this key reaches `time`.
 
-        Two calls with the same time and name make one timer. A timer whose time has passed fires with the next row.
-        Timers are part of the state.
+        The timer fires before the row that moves event time to `time` or beyond. A timer whose time has passed fires
+        before the next row of the key, whatever the event time of this row is. At the end of all input all timers fire;
+        without event time they fire only then. Two calls with the same time and name make one timer. Timers are part of
+        the state.
 
         Raises:
             UsageError: E4109 if `time` is no `datetime`, if `time` has a time zone and event time has none or the
@@ -267,7 +269,7 @@ class KeyedRun:
     def _fire(self, time: datetime | None) -> Iterator[Handled]:
         while self._monitor is not None and (timers := self._monitor._timers):
             due, name = timers[0]
-            if time is not None and due > time:
+            if time is not None and due > max(time, self._monitor._time or time):
                 return
             handled = self._try(partial(_fire_timer, due=due, name=name))
             if handled.failure is not None:

@@ -1,7 +1,7 @@
 """The `correlate` step: a keyed monitor that pairs rows which belong together. Pure; runs in Spark's workers."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, ClassVar
 
@@ -9,6 +9,7 @@ from correlator.core.keyed import KeyedMonitor
 from correlator.pipeline.envelope import TIME
 
 _JUST_AFTER = timedelta(microseconds=1)
+_LAST = datetime.max.replace(tzinfo=UTC)
 _OTHER = {"first": "second", "second": "first"}
 
 
@@ -34,14 +35,14 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
             yield {side: text, _OTHER[side]: partner[1]}
         else:
             self._waiting(side).append((time, text))
-            self.wake_at(time + self.within + _JUST_AFTER)
+            self.wake_at(max(self._end_of_waiting(time), _after(self.time, timedelta())))
         self._forget_if_nothing_waits()
 
     def on_time(self, name: str) -> Iterator[dict[str, Any]]:
         """Remove rows that have waited too long; give them as unmatched rows if the step asks for these."""
         del name
         for side, other in _OTHER.items():
-            expired = [entry for entry in self._waiting(side) if entry[0] + self.within < self.time]
+            expired = [entry for entry in self._waiting(side) if self._end_of_waiting(entry[0]) <= self.time]
             for entry in expired:
                 self._waiting(side).remove(entry)
                 if self.unmatched:
@@ -52,7 +53,11 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     def _wake_for_the_rest(self) -> None:
         """Set a timer again: timers follow from the `within` at the arrival of their rows, which may have changed."""
         if waiting := [time for time, _ in (*self.first, *self.second)]:
-            self.wake_at(min(waiting) + self.within + _JUST_AFTER)
+            self.wake_at(self._end_of_waiting(min(waiting)))
+
+    def _end_of_waiting(self, time: datetime) -> datetime:
+        """The event time of the key at which a row of this time is given up, unless the row came later than that."""
+        return _after(time, self.within)
 
     def _waiting(self, side: str) -> list[tuple[datetime, str]]:
         return self.first if side == "first" else self.second
@@ -60,6 +65,11 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     def _forget_if_nothing_waits(self) -> None:
         if not self.first and not self.second:
             self.forget()
+
+
+def _after(time: datetime, length: timedelta) -> datetime:
+    """Just after the length; the last time that Python knows if there is no such time."""
+    return time + length + _JUST_AFTER if _LAST - time > length else _LAST
 
 
 @cache

@@ -205,8 +205,8 @@ class MonitorStep(KeyedSettings):
 
     Attributes:
         class_: import path `module:Class`.
-        key: the key of the state; a row where it is NULL becomes a dead letter (E5104).
-        event_time: a timestamp, for timers in event time; a row where it is NULL becomes a dead letter (E5104).
+        key: the key of the state; a row where it cannot be used becomes a dead letter (E5104).
+        event_time: a timestamp, for timers in event time; a row where it cannot be used becomes a dead letter (E5104).
     """
 
     word: ClassVar[str] = "monitor"

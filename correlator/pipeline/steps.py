@@ -51,7 +51,7 @@ from correlator.pipeline.spec import (
     SqlStep,
     WhereStep,
 )
-from correlator.pipeline.windows import Call, parse_call
+from correlator.pipeline.windows import FIRST, LAST, Call, parse_call
 
 MESSAGE_COLUMNS = {"body": "binary", "key": "string", "properties": "map<string,string>"}
 
@@ -255,22 +255,38 @@ def header_columns(step: RouteStep) -> str:
 
 
 def keyed_sql(step: KeyedStep, source: str, number: int, values: Mapping[str, str], where: str) -> str:
-    """The rows that go into a keyed step: key, event time and values; a row without key or time is a dead letter."""
+    """The rows that go into a keyed step: key, event time and values; a row without a usable key or time is dead."""
     time = f"CAST({step.event_time} AS TIMESTAMP)" if step.event_time else "CAST(NULL AS TIMESTAMP)"
     key = f"CAST({step.key} AS STRING)"
-    keyed = f"SELECT *, {if_live(key)} AS {KEY}, {if_live(time)} AS {TIME} FROM {source}"
-    missing = f"{KEY} IS NULL OR {TIME} IS NULL" if step.event_time else f"{KEY} IS NULL"
-    judged = f"SELECT *, {LIVE} AND ({missing}) AS {BAD} FROM ({keyed})"
-    what = "key or event time is NULL" if step.event_time else "key is NULL"
-    dead = _with_dead(BAD, number, text(f"E5104 {where}: {what}"))
-    kept = hidden_sql(HIDDEN, {LIVE: f"{_wanted(step)} AND NOT {BAD}", OUT: dead})
+    keyed = f"SELECT *, {if_live(key)} AS {KEY}, {if_live(time)} AS {TIME} FROM {_wanted(step, source)}"
+    judged = f"SELECT *, CASE WHEN {LIVE} THEN {_unusable(step, where)} END AS {BAD} FROM ({keyed})"
+    dead = _with_dead(f"{BAD} IS NOT NULL", number, BAD)
+    kept = hidden_sql(HIDDEN, {LIVE: f"{LIVE} AND {BAD} IS NULL", OUT: dead})
+    usable = ", ".join(f"CASE WHEN {BAD} IS NULL THEN {name} END AS {name}" for name in (KEY, TIME))
     columns = "".join(f", {if_live(value)} AS {quote(name)}" for name, value in values.items())
-    return f"SELECT * FROM (SELECT {kept}, {KEY}, {TIME}{columns} FROM ({judged})) WHERE {LIVE} OR {CARRIES}"
+    return f"SELECT * FROM (SELECT {kept}, {usable}{columns} FROM ({judged})) WHERE {LIVE} OR {CARRIES}"
 
 
-def _wanted(step: KeyedStep) -> str:
-    """Whether a row goes into the step; the other rows are dropped."""
-    return live_and(f"({step.first}) OR ({step.second})") if isinstance(step, CorrelateStep) else LIVE
+def _wanted(step: KeyedStep, source: str) -> str:
+    """The relation in which only the rows that go into the step are live; the other rows are dropped."""
+    if not isinstance(step, CorrelateStep):
+        return source
+    wanted = live_and(f"({step.first}) OR ({step.second})")
+    return f"(SELECT * EXCEPT ({LIVE}), {wanted} AS {LIVE} FROM {source})"
+
+
+def _unusable(step: KeyedStep, where: str) -> str:
+    """The reason why a row cannot go into a keyed step; NULL if it can."""
+    reason = f"E5104 {where}: "
+    null = f"{KEY} IS NULL OR {TIME} IS NULL" if step.event_time else f"{KEY} IS NULL"
+    what = "key or event time is NULL" if step.event_time else "key is NULL"
+    outside = " is not in the years 1 to 9999. A number is seconds since 1970."
+    return (
+        f"CASE WHEN {null} THEN {text(f'{reason}{what}')} "
+        f"WHEN NOT is_valid_utf8({KEY}) THEN {text(f'{reason}the key is not UTF-8')} "
+        f"WHEN unix_micros({TIME}) NOT BETWEEN {FIRST} AND {LAST} "
+        f"THEN concat({text(f'{reason}event time ')}, CAST({TIME} AS STRING), {text(outside)}) END"
+    )
 
 
 def keyed_values(step: KeyedStep, columns: Mapping[str, str], wanted: list[str] | None, where: str) -> dict[str, str]:

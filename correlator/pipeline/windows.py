@@ -1,7 +1,7 @@
 """The `aggregate` step: a keyed monitor with windows in event time. Pure; runs in Spark's Python workers."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -71,8 +71,13 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         open: dict[int, Sequence[Any]]
 
     def on_event(self, row: dict[str, Any]) -> None:
-        """Add the row to its open windows; raises `MappingError` E5105 if all its windows are closed."""
-        starts = [start for start in self._starts(_microseconds(row[TIME])) if self._closes(start) > self.time]
+        """Add the row to its open windows.
+
+        Raises:
+            MappingError: E5104 if a window of the row reaches beyond the times that Python knows, E5105 if all its
+                windows are closed.
+        """
+        starts = [start for start in self._starts(row[TIME]) if self._closes(start) > self.time]
         if not starts:
             raise MappingError("E5105", f"key {self.key}", f"late: its windows are closed, event time is {self.time}")
         for start in starts:
@@ -95,9 +100,14 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         values = {f"v{at}": _result(function, folded[at]) for at, function in enumerate(self.functions)}
         yield {"key": self.key, "window_start": _moment(start), "window_end": _moment(start + self.length), **values}
 
-    def _starts(self, time: int) -> Iterable[int]:
+    def _starts(self, event_time: datetime) -> Sequence[int]:
+        time = _microseconds(event_time)
         last = time - time % self.every
-        return range(last, time - self.length, -self.every)
+        starts = range(last, time - self.length, -self.every)
+        if starts[-1] < FIRST or last + self.length + self.lateness > LAST:
+            what = f"a window of event time {event_time} is not in the years 1 to 9999"
+            raise MappingError("E5104", f"key {self.key}", what)
+        return starts
 
     def _closes(self, start: int) -> datetime:
         return _moment(start + self.length + self.lateness)
@@ -115,6 +125,11 @@ def _microseconds(time: datetime) -> int:
 
 def _moment(microseconds: int) -> datetime:
     return EPOCH + timedelta(microseconds=microseconds)
+
+
+FIRST = _microseconds(datetime.min.replace(tzinfo=UTC))
+LAST = _microseconds(datetime.max.replace(tzinfo=UTC))
+"""The first and the last time that Python knows, in microseconds since 1970."""
 
 
 @cache

@@ -25,6 +25,8 @@ from correlator.pipeline.envelope import DEAD, HIDDEN, KEY, PART, POSITION, STAT
 from correlator.pipeline.windows import EPOCH, windows_class
 
 _MOST_ROWS = 10_000
+_UNREADABLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
+"""The errors of a value of Spark that Python does not know, such as a date in the year 10000."""
 
 
 def make_importable(directories: Iterable[str]) -> None:
@@ -106,6 +108,7 @@ class _Row(NamedTuple):
     key: str
     time: Any
     values: dict[str, Any]
+    unreadable: str
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ class KeyedFunction:
             columns = [_values(live.column(name)) for name in (POSITION, PART, KEY, *names)]
             for position, part, key, *values in zip(*columns, strict=True):
                 row = dict(zip(names, values, strict=True))
-                yield _Row(position, part, key, row.get(TIME), row)
+                yield _Row(position, part, key, row.get(TIME), row, _why_unreadable(row))
 
     def _run_key(self, key: str, rows: list[_Row], results: "_Results") -> None:
         """Run one key. If its outputs or its state cannot be stored, run it again and check each row."""
@@ -175,6 +178,9 @@ class KeyedFunction:
             if self.ending:
                 yield from ((row, handled) for handled in run.finish())
                 continue
+            if row.unreadable:
+                yield row, Handled(failure=f"E5102 {self.where}: {row.unreadable}")
+                continue
             try:
                 typed = row.values if row_type is dict else msgspec.convert(row.values, row_type)
             except msgspec.ValidationError as error:
@@ -186,8 +192,34 @@ class KeyedFunction:
         pa.RecordBatch.from_pylist(outputs, schema=self.schema)
 
 
+class _Unreadable(NamedTuple):
+    """Stands for a value that Python does not know."""
+
+    why: str
+
+
+def _why_unreadable(row: dict[str, Any]) -> str:
+    found = ((name, value.why) for name, value in row.items() if isinstance(value, _Unreadable))
+    return next((f"column {name}: {why}" for name, why in found), "")
+
+
 def _values(column: pa.Array) -> list[Any]:
-    """The values as Python objects, maps as `dict`; converts timestamps ten times as fast as Arrow."""
+    """The values as Python objects, maps as `dict`; an object `_Unreadable` for a value that Python does not know."""
+    try:
+        return _objects(column)
+    except _UNREADABLE:
+        return [_value(column.slice(at, 1)) for at in range(len(column))]
+
+
+def _value(column: pa.Array) -> Any:
+    try:
+        return _objects(column)[0]
+    except _UNREADABLE as error:
+        return _Unreadable(str(error))
+
+
+def _objects(column: pa.Array) -> list[Any]:
+    """The values as Python objects; converts timestamps ten times as fast as Arrow."""
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
         return list(column.to_pylist(maps_as_pydicts="strict"))
     numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()

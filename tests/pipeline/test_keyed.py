@@ -111,6 +111,22 @@ def test_a_timer_in_the_past_does_not_set_event_time_back():
     assert run_all(Late, [reading(45, 1)], data)[0] == [{"timer": 50}, {"row": 50}]
 
 
+@pytest.mark.parametrize("cuts", [(), (1, 2)])
+def test_a_timer_in_the_past_fires_before_the_next_row_though_this_row_is_late(cuts):
+    class Late(KeyedMonitor[Reading, dict[str, Any]]):
+        def on_event(self, row):
+            if row.value:
+                self.wake_at(row.at + timedelta(minutes=1))
+            return [{"row": row.at.minute}]
+
+        def on_time(self, name):
+            return [{"timer": self.time.minute}]
+
+    outputs, failures, _ = run_all(Late, [reading(50, 0), reading(30, 1), reading(3, 0)], cuts=cuts)
+    assert failures == []
+    assert outputs == [{"row": 50}, {"row": 30}, {"timer": 50}, {"row": 3}]
+
+
 @pytest.mark.parametrize(
     ("time", "name"),
     [
@@ -247,3 +263,34 @@ def test_rows_that_wait_are_given_up_once_when_within_has_changed(before, after)
     outputs, failures, data = live_of(new, data, at(20, side="first", row="3"))
     outputs += ended(new, data)[0]
     assert ([one["first"] for one in outputs], failures) == (["1", "2", "3"], [])
+
+
+def paired(outputs):
+    return [(one["first"], one["second"]) for one in outputs]
+
+
+def test_a_late_row_waits_until_event_time_moves_on():
+    """Given event time 20 and a `within` of five minutes, when rows of the minutes 0 to 4 come, then they can pair."""
+    cls = pairs_class(300.0, True)
+    rows = [at(20, side="first", row="20"), at(0, side="first", row="0"), at(2, side="first", row="2")]
+    _, _, data = live_of(cls, None, *rows)
+    outputs, failures, data = live_of(cls, data, at(4, side="second", row="4"))
+    assert (paired(outputs), failures) == ([("0", "4")], [])
+    outputs, _, data = live_of(cls, data, at(20, side="second", row="20b"), at(20.5, side="first", row="20.5"))
+    assert paired(outputs) == [("20", "20b"), ("2", None)]
+    assert paired(ended(cls, data)[0]) == [("20.5", None)]
+
+
+@pytest.mark.parametrize("cuts", [(), (1, 2)])
+def test_rows_at_the_end_of_all_times_are_given_up_once(cuts):
+    cls, last = pairs_class(300.0, True), datetime.max.replace(tzinfo=UTC)
+    rows = [
+        {"_time": last - timedelta(seconds=ago), "side": "first", "row": str(ago)} for ago in (300, 1, 0, 299, 400, 0)
+    ]
+    data, outputs = None, []
+    for begin, end in zip((0, *cuts), (*cuts, 6), strict=True):
+        more, failures, data = live_of(cls, data, *rows[begin:end])
+        assert failures == []
+        outputs += more
+    outputs += ended(cls, data)[0]
+    assert sorted(one["first"] for one in outputs) == ["0", "0", "1", "299", "300", "400"]

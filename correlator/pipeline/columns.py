@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import inspect
 
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, quoted
 
 _ALLOWED = (
     "Allowed: bool, int, float, str, bytes, datetime, date, Decimal, UUID, enums, and list, dict with text keys, "
@@ -25,6 +25,7 @@ _PLAIN: dict[type[Any], str] = {
     inspect.UUIDType: "STRING",
     inspect.EnumType: "STRING",
 }
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 _SPARK_TYPES: dict[str, type[Any]] = {
     "boolean": bool,
     "tinyint": int,
@@ -48,6 +49,14 @@ def fields_of(cls: type[Any]) -> dict[str, bool]:
 def ddl_of(cls: type[Any], where: str) -> str:
     """The columns as Spark DDL; raises `ConfigError` E1513 for a field of a type that no column can hold."""
     return ", ".join(f"`{field.encode_name}` {_ddl(field.type, f'{where}.{field.name}')}" for field in _fields(cls))
+
+
+def refuse_no_number(function: str, argument: str, spark_type: str, where: str) -> None:
+    """Raise `ConfigError` E1513 for an aggregate function that needs numbers, if its argument is of another type."""
+    if function in ("sum", "avg") and not spark_type.startswith(_NUMBERS):
+        what = f"{function} of {quoted(argument)}, whose type is {spark_type}"
+        allowed = f"{function} takes tinyint, smallint, int, bigint, float, double, decimal"
+        raise ConfigError("E1513", where, what, allowed, f"Convert it: {function}(CAST({argument} AS DOUBLE))")
 
 
 def python_type(spark_type: str, where: str) -> type[Any]:

@@ -24,7 +24,7 @@ from correlator.core.steps import ConfiguredStep, owner_of
 from correlator.errors import ConfigError, quoted
 from correlator.handlers import refuse_deferred
 from correlator.pipeline import steps as sql
-from correlator.pipeline.columns import ddl_of, fields_of, python_type
+from correlator.pipeline.columns import ddl_of, fields_of, python_type, refuse_no_number
 from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.decode_options import ALLOWED
 from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE, OF_MESSAGES, ROW, collect_sql, visible
@@ -52,7 +52,7 @@ from correlator.pipeline.spec import (
     WhereStep,
 )
 from correlator.pipeline.stages import KeyedWork, PythonWork, Stage
-from correlator.pipeline.windows import parse_call
+from correlator.pipeline.windows import Call, Value, parse_call
 from correlator.pipeline.worker import (
     ArrowFunction,
     KeyedFunction,
@@ -349,6 +349,7 @@ class _Compiler:
 
     def _keyed(self, step: KeyedStep, number: int) -> None:
         values = sql.keyed_values(step, self._columns, self._wanted(step), self._where)
+        self._check_means(step)
         text = sql.keyed_sql(step, self._last, number, values, self._where)
         rows = self._checked(text).schema
         factory, output = self._machine(step, rows)
@@ -411,14 +412,32 @@ class _Compiler:
                 return self._windows(step, rows)
 
     def _windows(self, step: AggregateStep, rows: StructType) -> tuple[MonitorFactory, str]:
-        functions = tuple(parse_call(value, self._where).function for value in step.values.values())
-        kinds = [rows[f"v{at}"].dataType.simpleString() for at in range(len(functions))]
-        results = [sql.result_type(function, kind) for function, kind in zip(functions, kinds, strict=True)]
-        types = tuple(python_type(kind, f"{self._where} {name}") for kind, name in zip(kinds, step.values, strict=True))
-        every = step.every or step.window
-        factory = WindowsMonitor(step.window, every, step.lateness, functions, types)
-        values = "".join(f", v{at} {kind}" for at, kind in enumerate(results))
-        return factory, f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{values}"
+        calls = _calls(step)
+        kinds = [rows[f"v{at}"].dataType.simpleString() for at in range(len(calls))]
+        for call, kind, name in zip(calls, kinds, step.values, strict=True):
+            refuse_no_number(call.function, call.argument, kind, f"{self._where} {name}")
+            python_type(kind, f"{self._where} {name}")
+        values = tuple(
+            Value(name, call.function, kind) for name, call, kind in zip(step.values, calls, kinds, strict=True)
+        )
+        factory = WindowsMonitor(step.window, step.every or step.window, step.lateness, values)
+        columns = "".join(f", v{at} {value.result}" for at, value in enumerate(values))
+        return factory, f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{columns}"
+
+    def _check_means(self, step: KeyedStep) -> None:
+        """Refuse means of what is no number; `keyed_sql` converts each argument, so only this text shows its type."""
+        calls = _calls(step) if isinstance(step, AggregateStep) else []
+        if all(call.function != "avg" for call in calls):
+            return
+        arguments = ", ".join(f"{call.argument} AS v{at}" for at, call in enumerate(calls))
+        kinds = self._analyzed(f"SELECT {arguments} FROM {self._last}").schema
+        for at, call in enumerate(calls):
+            if call.function == "avg":
+                refuse_no_number("avg", call.argument, kinds[f"v{at}"].dataType.simpleString(), self._where)
+
+
+def _calls(step: AggregateStep) -> list[Call]:
+    return [parse_call(value, name) for name, value in step.values.items()]
 
 
 def _compiling(pipeline: PipelineSettings, number: int) -> str:

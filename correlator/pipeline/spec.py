@@ -15,7 +15,7 @@ import msgspec
 
 from correlator.errors import ConfigError, quoted
 from correlator.pipeline.decode_options import ALLOWED, check_options
-from correlator.settings import Bytes, Count, EngineSettings, Identifier, ImportPath, Seconds
+from correlator.settings import Bytes, Count, EngineSettings, Identifier, ImportPath, Seconds, SomeSeconds
 
 Sql = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["json", "csv", "avro", "text"]
@@ -231,7 +231,7 @@ class AggregateStep(KeyedSettings):
         window: the length of a window.
         values: name of each column and `count(*)`, or `count`, `sum`, `min`, `max`, `avg`, `first` or `last` of an
             expression; NULL does not count.
-        every: the time between the starts of two windows; by default the length.
+        every: the time between the starts of two windows, at most the length; by default the length.
         lateness: how long, in event time, a window waits for rows that come out of order.
     """
 
@@ -239,10 +239,16 @@ class AggregateStep(KeyedSettings):
 
     key: Sql
     event_time: Sql
-    window: Seconds
+    window: SomeSeconds
     values: Mapping[str, Sql]
-    every: Seconds | None = None
+    every: SomeSeconds | None = None
     lateness: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        KeyedSettings.__post_init__(self)
+        if self.every is not None and self.every > self.window:
+            what = f"'every' is {self.every:g}s, longer than 'window' ({self.window:g}s): rows would be in no window"
+            raise ConfigError("E1510", "aggregate", what, "'every' is at most as long as 'window'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from correlator.configuration.problems import item, member
 from correlator.configuration.words import did_you_mean
 from correlator.core.keyed import KeyedMonitor
 from correlator.errors import ConfigError, quoted
-from correlator.pipeline.columns import ddl_of, fields_of, python_type
+from correlator.pipeline.columns import ddl_of, fields_of, python_type, refuse_no_number
 from correlator.pipeline.ddl import Columns, Kind, columns_of, struct_of
 from correlator.pipeline.envelope import HIDDEN, MESSAGE, OF_MESSAGES, RESERVED, visible
 from correlator.pipeline.headers import check_header
@@ -37,8 +37,8 @@ from correlator.pipeline.spec import (
     Step,
     WhereStep,
 )
-from correlator.pipeline.steps import MESSAGE_COLUMNS, result_type
-from correlator.pipeline.windows import parse_call
+from correlator.pipeline.steps import MESSAGE_COLUMNS
+from correlator.pipeline.windows import Call, Value, parse_call
 
 _STRING, _TIMESTAMP = Kind("string"), Kind("timestamp")
 _OF_MESSAGE = struct_of(
@@ -359,14 +359,11 @@ class _Checker:
             self._refused(setting, error)
             return None
         kind = self._expression(setting, call.argument, [f"v{other}" for other in range(at)])
-        if call.function == "avg":
-            return Kind("double")
-        if kind is not None and not kind.is_plain:
-            self._refuse_nested(setting, kind)
+        if kind is not None and self._refused_type(setting, call, kind):
             return None
-        if call.function == "count":
-            return Kind("bigint")
-        return None if kind is None else Kind(result_type(call.function, kind.name).lower())
+        if call.function in ("avg", "count"):
+            return Kind(Value("", call.function, "").result)
+        return None if kind is None else Kind(Value("", call.function, kind.name).result)
 
     def _route(self, step: RouteStep) -> None:
         for name in ("where", "body", "destination", "key"):
@@ -383,11 +380,16 @@ class _Checker:
         except ConfigError as error:
             self._refused(member("headers", name), error)
 
-    def _refuse_nested(self, setting: str, kind: Kind) -> None:
+    def _refused_type(self, setting: str, call: Call, kind: Kind) -> bool:
+        """Whether values of this type cannot be aggregated, after a report of this."""
         try:
-            python_type(kind.name, setting)
+            refuse_no_number(call.function, call.argument, kind.name, setting)
+            if call.function != "avg" and not kind.is_plain:
+                python_type(kind.name, setting)
         except ConfigError as error:
             self._refused(setting, error)
+            return True
+        return False
 
     def _expression(self, setting: str, text: str, others: Iterable[str] = ()) -> Kind | None:
         """Check an expression; returns its type if it is only a column.

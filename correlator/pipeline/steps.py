@@ -312,13 +312,6 @@ def _argument(call: Call) -> str:
     return f"CAST({call.argument} AS DOUBLE)" if call.function == "avg" else call.argument
 
 
-def result_type(function: str, kind: str) -> str:
-    """The type of a window's value whose argument is of type `kind`."""
-    if function == "count" or (function == "sum" and kind in ("tinyint", "smallint", "int")):
-        return "BIGINT"
-    return "DOUBLE" if function == "avg" or (function == "sum" and kind == "float") else kind
-
-
 def unpack_sql(step: KeyedStep, source: str, columns: Mapping[str, str]) -> str:
     """The rows that a keyed step gives, with the columns that its user sees."""
     match step:

@@ -4,17 +4,35 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Context, Decimal, Inexact
 from functools import cache
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from correlator.core.keyed import KeyedMonitor
-from correlator.errors import ConfigError, MappingError
+from correlator.errors import ConfigError, MappingError, quoted
+from correlator.pipeline.columns import python_type
 from correlator.pipeline.envelope import TIME
 
-_CALL = re.compile(r"\s*(count|sum|min|max|avg|first|last)\s*\((.*)\)\s*", re.DOTALL | re.IGNORECASE)
+_NAME = re.compile(r"\s*(count|sum|min|max|avg|first|last)\s*(?=\()", re.IGNORECASE)
+_LEXEME = re.compile(
+    r"--[^\n]*|/\*.*?\*/"
+    r"|[rR]'[^']*'|[rR]\"[^\"]*\"|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`"
+    r"|\w+|.",
+    re.DOTALL,
+)
+"""A comment, a text, a quoted name, a word or a sign; only a sign is a bracket or a comma of the expression itself."""
+_QUOTES = ("'", '"', "`")
+"""A mark that begins a text or a name without an end."""
+_EXACT = Context(prec=80, traps=[Inexact])
+"""Adds all decimals of Spark without rounding."""
+_SHORT = ("tinyint", "smallint", "int", "bigint")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_MORE_DIGITS, _MOST_DIGITS = 10, 38
+"""How many digits more than its argument a sum of decimals has, as in Spark, and how many a decimal can have."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Fold = Callable[[Any, Any], Any]
+Limits = tuple[int | Decimal, int | Decimal] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +44,41 @@ class Call:
 
 
 def parse_call(text: str, where: str) -> Call:
-    """Parse a call such as `sum(dep_delay)`; raises `ConfigError` E1512 if it is no call of an aggregate function."""
-    match = _CALL.fullmatch(text)
-    if match is None:
-        allowed = "Use count(*), or count, sum, min, max, avg, first or last of an expression"
-        raise ConfigError("E1512", where, f"'{text}' is not an aggregate", allowed)
-    function, argument = match[1].lower(), match[2].strip()
+    """Parse a call such as `sum(dep_delay)`.
+
+    Raises:
+        ConfigError: E1512, the text is not one call of an aggregate function with one argument.
+    """
+    name = _NAME.match(text)
+    argument = _argument(text[name.end() :]) if name is not None else None
+    if name is None or argument is None:
+        allowed = "Use count(*), or count, sum, min, max, avg, first or last of one expression"
+        todo = "To calculate with results, use a 'select' after this step"
+        raise ConfigError("E1512", where, f"{quoted(text)} is not an aggregate", allowed, todo)
+    function = name[1].lower()
     return Call(function, "1" if (function, argument) == ("count", "*") else argument)
 
 
+def _argument(text: str) -> str | None:
+    """The expression between the bracket with which the text begins and the one with which it ends; `None` if other
+    text follows, or if there is no expression, or more than one.
+    """
+    depth = 0
+    for lexeme in _LEXEME.finditer(text.rstrip()):
+        sign = lexeme[0]
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(sign, 0)
+        if depth == 0:
+            argument = text[1 : lexeme.start()].strip()
+            return argument if argument and lexeme.end() == len(text.rstrip()) else None
+        if (sign == "," and depth == 1) or sign in _QUOTES:
+            return None
+    return None
+
+
 def _sum(total: Any, value: Any) -> Any:
-    return value if total is None else total + value
+    if total is None:
+        return value
+    return _EXACT.add(total, value) if isinstance(value, Decimal) else total + value
 
 
 def _mean(parts: Any, value: Any) -> Any:
@@ -56,6 +98,42 @@ _FOLDS: dict[str, Fold] = {
 """Each makes the new intermediate result from the old one (`None` at the beginning) and a value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of a window.
+
+    Attributes:
+        name: of its column.
+        function: the aggregate function.
+        argument: Spark's type of its argument.
+    """
+
+    name: str
+    function: str
+    argument: str
+
+    @property
+    def result(self) -> str:
+        """Spark's type of the column."""
+        if self.function == "count" or (self.function == "sum" and self.argument in _SHORT):
+            return "bigint"
+        if self.function == "avg" or (self.function == "sum" and self.argument == "float"):
+            return "double"
+        if self.function == "sum" and (decimal := _DECIMAL.fullmatch(self.argument)) is not None:
+            return f"decimal({min(int(decimal[1]) + _MORE_DIGITS, _MOST_DIGITS)},{decimal[2]})"
+        return self.argument
+
+    @property
+    def limits(self) -> Limits:
+        """The smallest and the largest sum; `None` if the value has no limits."""
+        if self.function != "sum":
+            return None
+        if (decimal := _DECIMAL.fullmatch(self.result)) is not None:
+            most = Decimal(10 ** int(decimal[1]) - 1).scaleb(-int(decimal[2]), _EXACT)
+            return (most.copy_negate(), most)
+        return (-(2**63), 2**63 - 1) if self.result == "bigint" else None
+
+
 class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     """The open windows of one key: by start in microseconds since the epoch, the intermediate result of each value.
 
@@ -65,7 +143,8 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     length: ClassVar[int]
     every: ClassVar[int]
     lateness: ClassVar[int]
-    functions: ClassVar[tuple[str, ...]]
+    values: ClassVar[tuple[Value, ...]]
+    limits: ClassVar[tuple[Limits, ...]]
 
     if TYPE_CHECKING:  # the types of the values are known to each step only
         open: dict[int, Sequence[Any]]
@@ -75,17 +154,14 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
 
         Raises:
             MappingError: E5104 if a window of the row reaches beyond the times that Python knows, E5105 if all its
-                windows are closed.
+                windows are closed, E5107 if a sum would become larger than its type allows. The row then counts in
+                none of its windows.
         """
         starts = [start for start in self._starts(row[TIME]) if self._closes(start) > self.time]
         if not starts:
             raise MappingError("E5105", f"key {self.key}", f"late: its windows are closed, event time is {self.time}")
         for start in starts:
-            folded = list(self.open.get(start, [None] * len(self.functions)))
-            for at, function in enumerate(self.functions):
-                if (value := row[f"v{at}"]) is not None:
-                    folded[at] = _FOLDS[function](folded[at], value)
-            self.open[start] = folded
+            self.open[start] = self._folded(self.open.get(start, [None] * len(self.values)), row)
             self.wake_at(self._closes(start), str(start))
 
     def on_time(self, name: str) -> Iterator[dict[str, Any]]:
@@ -97,8 +173,22 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
             self.wake_at(closes, name)
             return
         folded = self.open.pop(start)
-        values = {f"v{at}": _result(function, folded[at]) for at, function in enumerate(self.functions)}
+        values = {f"v{at}": _result(value.function, folded[at]) for at, value in enumerate(self.values)}
         yield {"key": self.key, "window_start": _moment(start), "window_end": _moment(start + self.length), **values}
+
+    def _folded(self, before: Sequence[Any], row: dict[str, Any]) -> Sequence[Any]:
+        """The intermediate results with the values of one more row."""
+        folded = list(before)
+        for at, value in enumerate(self.values):
+            if (new := row[f"v{at}"]) is not None:
+                folded[at] = _FOLDS[value.function](folded[at], new)
+                self._check(value, folded[at], self.limits[at])
+        return folded
+
+    def _check(self, value: Value, total: Any, limits: Limits) -> None:
+        if limits is not None and not limits[0] <= total <= limits[1]:
+            what = f"the sum '{value.name}' would be {total}, which is no {value.result.upper()}"
+            raise MappingError("E5107", f"key {self.key}", what)
 
     def _starts(self, event_time: datetime) -> Sequence[int]:
         time = _microseconds(event_time)
@@ -133,27 +223,26 @@ LAST = _microseconds(datetime.max.replace(tzinfo=UTC))
 
 
 @cache
-def windows_class(
-    length_s: float, every_s: float, lateness_s: float, functions: Sequence[str], types: Sequence[type[Any]]
-) -> type[Windows]:
+def windows_class(length_s: float, every_s: float, lateness_s: float, values: Sequence[Value]) -> type[Windows]:
     """The class for one `aggregate` step, whose state has the types of its values."""
     return type(
         "Windows",
         (Windows,),
         {
-            "__annotations__": {"open": _open_type(functions, types)},
+            "__annotations__": {"open": _open_type(values)},
             "open": {},
             "length": round(length_s * 1e6),
             "every": round(every_s * 1e6),
             "lateness": round(lateness_s * 1e6),
-            "functions": tuple(functions),
+            "values": tuple(values),
+            "limits": tuple(value.limits for value in values),
         },
     )
 
 
-def _open_type(functions: Sequence[str], types: Sequence[type[Any]]) -> Any:
+def _open_type(values: Sequence[Value]) -> Any:
     """The type of `open`: `dict[int, tuple[int | None, …]]`, with a type for each value of the step."""
-    folded = tuple(_folded_type(function, of) for function, of in zip(functions, types, strict=True))
+    folded = tuple(_folded_type(value.function, python_type(value.argument, value.name)) for value in values)
     return GenericAlias(dict, (int, GenericAlias(tuple, folded)))
 
 

@@ -22,7 +22,7 @@ from correlator.errors import StateError
 from correlator.pipeline import arrow_rows, envelope
 from correlator.pipeline.correlation import pairs_class
 from correlator.pipeline.envelope import DEAD, HIDDEN, KEY, PART, POSITION, STATE, TIME
-from correlator.pipeline.windows import EPOCH, windows_class
+from correlator.pipeline.windows import EPOCH, Value, windows_class
 
 _MOST_ROWS = 10_000
 _UNREADABLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
@@ -82,12 +82,11 @@ class WindowsMonitor:
     length_s: float
     every_s: float
     lateness_s: float
-    functions: tuple[str, ...]
-    types: tuple[type[Any], ...]
+    values: tuple[Value, ...]
 
     def __call__(self) -> type[KeyedMonitor[Any, Any]]:
         """Make the class."""
-        return windows_class(self.length_s, self.every_s, self.lateness_s, self.functions, self.types)
+        return windows_class(self.length_s, self.every_s, self.lateness_s, self.values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from correlator.core.keyed import KeyedMonitor, KeyedRun
 from correlator.errors import ConfigError, StateError
 from correlator.pipeline.columns import ddl_of, fields_of
 from correlator.pipeline.correlation import pairs_class
-from correlator.pipeline.windows import windows_class
+from correlator.pipeline.windows import Value, windows_class
 from tests.pipeline.machines import Reading, Silence, Sums
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -245,7 +245,7 @@ def at(minute, **values):
 
 @pytest.mark.parametrize(("before", "after"), [(300.0, 60.0), (60.0, 300.0), (0.0, 0.0)])
 def test_windows_close_once_when_their_lateness_has_changed(before, after):
-    old, new = (windows_class(600.0, 600.0, lateness, ("count",), (int,)) for lateness in (before, after))
+    old, new = (windows_class(600.0, 600.0, lateness, (Value("n", "count", "int"),)) for lateness in (before, after))
     _, _, data = live_of(old, None, at(1, v0=1), at(2, v0=1))
     outputs, failures, data = live_of(new, data, at(3, v0=1), at(9, v0=1), at(30, v0=1))
     assert ([one["v0"] for one in outputs], failures) == ([4], [])

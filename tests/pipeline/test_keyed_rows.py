@@ -108,3 +108,14 @@ def test_rows_that_fulfil_no_condition_pass_by_whatever_their_key_and_time(engin
     assert (e.reasons(), e.state.entries) == ([], {})
     e.run(reading(sensor=None), reading(sensor=None, value=2))
     assert e.reasons() == ["E5104 pipeline p step 2 (correlate): key or event time is NULL"] * 2
+
+
+def test_a_sum_that_overflows_closes_its_window(engine):
+    values = {"n": "count(*)", "sum": "sum(seconds)", "exact": "sum(CAST(seconds / 100 AS DECIMAL(19,2)))"}
+    e = engine(READINGS, counts(values=values), OUT)
+    most = 2**63 - 1
+    e.run(*(reading(seconds=seconds) for seconds in (most, 7, -7, 0)))
+    assert e.reasons() == [f"E5107 key a: the sum 'sum' would be {most + 7}, which is no BIGINT."]
+    e.run(reading("2026-01-01T00:20:00Z", seconds=1))
+    assert [(row["n"], row["sum"], row["exact"]) for row in rows(e)] == [(3, most - 7, 92233720368547758.01)]
+    assert len(e.dead) == 1

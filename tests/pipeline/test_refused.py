@@ -127,6 +127,18 @@ def route(**headers):
             "cannot be aggregated",
             [DECODE, AggregateStep(key="sensor", event_time="at", window=1.0, values={"m": "last(array(value))"})],
         ),
+        *(
+            (
+                "E1513",
+                f"{function} of '{argument}', whose type is {kind}. {function} takes tinyint",
+                [
+                    DECODE,
+                    AggregateStep(key="sensor", event_time="at", window=1.0, values={"m": f"{function}({argument})"}),
+                ],
+            )
+            for function in ("sum", "avg")
+            for argument, kind in (("sensor || 'x'", "string"), ("value > 1", "boolean"), ("CAST(at AS DATE)", "date"))
+        ),
         ("E1518", "Path does not exist", [DECODE, LookupStep(file="/nowhere.csv", on=("sensor",))]),
         ("E1518", "has no column 'sensor'", [DECODE, LookupStep(table="(one)", on=("sensor",))]),
     ],

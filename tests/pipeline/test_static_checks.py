@@ -65,8 +65,14 @@ MISTAKES = [
         ([PythonStep(function="machines:same", schema="a INT,")], "E1511", "schema", "schema: ends with ','", ""),
         ([PythonStep(function="machines:same", schema="a INT, a INT")], "E1517", "schema", "there are two columns 'a'", "Rename one of them"),
         ([PythonStep(function="machines:same", schema="a INT"), WhereStep(condition="value")], "E1511", "condition", "'value' is not a column", ""),
-        ([windows(values={"n": "median(value)"})], "E1512", "values.n", "'median(value)' is not an aggregate", ""),
+        ([windows(values={"n": "median(value)"})], "E1512", "values.n", "'median(value)' is not an aggregate", "To calculate with results, use a 'select' after this step"),
         ([windows(values={"n": "last(l)"})], "E1513", "values.n", "type array<int> cannot be aggregated", ""),
+        *(
+            ([windows(values={"n": f"{function}({name})"})], "E1513", "values.n", f"{function} of '{name}', whose type is {kind}", f"Convert it: {function}(CAST({name} AS DOUBLE))")
+            for function in ("sum", "avg")
+            for name, kind in (("sensor", "string"), ("at", "timestamp"), ("l", "array<int>"), ("_message.key", "string"))
+        ),
+        ([windows(values={"n": "max(value) + (value)"})], "E1512", "values.n", "'max(value) + (value)' is not an aggregate", "To calculate with results, use a 'select' after this step"),
         ([windows(values={"window_end": "sum(value)"})], "E1517", "values", "there are two columns 'window_end'", "Rename one of them"),
         ([windows(event_time="att")], "E1511", "event_time", "'att' is not a column", "Did you mean 'at'?"),
         ([windows(), WhereStep(condition="value > 1")], "E1511", "condition", "'value' is not a column", ""),

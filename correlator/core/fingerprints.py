@@ -21,7 +21,7 @@ from correlator.core.differences import FieldChange
 
 UNKNOWN = "00000000"
 """The fingerprint of state that was stored by a version without fingerprints."""
-_WITHOUT_MEANING = ("unmatched", "within")
+_WITHOUT_MEANING = ("unmatched", "within", "expires")
 _FOR_ITS_AUTHOR = ("class", "key", "key type", "event time", "first", "second", "lateness")
 
 Facts = Mapping[str, str]

@@ -5,7 +5,8 @@ the monitor in order, and encodes the monitor's state again. Only state and rows
 difference how rows are cut into batches, in which process a run happens, or whether it happens twice.
 
 Time is the *event time of the key*: the latest time of all rows of this key that have arrived so far. Neither rows of
-other keys nor a clock move it. A key without further rows keeps its timers until the end of all input.
+other keys nor a clock move it, unless the step has `expires` (`pipeline/clock.py`). Without that, a key without further
+rows keeps its timers until the end of all input.
 
 A handler that raises must leave no trace. A copy of the state before each row would cost more than the handlers. So a
 run remembers the rows and timers that it has handled since it last decoded or encoded the state, and handles them again
@@ -50,8 +51,8 @@ class KeyedMonitor(Generic[RowT, OutputT]):
     """Base class of application code with state per key, for a keyed step of a pipeline (docs/pipelines.md).
 
     `class Lateness(KeyedMonitor[Departure, Alert])`: its handlers get rows as `Departure` objects and return `Alert`
-    objects. A type of rows or outputs is an `@event`, a struct or a dataclass; its fields are the columns. `dict`
-    stands for all columns as they are.
+    objects. A type of rows or outputs is an `@event`, a struct or a dataclass; its fields are the columns. The type of
+    rows may also be `dict`, for all columns; the type of outputs may be `dict`, for the columns of the rows.
 
     Annotated attributes are the state of one key. Each needs a value beside the annotation: the state of a new key.
     Attributes without annotation may be lost after each batch. The state becomes durable with the checkpoint that holds
@@ -216,6 +217,20 @@ def keyed_state(data: bytes) -> KeyedState:
     return KeyedState(stored.time, stored.timers, _attributes_codec.decode(stored.attributes))
 
 
+def due_of(data: bytes) -> datetime | None:
+    """The event time at which a stored state has nothing to wait for: that of its first timer, else its event time.
+
+    `None` for state without event time.
+    """
+    stored = _stored_codec.decode(data)
+    return _due(stored.time, stored.timers)
+
+
+def _due(time: datetime | None, timers: Sequence[tuple[datetime, str]]) -> datetime | None:
+    due = timers[0][0] if timers else time
+    return due if time is not None and due is not None and _zoned(due) else None
+
+
 class Handled(NamedTuple):
     """The result of a row or timer: its outputs as mappings of plain values, or the reason why it failed."""
 
@@ -260,6 +275,21 @@ class KeyedRun:
         """Fire all timers at the end of all input, also those that are set meanwhile; yields a result for each."""
         yield from self._fire(None)
 
+    @property
+    def due(self) -> datetime | None:
+        """As `due_of`, of the state after the rows so far; `None` if there is no state."""
+        return _due(self._monitor._time, self._monitor._timers) if self._monitor is not None else None
+
+    def follow(self, horizon: datetime) -> Iterator[Handled]:
+        """Let the event time of the key go on to a time without a row: fire the timers that are due then.
+
+        If no timer is left and the event time of the key was not beyond that time, the state of the key is deleted.
+        Yields a result for each timer.
+        """
+        yield from self._fire(horizon)
+        if self.due is not None and self.due <= horizon:
+            self._delete()
+
     def stored(self) -> bytes | None:
         """Return the state to store for the key; `None` for no state. Raises `StateError` E4102 or E4103."""
         if self._monitor is None or (self._base is None and not self._since):
@@ -292,8 +322,11 @@ class KeyedRun:
             self._monitor.encode()
         self._since.append(unit)
         if self._monitor._forgotten:
-            self._monitor, self._base, self._since = None, None, []
+            self._delete()
         return outputs
+
+    def _delete(self) -> None:
+        self._monitor, self._base, self._since = None, None, []
 
     def _plain(self, output: Any) -> dict[str, Any]:
         expected = self._cls.output_type

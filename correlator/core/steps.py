@@ -19,6 +19,8 @@ from correlator.errors import CorrelatorError, RecoveryRefused
 RECORDS = "fingerprint"
 """The owner of the fingerprints in the state log; their key is PIPELINE/STEP."""
 _PREFIX = "step:"
+_CLOCK_PREFIX = "clock:"
+_EVENT_TIME = "event time"
 _KEEP = "keep"
 _DISCARD = "discard"
 
@@ -74,6 +76,11 @@ def owner_of(name: str) -> str:
     return f"{_PREFIX}{name}"
 
 
+def clock_of_step(name: str) -> str:
+    """The owner of the event time of a step in the state log; its only key is empty."""
+    return f"{_CLOCK_PREFIX}{name}"
+
+
 def stored_steps(state: State) -> dict[str, StoredStep]:
     """The keyed steps whose fingerprints or state a store holds, by PIPELINE/STEP."""
     records = {key.decode(): msgspec.json.decode(data, type=dict[str, str]) for key, data in _of(state, RECORDS)}
@@ -120,11 +127,20 @@ def changes_of(differences: Iterable[StepDifference], state: State) -> list[Stat
         left = one.discarded or one.source
         goes_on = one.source == one.name
         if left and not goes_on:
-            entries |= {(owner_of(left), key): None for key, _ in _of(state, owner_of(left))}
+            owners = (owner_of(left), clock_of_step(left))
+            entries |= {(owner, key): None for owner in owners for key, _ in _of(state, owner)}
             entries |= {(RECORDS, left.encode()): None}
+        elif goes_on and any(change.field == _EVENT_TIME for change in one.changes):
+            entries |= {(clock_of_step(left), key): None for key, _ in _of(state, clock_of_step(left))}
     for one in decided:
         if one.source and one.source != one.name:
             entries |= {(owner_of(one.name), key): value for key, value in _of(state, owner_of(one.source))}
+            clock = (
+                {}
+                if any(change.field == _EVENT_TIME for change in one.changes)
+                else _of(state, clock_of_step(one.source))
+            )
+            entries |= {(clock_of_step(one.name), key): value for key, value in dict(clock).items()}
         if one.put is not None:
             entries[RECORDS, one.name.encode()] = msgspec.json.encode(dict(one.put))
     kept = {place: state.get(place[0], {}).get(place[1]) for place in entries}

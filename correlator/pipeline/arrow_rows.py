@@ -62,6 +62,15 @@ def without_hidden(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select([name for name in batch.schema.names if name not in _HIDDEN])
 
 
+def in_place(rows: pa.Table) -> Iterator[tuple[tuple[int, str], int]]:
+    """Place and event time, in microseconds since 1970, of each live row that goes into a keyed step, in order."""
+    live = rows.select([POSITION, PART, TIME]).filter(rows.column(LIVE))
+    ordered = live.sort_by([(POSITION, "ascending"), (PART, "ascending")])
+    times = ordered.column(TIME).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    places = zip(ordered.column(POSITION).to_pylist(), ordered.column(PART).to_pylist(), strict=True)
+    return zip(places, times.to_pylist(), strict=True)
+
+
 def in_order(collected: pa.Table) -> Iterator[tuple[Any, ...]]:
     """Position and fields of each effect that `collect_sql` gave, in the order of the messages that caused them."""
     counted = collected.append_column(ROW, pa.array(range(collected.num_rows), pa.int64()))

@@ -4,6 +4,7 @@ A local Spark runs a batch of few rows as `small` describes. For any other batch
 which Spark plans anew; only a keyed step with very much state first asks for the keys of the batch.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -12,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from correlator.core.steps import ConfiguredStep
 from correlator.pipeline.arrow_rows import KEYED_SCHEMA
-from correlator.pipeline.envelope import GROUPED, KEY, LIVE, POSITION, TIME, live_row
+from correlator.pipeline.envelope import GROUPED, KEY, LIVE, PART, POSITION, TIME, live_row
 from correlator.pipeline.lookup import Lookup
 from correlator.pipeline.planning import Jobs, Planning
-from correlator.pipeline.small import MOST_ROWS, SmallBatches, concluded
+from correlator.pipeline.small import MOST_ROWS, SmallBatches
 from correlator.pipeline.spec import DecodeStep
 from correlator.pipeline.stages import KeyedWork, Stage, steps_of
 from correlator.ports import StateView
@@ -64,6 +65,25 @@ class CompiledPipeline:
     lookups: list[Lookup] = field(default_factory=list)
     small: SmallBatches | None = None
     _crowded: set[str] = field(default_factory=set)
+    _listed: set[int] = field(default_factory=set)
+
+    def begin(self, state: StateView) -> None:
+        """Remember the keys of the store that are due some time; forget those that the last batch has deleted."""
+        for stage in self.stages:
+            work = stage.work
+            if isinstance(work, KeyedWork) and work.expires is not None:
+                if work.number not in self._listed:
+                    self._listed.add(work.number)
+                    self.note(work.number, state.items(work.owner))
+                work.due.forget_gone(work.reader(state))
+
+    def note(self, number: int, states: Iterable[tuple[bytes, bytes]]) -> None:
+        """Remember keys of a keyed step whose state has changed, with their states."""
+        keyed = (stage.work for stage in self.stages if isinstance(stage.work, KeyedWork))
+        work = next(one for one in keyed if one.number == number)
+        if work.expires is not None:
+            for key, data in states:
+                work.due.note(key.decode(), data)
 
     def refresh(self, engine_time: float) -> None:
         """Read the joined files again that are older than their steps allow. Raises `ConfigError` as `Lookup`."""
@@ -92,7 +112,7 @@ class CompiledPipeline:
         markers = pa.Table.from_pylist(rows, KEYED_SCHEMA)
         states = work.states(keys, state)
         if (small := self._small_for(markers)) is not None:
-            return small.run(concluded(work, markers, states), at + 1, state)
+            return small.run(work.worked(markers, states, ending=True), at + 1, state)
         return self._run(work.apply(self.session.createDataFrame(markers), states, ending=True), at + 1, state)
 
     def _small_for(self, rows: pa.Table) -> SmallBatches | None:
@@ -107,7 +127,7 @@ class CompiledPipeline:
                     kept.append(rows.persist())
                 rows = self._query(stage, rows)
                 if isinstance(stage.work, KeyedWork):
-                    rows = stage.work.apply(rows, self._states(stage.work, rows, state, kept))
+                    rows = self._worked(stage.work, rows, state, kept)
                 elif stage.work is not None:
                     rows = stage.work.apply(rows)
             self.planning.finish(rows)
@@ -121,6 +141,19 @@ class CompiledPipeline:
         with self.planning.measured():
             rows.createOrReplaceTempView(stage.view)
             return self.session.sql(f"{stage.text} {GROUPED}" if isinstance(stage.work, KeyedWork) else stage.text)
+
+    def _worked(self, work: KeyedWork, rows: DataFrame, state: StateView, kept: list[DataFrame]) -> DataFrame:
+        if work.expires is None:
+            return work.apply(rows, self._states(work, rows, state, kept))
+        kept.append(rows.persist())
+        places = rows.where(LIVE).select(POSITION, PART, LIVE, KEY, TIME).toArrow()
+        keys = set(places.column(KEY).to_pylist())
+        clock, states = work.clock(places, state), work.states(keys, state)
+        made = work.apply(rows, states, clock=clock)
+        followed = work.followed(clock, keys, state) if clock is not None else None
+        if followed is None or not followed.num_rows:
+            return made
+        return made.unionAll(self.session.createDataFrame(followed, work.schema))
 
     def _states(self, work: KeyedWork, rows: DataFrame, state: StateView, kept: list[DataFrame]) -> dict[str, bytes]:
         """Stored state of every key that may be among the rows."""

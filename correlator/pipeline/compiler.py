@@ -6,7 +6,7 @@ Each step is analyzed over empty views as it is compiled, so an error in an expr
 # ruff: noqa: S608  the SQL is made of the pipeline file, which is trusted like a program
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import DataType, StructType, _parse_datatype_string
+from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_string
 
 from correlator.configuration import import_object
 from correlator.core.keyed import KeyedMonitor
-from correlator.core.steps import ConfiguredStep, owner_of
+from correlator.core.steps import ConfiguredStep
 from correlator.errors import ConfigError, quoted
 from correlator.handlers import refuse_deferred
 from correlator.pipeline import steps as sql
@@ -353,10 +353,13 @@ class _Compiler:
         text = sql.keyed_sql(step, self._last, number, values, self._where)
         rows = self._checked(text).schema
         factory, output = self._machine(step, rows)
-        schema = StructType([*self._parsed(HIDDEN_DDL), *self._parsed(output)])
+        schema = StructType([*self._parsed(HIDDEN_DDL), *output])
         configured = self._compiled.keyed[number] = self._configured(step, number, rows, factory())
-        owner, function = owner_of(configured.name), self._function(factory, number, schema)
-        self._end(text, KeyedWork(number=number, owner=owner, schema=schema, function=function))
+        function = self._function(factory, number, schema)
+        self._end(
+            text,
+            KeyedWork(number=number, name=configured.name, schema=schema, function=function, expires=step.expires),
+        )
         before = self._columns
         self._hidden = HIDDEN
         self._add(sql.unpack_sql(step, self._view, before))
@@ -375,13 +378,10 @@ class _Compiler:
             read=monitor.decode,
         )
 
-    def _function(
-        self, factory: MonitorFactory, number: int, schema: StructType
-    ) -> Callable[[dict[str, bytes], bool], KeyedFunction]:
+    def _function(self, factory: MonitorFactory, number: int, schema: StructType) -> KeyedFunction:
         fields = list(_arrow(schema))
         hidden, visible = pa.schema(fields[: len(HIDDEN)]), pa.schema(fields[len(HIDDEN) :])
-        where = self._where
-        return lambda states, ending: KeyedFunction(factory, number, where, visible, hidden, states, ending)
+        return KeyedFunction(factory, number, self._where, visible, hidden, {})
 
     def _wanted(self, step: KeyedStep) -> list[str] | None:
         """The columns that a monitor's row type has, `None` for all."""
@@ -400,18 +400,25 @@ class _Compiler:
             raise ConfigError("E1517", self._where, what, _known(self._columns))
         return [name for name in fields if name in self._columns]
 
-    def _machine(self, step: KeyedStep, rows: StructType) -> tuple[MonitorFactory, str]:
-        """The monitor that runs in the workers, and the columns of its outputs as DDL."""
+    def _machine(self, step: KeyedStep, rows: StructType) -> tuple[MonitorFactory, StructType]:
+        """The monitor that runs in the workers, and the columns of its outputs."""
         match step:
             case MonitorStep():
                 user = UserMonitor(step.class_, self._directories)
-                return user, ddl_of(user().output_type, user().output_type.__name__)
+                return user, self._outputs(user().output_type)
             case CorrelateStep():
-                return PairsMonitor(step.within, step.unmatched), "first STRING, second STRING"
+                return PairsMonitor(step.within, step.unmatched), self._parsed("first STRING, second STRING")
             case AggregateStep():
                 return self._windows(step, rows)
 
-    def _windows(self, step: AggregateStep, rows: StructType) -> tuple[MonitorFactory, str]:
+    def _outputs(self, output_type: type[Any]) -> StructType:
+        """The columns of a monitor's outputs; for `dict` those that the step sees."""
+        if output_type is not dict:
+            return self._parsed(ddl_of(output_type, output_type.__name__))
+        columns = self._analyzed(f"SELECT {', '.join(map(sql.quote, self._columns))} FROM {self._last}").schema
+        return StructType([StructField(entry.name, entry.dataType) for entry in columns])
+
+    def _windows(self, step: AggregateStep, rows: StructType) -> tuple[MonitorFactory, StructType]:
         calls = _calls(step)
         kinds = [rows[f"v{at}"].dataType.simpleString() for at in range(len(calls))]
         for call, kind, name in zip(calls, kinds, step.values, strict=True):
@@ -422,7 +429,7 @@ class _Compiler:
         )
         factory = WindowsMonitor(step.window, step.every or step.window, step.lateness, values)
         columns = "".join(f", v{at} {value.result}" for at, value in enumerate(values))
-        return factory, f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{columns}"
+        return factory, self._parsed(f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{columns}")
 
     def _check_means(self, step: KeyedStep) -> None:
         """Refuse means of what is no number; `keyed_sql` converts each argument, so only this text shows its type."""

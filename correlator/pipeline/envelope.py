@@ -34,8 +34,10 @@ KEYED = (*HIDDEN, KEY, TIME)
 ROW, BAD, INDEX, REJECTED = "_row", "_bad", "_index", "_rejected"
 """Within the SQL of a step: a decoded body, whether a row is refused, a position in an array, a body's corrupt text."""
 
-SEND, DEAD, STATE, FORWARD, REWRITE = range(5)
-"""Kinds of effects: a row is sent, a dead letter, state, a message is sent as it came or as the row has it."""
+SEND, DEAD, STATE, FORWARD, REWRITE, CLOCK = range(6)
+"""Kinds of effects: a row is sent, a dead letter, state, a message is sent as it came or as the row has it, the event
+time of a step.
+"""
 EFFECT = ("kind", "step", "key", "body", "destination", "headers", "properties")
 """The fields of an effect."""
 

@@ -31,6 +31,8 @@ def facts_of(
         monitor: the monitor that runs in the workers.
     """
     common = {"kind": step.word, "key": step.key.strip(), "key type": key_type, "event time": _text(step.event_time)}
+    if step.expires is not None:
+        common["expires"] = _seconds(step.expires)
     match step:
         case MonitorStep():
             return common | _of_monitor(step, rows, monitor)

@@ -19,13 +19,13 @@ from pyspark.errors import PySparkException
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
 from correlator.core.messages import checked
-from correlator.core.steps import ConfiguredStep, owner_of
+from correlator.core.steps import ConfiguredStep, clock_of_step, owner_of
 from correlator.errors import HandlerFailed, MappingError
 from correlator.events import DeadLetter, Headers, Message
 from correlator.pipeline.arrow_rows import in_order
 from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.compiler import compile_pipeline
-from correlator.pipeline.envelope import DEAD, FORWARD, MESSAGE, REWRITE, SEND
+from correlator.pipeline.envelope import CLOCK, DEAD, FORWARD, MESSAGE, REWRITE, SEND
 from correlator.pipeline.halving import Overlay, in_halves, joined
 from correlator.pipeline.headers import STANDARD_HEADERS
 from correlator.pipeline.malformed import why_malformed
@@ -105,6 +105,7 @@ class SparkProcessor:
         if not batch:
             return Effects()
         self._opened.refresh(engine_time)
+        self._opened.begin(state)
         return self._process(batch, state, engine_time)
 
     def conclude(self, state: StateView, engine_time: float) -> Effects:
@@ -113,6 +114,7 @@ class SparkProcessor:
         A key whose rows Spark refuses becomes a dead letter without a body, and keeps its state: its timers fire again
         at the next end of all input. Raises `HandlerFailed` E5510 as `process`.
         """
+        self._opened.begin(state)
         done = Effects()
         for at, stage in enumerate(self._opened.stages):
             if isinstance(stage.work, KeyedWork):
@@ -182,8 +184,12 @@ class SparkProcessor:
             elif kind == DEAD:
                 reason = self._explained(step, body.decode(), causes[position].message)
                 dead.append(self._dead_letter(causes[position], reason, engine_time))
+            elif kind == CLOCK:
+                state.append(StateEntry(clock_of_step(keyed[step].name), b"", body))
             else:
                 state.append(StateEntry(owner_of(keyed[step].name), key.encode(), body))
+                if body is not None:
+                    self._opened.note(step, [(key.encode(), body)])
         state.sort(key=lambda entry: (entry.owner, entry.key))
         return Effects(sends, state, dead)
 

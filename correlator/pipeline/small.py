@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from correlator.errors import HandlerFailed
 from correlator.pipeline.envelope import KEY, PART, POSITION
 from correlator.pipeline.memory import Memory
 from correlator.pipeline.planning import Jobs, Planning
@@ -122,24 +121,11 @@ class SmallBatches:
         return _Section(source, rows, work, after, steps_of(self._stages[first:at]))
 
 
-def concluded(work: KeyedWork, markers: pa.Table, states: dict[str, bytes]) -> pa.Table:
-    """The rows that a keyed step makes at the end of all input; each marker names a key."""
-    return _applied(work, markers, states, ending=True)
-
-
 def _worked(work: KeyedWork, rows: pa.Table, state: StateView) -> pa.Table:
     keys = {key for key in rows.column(KEY).to_pylist() if key is not None}
-    return _applied(work, rows.sort_by(_IN_ORDER), work.states(keys, state), ending=False)
-
-
-def _applied(work: KeyedWork, rows: pa.Table, states: dict[str, bytes], *, ending: bool) -> pa.Table:
-    function = work.function(states, ending)
-    try:
-        made = list(function(iter(rows.to_batches())))
-    except Exception as error:
-        what, todo = f"the step failed: {error}", "The batch is processed again at the next start"
-        raise HandlerFailed("E5510", function.where, what, "", todo) from error
-    return pa.Table.from_batches(made, pa.schema([*function.hidden, *function.schema]))
+    clock = work.clock(rows, state)
+    made = work.worked(rows.sort_by(_IN_ORDER), work.states(keys, state), clock=clock)
+    return made if clock is None else pa.concat_tables([made, work.followed(clock, keys, state)])
 
 
 def _replace(path: Path, rows: pa.Table) -> None:

@@ -185,11 +185,15 @@ class KeyedSettings:
         state: what a start does with state that no longer fits the step: `keep FINGERPRINT` uses it,
             `discard FINGERPRINT` deletes it. The refused start names the fingerprint. The setting is for that one
             change and has no effect afterwards.
+        expires: how far, in event time, a key without rows may stay behind the latest row of the step. The key then
+            follows at this distance: its timers fire, its windows close, its waiting rows are given up, and its state
+            is deleted when nothing is left of these. By default nothing happens to a key without rows.
     """
 
     name: Identifier | None = None
     was: Identifier | None = None
     state: str | None = None
+    expires: Seconds | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None and ("/" in self.name or "#" in self.name):
@@ -214,6 +218,11 @@ class MonitorStep(KeyedSettings):
     class_: ImportPath
     key: Sql
     event_time: Sql | None = None
+
+    def __post_init__(self) -> None:
+        KeyedSettings.__post_init__(self)
+        if self.expires is not None and self.event_time is None:
+            raise ConfigError("E1510", "monitor", "has 'expires', but no 'event_time'", "'expires' is event time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

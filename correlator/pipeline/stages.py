@@ -6,11 +6,20 @@ collects all effects of the rows.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from correlator.core.keyed import due_of
+from correlator.core.steps import clock_of_step, owner_of
+from correlator.errors import HandlerFailed
+from correlator.pipeline import envelope
+from correlator.pipeline.arrow_rows import KEYED_SCHEMA, in_place
+from correlator.pipeline.clock import Clock, DueKeys, clock_of
+from correlator.pipeline.envelope import CLOCK, KEY, TIME
 from correlator.pipeline.worker import ArrowFunction, KeyedFunction
 from correlator.ports import StateView
 
@@ -33,24 +42,84 @@ class KeyedWork:
 
     Attributes:
         number: of the step in its pipeline.
-        owner: the owner of its state in the store.
-        function: makes the function that runs in the workers from the stored states of the keys of a batch, and from
-            whether all input has ended.
+        name: PIPELINE/STEP.
+        function: runs in the workers; a copy of it has the states of the keys of a batch.
         schema: of the rows that the step makes.
+        expires: the distance at which keys follow the event time of the step; `None` if they do not.
     """
 
     number: int
-    owner: str
-    function: Callable[[dict[str, bytes], bool], KeyedFunction]
+    name: str
+    function: KeyedFunction
     schema: StructType
+    expires: float | None
+
+    @cached_property
+    def owner(self) -> str:
+        """The owner of the states of the keys in the store."""
+        return owner_of(self.name)
+
+    @cached_property
+    def due(self) -> DueKeys:
+        """The keys of a step with `expires` by the time at which they are due; used by the thread of the pipeline."""
+        return DueKeys(due_of)
+
+    def reader(self, state: StateView) -> Callable[[str], bytes | None]:
+        """Reads the stored state of a key."""
+        return lambda key: state.get(self.owner, key.encode())
 
     def states(self, keys: Iterable[str], state: StateView) -> dict[str, bytes]:
         """The stored state of each of these keys that has one."""
         return {key: value for key in keys if (value := state.get(self.owner, key.encode())) is not None}
 
-    def apply(self, rows: DataFrame, states: dict[str, bytes], *, ending: bool = False) -> DataFrame:
+    def apply(
+        self, rows: DataFrame, states: dict[str, bytes], *, clock: Clock | None = None, ending: bool = False
+    ) -> DataFrame:
         """The rows that the step makes."""
-        return rows.mapInArrow(self.function(states, ending), self.schema)
+        return rows.mapInArrow(replace(self.function, states=states, clock=clock, ending=ending), self.schema)
+
+    def worked(
+        self, rows: pa.Table, states: dict[str, bytes], *, clock: Clock | None = None, ending: bool = False
+    ) -> pa.Table:
+        """The rows that the step makes, in this thread; raises `HandlerFailed` E5510 if the step fails."""
+        return _called(replace(self.function, states=states, clock=clock, ending=ending), rows)
+
+    def clock(self, rows: pa.Table, state: StateView) -> Clock | None:
+        """The event time of the step during a batch; `None` if the step does not need it.
+
+        Args:
+            rows: that go into the step, with place, key and time.
+            state: before the batch.
+        """
+        if self.expires is None:
+            return None
+        return clock_of(in_place(rows), self.expires, state.get(clock_of_step(self.name), b""))
+
+    def followed(self, clock: Clock, present: Iterable[str], state: StateView) -> pa.Table:
+        """The rows of the keys that follow the event time of the step without a row of their own in the batch.
+
+        One more row carries the new event time of the step.
+        """
+        due = self.due.until(clock.last, self.reader(state))
+        for key in present:
+            due.pop(key, None)
+        position = clock.places[0][0]
+        markers = [envelope.live_row(position, "", {KEY: key, TIME: None}) for key in sorted(due)]
+        function = replace(self.function, states=due, clock=clock, following=True)
+        made = _called(function, pa.Table.from_pylist(markers, KEYED_SCHEMA))
+        if clock.stored == state.get(clock_of_step(self.name), b""):
+            return made
+        time = envelope.carrier(position, "", envelope.effect(CLOCK, self.number, None, clock.stored))
+        return pa.concat_tables([made, pa.Table.from_pylist([time], made.schema)])
+
+
+def _called(function: KeyedFunction, rows: pa.Table) -> pa.Table:
+    try:
+        made = list(function(iter(rows.to_batches())))
+    except Exception as error:
+        what, todo = f"the step failed: {error}", "The batch is processed again at the next start"
+        raise HandlerFailed("E5510", function.where, what, "", todo) from error
+    return pa.Table.from_batches(made, pa.schema([*function.hidden, *function.schema]))
 
 
 @dataclass(frozen=True, kw_only=True)

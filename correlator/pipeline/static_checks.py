@@ -334,7 +334,10 @@ class _Checker:
                 what = f"field '{name}' of {cls.row_type.__name__} is not a column"
                 self._report("class", "E1517", what, _known(self._columns), did_you_mean(name, self._columns))
 
-    def _outputs(self, cls: type[KeyedMonitor[Any, Any]]) -> Columns | None:
+    def _outputs(self, cls: type[KeyedMonitor[Any, Any]]) -> Named | None:
+        """The columns of a monitor's outputs; for `dict` those that the step sees."""
+        if cls.output_type is dict:
+            return None if self._columns is None else list(self._columns.items())
         try:
             return columns_of(ddl_of(cls.output_type, cls.output_type.__name__))
         except ConfigError as error:

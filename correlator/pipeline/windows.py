@@ -174,7 +174,7 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
             return
         folded = self.open.pop(start)
         values = {f"v{at}": _result(value.function, folded[at]) for at, value in enumerate(self.values)}
-        yield {"key": self.key, "window_start": _moment(start), "window_end": _moment(start + self.length), **values}
+        yield {"key": self.key, "window_start": moment(start), "window_end": moment(start + self.length), **values}
 
     def _folded(self, before: Sequence[Any], row: dict[str, Any]) -> Sequence[Any]:
         """The intermediate results with the values of one more row."""
@@ -191,7 +191,7 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
             raise MappingError("E5107", f"key {self.key}", what)
 
     def _starts(self, event_time: datetime) -> Sequence[int]:
-        time = _microseconds(event_time)
+        time = microseconds(event_time)
         last = time - time % self.every
         starts = range(last, time - self.length, -self.every)
         if starts[-1] < FIRST or last + self.length + self.lateness > LAST:
@@ -200,7 +200,7 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         return starts
 
     def _closes(self, start: int) -> datetime:
-        return _moment(start + self.length + self.lateness)
+        return moment(start + self.length + self.lateness)
 
 
 def _result(function: str, folded: Any) -> Any:
@@ -209,16 +209,18 @@ def _result(function: str, folded: Any) -> Any:
     return folded[1] / folded[0] if function == "avg" and folded else folded
 
 
-def _microseconds(time: datetime) -> int:
+def microseconds(time: datetime) -> int:
+    """A time in microseconds since 1970."""
     return (time - EPOCH) // timedelta(microseconds=1)
 
 
-def _moment(microseconds: int) -> datetime:
+def moment(microseconds: int) -> datetime:
+    """The time that is so many microseconds after 1970."""
     return EPOCH + timedelta(microseconds=microseconds)
 
 
-FIRST = _microseconds(datetime.min.replace(tzinfo=UTC))
-LAST = _microseconds(datetime.max.replace(tzinfo=UTC))
+FIRST = microseconds(datetime.min.replace(tzinfo=UTC))
+LAST = microseconds(datetime.max.replace(tzinfo=UTC))
 """The first and the last time that Python knows, in microseconds since 1970."""
 
 

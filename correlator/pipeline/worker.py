@@ -18,13 +18,16 @@ import msgspec
 import pyarrow as pa
 
 from correlator.core.keyed import Handled, KeyedMonitor, KeyedRun
-from correlator.errors import StateError
+from correlator.errors import StateError, quoted
 from correlator.pipeline import arrow_rows, envelope
+from correlator.pipeline.clock import Clock, Place
 from correlator.pipeline.correlation import pairs_class
 from correlator.pipeline.envelope import DEAD, HIDDEN, KEY, PART, POSITION, STATE, TIME
 from correlator.pipeline.windows import EPOCH, Value, windows_class
 
 _MOST_ROWS = 10_000
+_AFTER_ALL = "G"
+"""Sorts behind every hexadecimal digit (`envelope.PART`)."""
 _UNREADABLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
 """The errors of a value of Spark that Python does not know, such as a date in the year 10000."""
 
@@ -121,7 +124,9 @@ class KeyedFunction:
         schema: of the result, without the hidden columns.
         hidden: the schema of the hidden columns.
         states: the stored state of every key that may come.
+        clock: the event time of the step during the batch; `None` for a step without `expires`.
         ending: whether all input has ended: each row only names a key whose timers fire.
+        following: each row only names a key that has no row in the batch and follows the event time of the step.
     """
 
     factory: MonitorFactory
@@ -130,7 +135,9 @@ class KeyedFunction:
     schema: pa.Schema
     hidden: pa.Schema
     states: dict[str, bytes]
-    ending: bool
+    clock: Clock | None = None
+    ending: bool = False
+    following: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Called by Spark once for each partition."""
@@ -149,11 +156,12 @@ class KeyedFunction:
         for batch in batches:
             results.pass_through(batch)
             live = arrow_rows.live_rows(batch)
-            names = [name for name in live.schema.names if name not in (*HIDDEN, KEY)]
-            columns = [_values(live.column(name)) for name in (POSITION, PART, KEY, *names)]
-            for position, part, key, *values in zip(*columns, strict=True):
+            names = [name for name in live.schema.names if name not in (*HIDDEN, KEY, TIME)]
+            columns = [_values(live.column(name)) for name in (POSITION, PART, KEY, TIME, *names)]
+            for position, part, key, time, *values in zip(*columns, strict=True):
                 row = dict(zip(names, values, strict=True))
-                yield _Row(position, part, key, row.get(TIME), row, _why_unreadable(row))
+                why = _why_unreadable(row)
+                yield _Row(position, part, key, time, row if self._is_users else {TIME: time, **row}, why)
 
     def _run_key(self, key: str, rows: list[_Row], results: "_Results") -> None:
         """Run one key. If its outputs or its state cannot be stored, run it again and check each row."""
@@ -172,6 +180,33 @@ class KeyedFunction:
             results.add_effect(rows[0].position, envelope.effect(STATE, self.step, key, stored))
 
     def _handle(self, run: KeyedRun, rows: list[_Row]) -> Iterator[tuple[_Row, Handled]]:
+        if self.clock is not None and not self.ending:
+            return self._handle_in_time(run, rows, self.clock)
+        return self._handle_rows(run, rows)
+
+    def _handle_in_time(self, run: KeyedRun, rows: list[_Row], clock: Clock) -> Iterator[tuple[_Row, Handled]]:
+        """As `_handle_rows`; between the rows, the key follows the event time of the step."""
+        for given in () if self.following else rows:
+            place = given.position, given.part
+            yield from self._follow(run, given, clock, place)
+            horizon = clock.horizon(place)
+            row = given if given.unreadable else given._replace(time=max(given.time, horizon))
+            yield from self._handle_rows(run, [row])
+            if run.due is not None and run.due <= horizon:
+                yield from ((row, handled) for handled in run.follow(horizon))
+        yield from self._follow(run, rows[-1], clock, None)
+
+    def _follow(self, run: KeyedRun, row: _Row, clock: Clock, before: Place | None) -> Iterator[tuple[_Row, Handled]]:
+        """Let the key follow the event time of the step up to a place. The result belongs to the row that moves it."""
+        while run.due is not None and (place := clock.reaches(run.due)) is not None:
+            if before is not None and place >= before:
+                return
+            position, part = place
+            # After everything that this row causes, and in an order among the keys that depends on the keys alone.
+            cause = row._replace(position=position, part=f"{part}{_AFTER_ALL}{row.key.encode().hex().upper()}-")
+            yield from ((cause, handled) for handled in run.follow(clock.horizon(place)))
+
+    def _handle_rows(self, run: KeyedRun, rows: list[_Row]) -> Iterator[tuple[_Row, Handled]]:
         row_type = self.monitor.row_type
         for row in rows:
             if self.ending:
@@ -187,8 +222,22 @@ class KeyedFunction:
                 continue
             yield from ((row, handled) for handled in run.handle(typed, row.time))
 
+    @property
+    def _is_users(self) -> bool:
+        """Whether the rows go to a class of the user, which sees the columns of the user only."""
+        return isinstance(self.factory, UserMonitor)
+
     def _arrow(self, outputs: list[dict[str, Any]]) -> None:
+        if self._is_users and self.monitor.output_type is dict:
+            self._check_names(outputs)
         pa.RecordBatch.from_pylist(outputs, schema=self.schema)
+
+    def _check_names(self, outputs: list[dict[str, Any]]) -> None:
+        """Arrow would leave out a name that is no column."""
+        known = self.schema.names
+        other = next((name for output in outputs for name in output if name not in known), None)
+        if other is not None:
+            raise ValueError(f"output has {quoted(other)}, which is not a column. Columns: {', '.join(known)}")
 
 
 class _Unreadable(NamedTuple):

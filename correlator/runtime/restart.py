@@ -31,7 +31,7 @@ from correlator.core.messages import decode_event
 from correlator.core.monitor import Monitor
 from correlator.core.queue import InputQueue, Run
 from correlator.core.recovery import ReceiveLog, restored_runs
-from correlator.core.steps import changed_state, changes_of, compare_steps, owner_of, stored_steps
+from correlator.core.steps import changed_state, changes_of, clock_of_step, compare_steps, owner_of, stored_steps
 from correlator.core.unhandled import OWNER as UNHANDLED
 from correlator.core.unmapped import OWNER as UNMAPPED
 from correlator.core.unmapped import Unmapped
@@ -167,7 +167,7 @@ class Restart:
             self._parts.recording.changed(self.changes)
         state = changed_state(self._state, self.changes)
         for thread, processor in zip(self._parts.processor_threads(), processors, strict=True):
-            owners = [owner_of(step.name) for step in processor.steps]
+            owners = [owner for step in processor.steps for owner in (owner_of(step.name), clock_of_step(step.name))]
             thread.context.load({owner: state.get(owner, {}) for owner in owners})
 
     def run_hooks(self) -> None:

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -52,6 +53,24 @@ class Silence(KeyedMonitor[Reading, Total]):
 
     def on_time(self, name):
         yield Total(sensor=self.key, total=self.total, why=name)
+
+
+class Changes(KeyedMonitor[dict[str, Any], dict[str, Any]]):
+    """Lets a row pass if its value differs from that of the row before; writes the names of its columns at -1."""
+
+    last: int | None = None
+
+    def on_event(self, row):
+        if row["value"] == -2:
+            return [{"sensor": self.key}]
+        if row["value"] == -3:
+            return [{"sensr": self.key}]
+        if row["value"] == -4:
+            return [{"sensor": self.key, "value": "four"}]
+        before, self.last = self.last, row["value"]
+        if row["value"] == -1:
+            return [{**row, "sensor": ",".join(row)}]
+        return [row] if row["value"] != before else []
 
 
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -147,3 +147,20 @@ def test_monitors_and_pairs_that_change(lives):
     assert "class: Sums -> Silence" in told
     assert "attribute last: str -> nothing" in told
     assert lives.live(shaped, sums, bodies=[reading(2, a=4)])[0]["total"] == 8
+
+
+def test_keys_that_follow_the_event_time_of_their_step(lives):
+    """A lower `expires` counts from the next row on; a higher one opens no window again; the time moves with a name."""
+    lives.live(windows(expires=600.0), bodies=[reading(1, a=5), reading(12, sensor="y"), reading(21, sensor="y")])
+    assert lives.stored() == {"p/aggregate#0": 1}, "x has gone, y has an open window"
+    assert lives.live(windows(expires=7200.0), bodies=[reading(2, a=7)]) == [], "it is late: its window was given"
+    (letter,) = lives.world.dead_letters()
+    assert letter.startswith("E5105 key x: late")
+    named = windows(expires=60.0, name="sums", was="aggregate#0")
+    (row,) = lives.live(named, bodies=[reading(31, a=1)])
+    assert (row["sensor"], row["n"]) == ("y", 1)
+    assert lives.stored() == {"p/sums": 1}
+    told = lives.refused(windows(expires=60.0, name="sums", values={"m": "max(b)"}))
+    fresh = windows(expires=60.0, name="sums", values={"m": "max(b)"}, state=f"discard {lives.mark(told)}")
+    assert lives.live(fresh, bodies=[reading(2, b=3)]) == []
+    assert [row["m"] for row in lives.live(fresh, bodies=[reading(12, sensor="z")])] == [3]

@@ -83,6 +83,7 @@ MISTAKES = [
         ([MonitorStep(class_="machines:Sums", key="sensor"), WhereStep(condition="value > 1")], "E1511", "condition", "'value' is not a column", ""),
         ([SelectStep(columns={"sensor": "sensor", "at": "at", "valu": "value"}), MonitorStep(class_="machines:Sums", key="sensor")],
          "E1517", "class", "field 'value' of Reading is not a column", "Did you mean 'valu'?"),
+        ([MonitorStep(class_="machines:Changes", key="sensor"), WhereStep(condition="value > 1 AND valu > 1")], "E1511", "condition", "'valu' is not a column", "Did you mean 'value'?"),
         ([SqlStep(query="SELECT *, valu AS v FROM input")], "E1511", "query", "'valu' is not a column", "Did you mean 'value'?"),
         ([SqlStep(query="SELECT value FROM input WHERE valu > 1")], "E1511", "query", "'valu' is not a column", "Did you mean 'value'?"),
         ([SqlStep(query="SELECT *, value FROM input")], "E1517", "query", "there are two columns 'value'", "Rename one of them"),

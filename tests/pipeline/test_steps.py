@@ -398,6 +398,26 @@ def test_rows_without_key_or_time_or_of_another_shape_are_dead_letters(engine):
     assert e.reasons()[0].startswith("E5102 pipeline p step 2 (monitor): does not fit Reading: Expected `datetime`")
 
 
+@pytest.mark.parametrize("event_time", ["at", None])
+def test_outputs_of_a_monitor_may_be_rows_as_they_came(engine, event_time):
+    decode = DecodeStep(
+        format="json", schema="sensor STRING, at TIMESTAMP, value INT, tags MAP<STRING, INT>, x DECIMAL(5,2)"
+    )
+    e = engine(decode, MonitorStep(class_="machines:Changes", key="sensor", event_time=event_time), OUT)
+    more = {"tags": {"a": 1}, "x": 1.5}
+    e.run(*(json.dumps({**json.loads(reading("a", 0, value)), **more}) for value in (1, 1, 2, -1, -2, -3, -4)))
+    shown = {"sensor": "a", "at": "2026-01-01T00:00:00.000000Z", "tags": {"a": 1}, "x": 1.5}
+    assert rows(e) == [
+        {**shown, "value": 1},
+        {**shown, "value": 2},
+        {**shown, "value": -1, "sensor": "sensor,at,value,tags,x"},
+        {"sensor": "a", "at": None, "value": None, "tags": None, "x": None},
+    ]
+    known = "Columns: sensor, at, value, tags, x"
+    assert e.reasons()[0] == f"E5500 Changes: ValueError: output has 'sensr', which is not a column. {known}"
+    assert e.reasons()[1].startswith("E5500 Changes: ArrowInvalid: ")
+
+
 def test_timers_fire_in_event_time_of_the_key(engine):
     e = engine(READINGS, MonitorStep(class_="machines:Silence", key="sensor", event_time="at"), OUT)
     e.run(reading("a", 0, 1), reading("b", 50, 1), reading("a", 9, 1))

@@ -58,6 +58,7 @@ from correlator.pipeline.worker import (
     KeyedFunction,
     MonitorFactory,
     PairsMonitor,
+    SessionsMonitor,
     UserMonitor,
     WindowsMonitor,
 )
@@ -427,7 +428,11 @@ class _Compiler:
         values = tuple(
             Value(name, call.function, kind) for name, call, kind in zip(step.values, calls, kinds, strict=True)
         )
-        factory = WindowsMonitor(step.window, step.every or step.window, step.lateness, values)
+        factory: MonitorFactory
+        if step.window is not None:
+            factory = WindowsMonitor(step.window, step.every or step.window, step.lateness, values)
+        else:
+            factory = SessionsMonitor(step.session or 0.0, step.lateness, values)
         columns = "".join(f", v{at} {value.result}" for at, value in enumerate(values))
         return factory, self._parsed(f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{columns}")
 

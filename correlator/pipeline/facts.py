@@ -49,7 +49,10 @@ def _of_monitor(step: MonitorStep, rows: Mapping[str, str], monitor: type[KeyedM
 
 
 def _of_windows(step: AggregateStep, rows: Mapping[str, str]) -> dict[str, str]:
-    facts = {"window": _seconds(step.window), "every": _seconds(step.every or step.window)}
+    if step.window is not None:
+        facts = {"window": _seconds(step.window), "every": _seconds(step.every or step.window)}
+    else:
+        facts = {"session": _seconds(step.session or 0.0)}
     facts["lateness"] = _seconds(step.lateness)
     for at, (name, value) in enumerate(step.values.items()):
         call = parse_call(value, step.word)

@@ -227,7 +227,7 @@ class MonitorStep(KeyedSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateStep(KeyedSettings):
-    """Windows per key in event time: one row for each window when it closes.
+    """Windows or sessions per key in event time: one row for each when it closes.
 
     The event time of a key is the latest that a row of this key had, in the order of arrival; a window closes when
     this time reaches the end of the window plus `lateness`, or at the end of all input. A row whose windows are all
@@ -237,25 +237,32 @@ class AggregateStep(KeyedSettings):
         key: the key of the windows; if it is a plain name, the column has this name, else the name `key`. The column
             is text.
         event_time: the event time of the row, a timestamp.
-        window: the length of a window.
+        window: the length of a window; either this or `session` is required.
+        session: the time without a row that ends a session: a window that begins with its first row and ends this time
+            after its last row.
         values: name of each column and `count(*)`, or `count`, `sum`, `min`, `max`, `avg`, `first` or `last` of an
             expression; NULL does not count.
         every: the time between the starts of two windows, at most the length; by default the length.
-        lateness: how long, in event time, a window waits for rows that come out of order.
+        lateness: how long, in event time, a window or session waits for rows that come out of order.
     """
 
     word: ClassVar[str] = "aggregate"
 
     key: Sql
     event_time: Sql
-    window: SomeSeconds
+    window: SomeSeconds | None = None
+    session: SomeSeconds | None = None
     values: Mapping[str, Sql]
     every: SomeSeconds | None = None
     lateness: Seconds = 0.0
 
     def __post_init__(self) -> None:
         KeyedSettings.__post_init__(self)
-        if self.every is not None and self.every > self.window:
+        if (self.window is None) == (self.session is None):
+            raise ConfigError("E1510", "aggregate", "needs exactly one of 'window' and 'session'")
+        if self.every is not None and self.window is None:
+            raise ConfigError("E1510", "aggregate", "has 'every' and 'session'", "'every' is for 'window'")
+        if self.every is not None and self.window is not None and self.every > self.window:
             what = f"'every' is {self.every:g}s, longer than 'window' ({self.window:g}s): rows would be in no window"
             raise ConfigError("E1510", "aggregate", what, "'every' is at most as long as 'window'")
 

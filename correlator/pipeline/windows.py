@@ -75,9 +75,8 @@ def _argument(text: str) -> str | None:
     return None
 
 
-def _sum(total: Any, value: Any) -> Any:
-    if total is None:
-        return value
+def sum_of(total: Any, value: Any) -> Any:
+    """The exact sum of two numbers."""
     return _EXACT.add(total, value) if isinstance(value, Decimal) else total + value
 
 
@@ -88,7 +87,7 @@ def _mean(parts: Any, value: Any) -> Any:
 
 _FOLDS: dict[str, Fold] = {
     "count": lambda count, _: (count or 0) + 1,
-    "sum": _sum,
+    "sum": lambda total, value: value if total is None else sum_of(total, value),
     "min": lambda least, value: value if least is None else min(least, value),
     "max": lambda most, value: value if most is None else max(most, value),
     "avg": _mean,
@@ -132,6 +131,13 @@ class Value:
             most = Decimal(10 ** int(decimal[1]) - 1).scaleb(-int(decimal[2]), _EXACT)
             return (most.copy_negate(), most)
         return (-(2**63), 2**63 - 1) if self.result == "bigint" else None
+
+
+def check_limits(key: str, value: Value, total: Any, limits: Limits) -> None:
+    """Raise `MappingError` E5107 for a sum that its column cannot hold."""
+    if limits is not None and not limits[0] <= total <= limits[1]:
+        what = f"the sum '{value.name}' would be {total}, which is no {value.result.upper()}"
+        raise MappingError("E5107", f"key {key}", what)
 
 
 class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
@@ -182,13 +188,8 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         for at, value in enumerate(self.values):
             if (new := row[f"v{at}"]) is not None:
                 folded[at] = _FOLDS[value.function](folded[at], new)
-                self._check(value, folded[at], self.limits[at])
+                check_limits(self.key, value, folded[at], self.limits[at])
         return folded
-
-    def _check(self, value: Value, total: Any, limits: Limits) -> None:
-        if limits is not None and not limits[0] <= total <= limits[1]:
-            what = f"the sum '{value.name}' would be {total}, which is no {value.result.upper()}"
-            raise MappingError("E5107", f"key {self.key}", what)
 
     def _starts(self, event_time: datetime) -> Sequence[int]:
         time = microseconds(event_time)

@@ -23,6 +23,7 @@ from correlator.pipeline import arrow_rows, envelope
 from correlator.pipeline.clock import Clock, Place
 from correlator.pipeline.correlation import pairs_class
 from correlator.pipeline.envelope import DEAD, HIDDEN, KEY, PART, POSITION, STATE, TIME
+from correlator.pipeline.sessions import sessions_class
 from correlator.pipeline.windows import EPOCH, Value, windows_class
 
 _MOST_ROWS = 10_000
@@ -90,6 +91,19 @@ class WindowsMonitor:
     def __call__(self) -> type[KeyedMonitor[Any, Any]]:
         """Make the class."""
         return windows_class(self.length_s, self.every_s, self.lateness_s, self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsMonitor:
+    """The sessions of an `aggregate` step."""
+
+    gap_s: float
+    lateness_s: float
+    values: tuple[Value, ...]
+
+    def __call__(self) -> type[KeyedMonitor[Any, Any]]:
+        """Make the class."""
+        return sessions_class(self.gap_s, self.lateness_s, self.values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,3 +164,16 @@ def test_keys_that_follow_the_event_time_of_their_step(lives):
     fresh = windows(expires=60.0, name="sums", values={"m": "max(b)"}, state=f"discard {lives.mark(told)}")
     assert lives.live(fresh, bodies=[reading(2, b=3)]) == []
     assert [row["m"] for row in lives.live(fresh, bodies=[reading(12, sensor="z")])] == [3]
+
+
+def test_sessions_that_change(lives):
+    def sessions(**changes):
+        return windows(**{"window": None, "session": 600.0, **changes})
+
+    lives.live(windows(), bodies=[reading(1, a=5)])
+    told = lives.refused(sessions())
+    assert "window: 600.0 s -> nothing" in told
+    lives.live(sessions(state=f"discard {lives.mark(told)}"), bodies=[reading(2, a=1)])
+    assert "session: 600.0 s -> 300.0 s" in lives.refused(sessions(session=300.0))
+    (row,) = lives.live(sessions(values={"total": "sum(a)"}, expires=60.0), bodies=[reading(11, a=2), reading(30)])
+    assert (row["total"], row["window_start"][14:16], row["window_end"][14:16]) == (3, "02", "21")

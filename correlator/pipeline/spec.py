@@ -20,6 +20,8 @@ from correlator.settings import Bytes, Count, EngineSettings, Identifier, Import
 Sql = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["json", "csv", "avro", "text"]
 FileFormat = Literal["csv", "json", "parquet"]
+_DURATIONS = ("window", "session", "every", "lateness", "within", "expires")
+_LONGEST = 100 * 366 * 86_400.0
 _DECISION = re.compile(r"(keep|discard) [0-9a-f]{8}")
 
 
@@ -201,6 +203,9 @@ class KeyedSettings:
         if self.state is not None and not _DECISION.fullmatch(self.state):
             allowed = "Write keep FINGERPRINT or discard FINGERPRINT, as the error of the refused start shows it"
             raise ConfigError("E1510", "state", f"{quoted(self.state)} is no decision", allowed)
+        for name in _DURATIONS:
+            if (getattr(self, name, None) or 0.0) > _LONGEST:
+                raise ConfigError("E1510", name, "is longer than 100 years")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

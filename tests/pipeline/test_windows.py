@@ -7,7 +7,7 @@ import pytest
 
 from correlator.core.keyed import KeyedRun
 from correlator.errors import ConfigError
-from correlator.pipeline.spec import AggregateStep
+from correlator.pipeline.spec import AggregateStep, CorrelateStep
 from correlator.pipeline.windows import Call, Value, parse_call, windows_class
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,6 +69,15 @@ def test_windows_with_gaps_between_them_are_refused():
     with pytest.raises(ConfigError, match="E1510 aggregate: 'every' is 601s, longer than 'window' .600s.: rows would"):
         step(every=601.0)
     assert step(every=600.0).every == 600.0
+
+
+@pytest.mark.parametrize("name", ["window", "session", "every", "lateness", "expires"])
+def test_a_duration_that_event_time_cannot_have_is_refused(name):
+    other = {"window": None} if name == "session" else {"window": 3e9, "every": 3e9} if name == "every" else {}
+    with pytest.raises(ConfigError, match="E1510 .*: is longer than 100 years"):
+        step(**{**other, name: 1e15})
+    with pytest.raises(ConfigError, match="E1510 within: is longer than 100 years"):
+        CorrelateStep(key="k", event_time="t", first="a", second="b", within=1e15)
 
 
 def folded(value, *given, cuts=(), every=600.0):

@@ -6,7 +6,7 @@ cannot decode, such as that of a newer version, is named with its size and the r
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, NamedTuple
 
@@ -15,11 +15,12 @@ import msgspec
 from correlator.cli.output import shown
 from correlator.core.instances import StoredMonitor
 from correlator.core.keyed import KeyedState, keyed_state
-from correlator.core.steps import RECORDS, owner_of, stored_steps
+from correlator.core.steps import RECORDS, clock_of_step, owner_of, stored_steps
 from correlator.errors import CorrelatorError, printable
 
 State = Mapping[str, Mapping[bytes, bytes]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CLOCK = clock_of_step("")
 _STEP, _MONITOR, _TABLE, _WAITING = owner_of(""), "monitor:", "table:", "waiting:"
 _UNREADABLE = (CorrelatorError, msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
@@ -69,6 +70,9 @@ def _shown_key(owner: str, key: bytes, data: bytes, facts: Mapping[str, Mapping[
 def _decoded(owner: str, data: bytes, facts: Mapping[str, str]) -> Any:
     if owner == RECORDS:
         return msgspec.json.decode(data)
+    if owner.startswith(_CLOCK):
+        latest, horizon = msgspec.msgpack.decode(data)
+        return {"event_time": _moment(latest), "horizon": _moment(horizon)}
     if owner.startswith(_STEP):
         return _step(keyed_state(data), facts)
     if owner.startswith(_MONITOR):
@@ -109,6 +113,8 @@ def _kept(attributes: Mapping[str, Any], facts: Mapping[str, str]) -> dict[str, 
     """What a step keeps for a key, by the kind of step; the bare attributes if they are not those of this kind."""
     try:
         match facts.get("kind"):
+            case "aggregate" if "session" in facts:
+                return {"sessions": list(_sessions(attributes["open"], facts))}
             case "aggregate":
                 return {"windows": list(_windows(attributes["open"], facts))}
             case "correlate":
@@ -121,11 +127,29 @@ def _kept(attributes: Mapping[str, Any], facts: Mapping[str, str]) -> dict[str, 
 def _windows(opened: Mapping[int, Sequence[Any]], facts: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     length = timedelta(seconds=float(facts["window"].removesuffix(" s")))
     for start, folded in sorted(opened.items()):
-        begin = _EPOCH + timedelta(microseconds=start)
-        names = [facts[f"value {at} name"] for at in range(1, len(folded) + 1)]
-        functions = [facts[f"value {at} function"] for at in range(1, len(folded) + 1)]
-        values = dict(zip(names, map(_folded, functions, folded), strict=True))
-        yield {"start": begin, "end": begin + length, "values": values}
+        begin = _moment(start)
+        yield {"start": begin, "end": begin + length, "values": _values(folded, facts, _folded)}
+
+
+def _sessions(opened: Mapping[int, Sequence[Any]], facts: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for start, (last, folded) in sorted(opened.items()):
+        values = _values(folded, facts, _folded_in_session)
+        yield {"start": _moment(start), "last": _moment(last), "values": values}
+
+
+def _values(folded: Sequence[Any], facts: Mapping[str, str], result: Callable[[str, Any], Any]) -> dict[str, Any]:
+    names = [facts[f"value {at} name"] for at in range(1, len(folded) + 1)]
+    functions = [facts[f"value {at} function"] for at in range(1, len(folded) + 1)]
+    return dict(zip(names, map(result, functions, folded), strict=True))
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _folded_in_session(function: str, value: Any) -> Any:
+    """As `_folded`; a first or last value is kept with the number of its row."""
+    return value[1] if function in ("first", "last") and value is not None else _folded(function, value)
 
 
 def _folded(function: str, value: Any) -> Any:

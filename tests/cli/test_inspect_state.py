@@ -10,9 +10,11 @@ import pytest
 from correlator.cli.states import plain, shown_state
 from correlator.core.keyed import KeyedMonitor, KeyedRun
 from correlator.core.steps import RECORDS
+from correlator.pipeline.clock import clock_of
 from correlator.pipeline.correlation import pairs_class
 from correlator.pipeline.envelope import TIME
-from correlator.pipeline.windows import windows_class
+from correlator.pipeline.sessions import sessions_class
+from correlator.pipeline.windows import Value, microseconds, windows_class
 from tests.cli.commands import run
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -55,7 +57,7 @@ def value_of(data, facts=None, owner="step:p/s"):
 
 
 def sales():
-    cls = windows_class(3600, 3600, 0, ("count", "sum", "avg"), (int, int, int))
+    cls = windows_class(3600, 3600, 0, tuple(Value(name, name, "int") for name in ("count", "sum", "avg")))
     return stored(cls, *({TIME: NOON, "v0": 1, "v1": price, "v2": price} for price in (10, 20)))
 
 
@@ -153,3 +155,17 @@ def test_the_command_shows_monitors(after_a_run):
     text = run("inspect", "state", "sqlite:///store/trades.db", cwd=place).stdout
     assert text.splitlines()[0].split("\t") == ["owner", "key", "bytes", "value", "problem"]
     assert '"attributes":{"counts":{"a":10}}' in text
+
+
+def test_sessions_and_the_event_time_of_a_step():
+    values = (Value("entry", "first", "int"), Value("mean", "avg", "double"))
+    data = stored(sessions_class(60.0, 0.0, values), {TIME: NOON, "v0": 5, "v1": 1.5})
+    facts = {"kind": "aggregate", "session": "60.0 s", "value 1 name": "entry", "value 1 function": "first"}
+    value, problem = value_of(data, facts | {"value 2 name": "mean", "value 2 function": "avg"})
+    assert problem == ""
+    noon = "2026-03-01T12:00:00Z"
+    shown = {"entry": 5, "mean": {"count": 1, "sum": 1.5}}
+    assert value["sessions"] == [{"start": noon, "last": noon, "values": shown}]
+    clock = clock_of([((0, ""), microseconds(NOON))], 60.0, None)
+    times = {"event_time": noon, "horizon": "2026-03-01T11:59:00Z"}
+    assert value_of(clock.stored, owner="clock:p/s") == (times, "")

@@ -81,7 +81,13 @@ def _groups(part: Hashable, rows: pa.Table) -> Iterator[_Group]:
     for position, same in groupby(rows.column(POSITION).to_pylist()):
         some = content.slice(first, len(list(same)))
         first += some.num_rows
-        yield _Group((part, repr(some.to_pylist())), position, some)
+        yield _Group((part, _text(some)), position, some)
+
+
+def _text(rows: pa.Table) -> str:
+    """The content of rows as text; the texts of Spark need not be UTF-8."""
+    kinds = [pa.binary() if pa.types.is_string(one.type) else one.type for one in rows.schema]
+    return repr(rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True)))).to_pylist())
 
 
 def _at(position: int, rows: pa.Table, like: pa.Table) -> pa.Table:

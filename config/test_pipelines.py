@@ -54,3 +54,28 @@ def test_departures_in_bad_weather_are_those_of_plain_python(world):
         if float(there["visib"]) < 1 or float(there["wind_speed"]) > 25:
             expected.append(int(row["flight"]))
     assert world.sent("bad_weather").values("flight") == expected != []
+
+
+ORDERS = [
+    {"order": n, "at": f"2026-01-05T10:{n:02}:00Z", "customer": "abc"[n % 3], "cents": 100 * n} for n in range(1, 31)
+]
+PAYMENTS = [
+    {"order": one["order"], "at": f"2026-01-05T10:{one['order'] + 5:02}:00Z", "cents": one["cents"], "payment": "p"}
+    for one in ORDERS
+    if one["order"] % 4
+]
+NEXT_DAY = {"order": 99, "at": "2026-01-06T10:00:00Z", "customer": "a", "cents": 1}
+"""Shows that the time of all other orders is over; it waits for its own payment."""
+
+
+@crash_test(config="payments.yaml", budget="20s")
+def test_each_order_is_paid_or_unpaid_and_none_is_both(world):
+    world.publish("queue:orders", ORDERS)
+    world.publish("queue:payments", PAYMENTS[::-1])
+    world.run_until_quiet()
+    world.publish("queue:orders", [NEXT_DAY])
+    world.run_until_quiet()
+    world.check()
+    assert sorted(world.sent("paid").values("order")) == sorted(one["order"] for one in PAYMENTS)
+    assert sorted(world.sent("unpaid").values("order")) == [n for n in range(1, 31) if n % 4 == 0]
+    assert world.sent("unknown").bodies() == []

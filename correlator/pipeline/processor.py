@@ -39,8 +39,8 @@ from correlator.ports import StateView
 CONCLUDED_AT_ONCE = 50_000
 """The most keys whose timers fire in one Spark job at the end of all input."""
 
-_OF_A_MESSAGE = (*DATA_ERRORS, MappingError)
-"""Errors that one message of a batch causes."""
+_OF_A_MESSAGE = (*DATA_ERRORS, MappingError, UnicodeDecodeError)
+"""Errors that one message of a batch causes. The texts of Spark need not be UTF-8."""
 _views = itertools.count(1)
 
 

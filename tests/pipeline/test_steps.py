@@ -221,6 +221,15 @@ def test_a_message_whose_route_makes_what_no_message_can_carry_is_dead_alone(eng
     assert reason.startswith("E5103 pipeline p: E5202 send: ")
 
 
+@pytest.mark.parametrize("setting", ["key", "destination"])
+def test_a_text_that_is_not_utf8_makes_its_message_dead_alone(engine, setting):
+    e = engine(RouteStep(to="out", **{setting: "CAST(body AS STRING)"}))
+    e.run("a", b"\xff", "c")
+    assert [getattr(sent, setting) for sent in e.sends["out"]] == ["a", "c"]
+    (reason,) = e.reasons()
+    assert reason.startswith("E5103 pipeline p: 'utf-8' codec can't decode byte 0xff")
+
+
 def test_select_and_sql(engine):
     e = engine(
         READINGS,

@@ -49,6 +49,7 @@ LAYERS = {
 """What each part of `correlator` may import besides itself. `testing` may import all; nothing may import `testing`."""
 OPEN_TO_CONNECTORS = GROUND | {
     "options",
+    "pipeline.ddl",
     "storage.database",
     "storage.dialects",
     "storage.files",
@@ -73,7 +74,8 @@ IMPURE = {
 }
 ONLY_IN = {
     "pyspark": {"correlator/pipeline"},
-    "pyarrow": {"correlator/pipeline"},
+    "pyarrow": {"correlator/pipeline", "connectors/lake"},
+    "deltalake": {"connectors/lake"},
     "sqlalchemy": {"correlator/storage", "connectors/embedded", "correlator/testing/kill9/stores.py"},
     "alembic": {"correlator/storage", "correlator/cli/db.py", "connectors/embedded"},
     "psycopg": {"correlator/storage", "connectors/embedded"},

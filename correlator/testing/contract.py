@@ -58,6 +58,8 @@ class ContractWorld(Protocol):
         selects_in_place: matters if `Features.selects` is true. True if messages that a selector does not match keep
             their place in the queue. False if the source takes them and gives them back, so that other consumers get
             them later, in any order.
+        any_destination: whether a sink sends to each destination that a message names. If not, it sends to the destination
+            of its sender only: it refuses other messages, and a sender without a destination is a `ConfigError`.
         whole_messages: whether the broker carries any body, properties, key and headers. If not, the checks send only
             bodies that `body` has made.
         is_service: whether the connection is a `MessageService`, to which `correlator.testing.service_contract`
@@ -70,6 +72,7 @@ class ContractWorld(Protocol):
     topics: bool
     ends: bool
     selects_in_place: bool
+    any_destination: bool
     whole_messages: bool
     is_service: bool
 
@@ -123,6 +126,7 @@ class BrokerWorld:
     topics = True
     ends = False
     selects_in_place = False
+    any_destination = True
     whole_messages = True
     is_service = False
 
@@ -362,7 +366,7 @@ def _raises_connection_lost(call: Callable[[], object]) -> None:
     raise AssertionError("no ConnectionLost")
 
 
-@_check("receives", "sends")
+@_check("sends")
 def check_nothing_is_left_open(world: ContractWorld) -> None:
     """Closed sources and sinks leave neither threads nor file descriptors behind.
 
@@ -386,9 +390,9 @@ def check_nothing_is_left_open(world: ContractWorld) -> None:
 
 def _use_and_close(world: ContractWorld, destination: str) -> None:
     with _Ends(world) as ends:
-        sink, source = ends.sink(destination), ends.source(destination)
-        _sent(sink, outgoing(destination, [world.body("a")]))
-        take(source, 1)
+        _sent(ends.sink(destination), outgoing(destination, [world.body("a")]))
+        if world.receives:
+            take(ends.source(destination), 1)
 
 
 def _threads_and_descriptors() -> tuple[int, int]:
@@ -834,11 +838,28 @@ def check_a_subscription_has_a_name(world: ContractWorld) -> None:
 @_check("receives", "not topics")
 def check_topics_are_refused(world: ContractWorld) -> None:
     """A connector without topics raises `ConfigError` when a source of a topic is made."""
+    _raises_config_error(lambda: world.connection().source(receiver("topic:anything")))
+
+
+def _raises_config_error(call: Callable[[], object]) -> None:
     try:
-        world.connection().source(receiver("topic:anything"))
+        call()
     except ConfigError:
         return
     raise AssertionError("no ConfigError")
+
+
+@_check("sends", "not receives")
+def check_receivers_are_refused(world: ContractWorld) -> None:
+    """A connector without sources raises `ConfigError` when a source is made."""
+    destination = world.destination()
+    _raises_config_error(lambda: world.connection().source(receiver(destination)))
+
+
+@_check("sends", "not receives", "not topics")
+def check_topics_are_refused_for_senders(world: ContractWorld) -> None:
+    """A connector without sources and topics raises `ConfigError` when a sink of a topic is made."""
+    _raises_config_error(lambda: world.connection().sink(sender("topic:anything")))
 
 
 # Sending.
@@ -884,7 +905,7 @@ def check_refused_messages_do_not_block_others(world: ContractWorld) -> None:
     assert [message.body for message in world.collect(destination, 4)] == wanted
 
 
-@_check("sends")
+@_check("sends", "any_destination")
 def check_a_sink_needs_no_destination_of_its_own(world: ContractWorld) -> None:
     """A sink without a destination sends each message to the destination that the message names."""
     destination = world.destination()
@@ -894,7 +915,23 @@ def check_a_sink_needs_no_destination_of_its_own(world: ContractWorld) -> None:
     assert [message.body for message in world.collect(destination, 3)] == wanted
 
 
-@_check("sends")
+@_check("sends", "not any_destination")
+def check_a_sink_keeps_to_the_destination_of_its_sender(world: ContractWorld) -> None:
+    """A sender without a destination is a `ConfigError`; a sink refuses messages for other destinations."""
+    _raises_config_error(lambda: world.connection().sink(sender(None)))
+    usual, other = world.destination(), world.destination()
+    wanted = _bodies(world, 3)
+    batch = outgoing(usual, wanted, "life")
+    batch[1] = Outgoing(2, "life", other, Message(wanted[1]))
+    with _Ends(world) as ends:
+        ends.sink(other)
+        results = ends.sink(usual).send(batch)
+        assert [result is not None for result in results] == [False, True, False]
+    assert [message.body for message in world.collect(usual, 2)] == wanted[::2]
+    assert world.collect(other, 0) == []
+
+
+@_check("sends", "any_destination")
 def check_a_message_goes_to_its_own_destination(world: ContractWorld) -> None:
     """A sink sends each message to the message's own `Outgoing.destination`."""
     usual, other = world.destination(), world.destination()
@@ -1042,6 +1079,19 @@ def check_hostile_texts(world: ContractWorld) -> None:
     received = _round_trip(world, wanted)
     assert [(m.body, m.key) for m in received] == [(m.body, m.key) for m in wanted]
     assert all(m.properties.items() <= r.properties.items() for m, r in zip(wanted, received, strict=True))
+
+
+@_check("sends", "not receives")
+def check_hostile_names_of_senders(world: ContractWorld) -> None:
+    """The same for a connector that only sends."""
+    for name in HOSTILE_TEXTS:
+        try:
+            destination = world.destination(label=name)
+        except ConfigError:
+            continue
+        with _Ends(world) as ends:
+            _sent(ends.sink(destination), outgoing(destination, [world.body("a")], "life"))
+        assert [message.body for message in world.collect(destination, 1)] == [world.body("a")], name
 
 
 @_check("sends", "receives")

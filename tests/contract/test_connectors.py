@@ -11,10 +11,12 @@ from tests.contract.worlds import (
     CsvWorld,
     DeduplicatingMemoryWorld,
     DeduplicatingPulsarWorld,
+    DeltaLakeWorld,
     EmbeddedWorld,
     ExclusivePulsarWorld,
     FileWorld,
     MemoryWorld,
+    ParquetLakeWorld,
     PositionMemoryWorld,
     PulsarWorld,
     QuorumRabbitWorld,
@@ -87,6 +89,16 @@ def test_json_lines(check: Check, tmp_path: Path) -> None:
 @_checks(CsvWorld)
 def test_csv(check: Check, tmp_path: Path) -> None:
     check(CsvWorld(tmp_path))
+
+
+@_checks(DeltaLakeWorld)
+def test_delta_tables(check: Check, tmp_path: Path) -> None:
+    check(DeltaLakeWorld(tmp_path))
+
+
+@_checks(ParquetLakeWorld)
+def test_tables_of_parquet_files(check: Check, tmp_path: Path) -> None:
+    check(ParquetLakeWorld(tmp_path))
 
 
 @pytest.mark.rabbitmq

@@ -2,13 +2,20 @@
 
 import json
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
+from connectors.lake import LakeConnection
+from connectors.lake.plain import all_entries
+from connectors.lake.sink import LakeSink
 from connectors.pulsar import PulsarConnection
 from connectors.pulsar.source import PulsarSource
 from connectors.rabbitmq import RabbitConnection
@@ -16,7 +23,7 @@ from connectors.rabbitmq_stream import StreamConnection
 from correlator.connector import Connection, Features, Order, Source
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
-from correlator.settings import ConnectionSettings, ReceiverSettings
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S, BrokerWorld, receiver
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
 from correlator.testing.service import SERVICE_FEATURES, ServiceBroker
@@ -238,6 +245,7 @@ class FileWorld:
     topics = False
     ends = True
     selects_in_place = False
+    any_destination = True
     whole_messages = False
     is_service = False
     ending = ".jsonl"
@@ -287,3 +295,65 @@ class CsvWorld(FileWorld):
 
     def body(self, text: str) -> bytes:
         return f'"{text}\n""quoted""",17'.encode()
+
+
+class _LakeOfTexts(LakeConnection):
+    """A lake whose tables have one column, `text`."""
+
+    def sink(self, sender: SenderSettings) -> LakeSink:
+        return super().sink(replace(sender, options={"schema": "text STRING"}))
+
+
+class LakeWorld(BrokerWorld):
+    """Tables, for sinks. A table has rows, so `collect` makes the bodies again, in the order of the data files."""
+
+    features = LakeConnection.features
+    receives = False
+    topics = False
+    any_destination = False
+    whole_messages = False
+    format = ""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def connection(self) -> LakeConnection:
+        options = {"path": str(self.path), "format": self.format}
+        return _LakeOfTexts("lake", ConnectionSettings(type="lake", options=options))
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = super().destination(kind, label)
+        self.connection().sink(SenderSettings(id="s", connection="lake", destination=destination))
+        return destination
+
+    def body(self, text: str) -> bytes:
+        return json.dumps({"text": text}).encode()
+
+    def collect(self, destination: str, at_least: int) -> list[Message]:
+        files = self.files(self.path / destination.removeprefix("queue:"))
+        in_order = sorted(files, key=lambda file: file.stat().st_mtime_ns)
+        return [
+            Message(self.body(text)) for file in in_order for text in pq.ParquetFile(file).read()["text"].to_pylist()
+        ]
+
+    def refused(self) -> Outgoing | None:
+        return Outgoing(0, "", "", Message(b'{"text": 1}'))
+
+    @abstractmethod
+    def files(self, table: Path) -> list[Path]:
+        """The data files that the log of a table names."""
+
+
+class ParquetLakeWorld(LakeWorld):
+    format = "parquet"
+
+    def files(self, table: Path) -> list[Path]:
+        return [table / file.path for entry in all_entries("test", table) for file in entry.files]
+
+
+class DeltaLakeWorld(LakeWorld):
+    format = "delta"
+
+    def files(self, table: Path) -> list[Path]:
+        return [Path(uri.removeprefix("file://")) for uri in DeltaTable(table).file_uris()]

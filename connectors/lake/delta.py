@@ -1,0 +1,182 @@
+"""The log of a Delta table. A commit has the source as its `appId` and the last number of the batch as its version.
+
+Delta does not compare versions: it stores a repeated one. The sink leaves out what the table has. The library compares
+the `appId` with those of commits that came after the table was read, and refuses the commit if one has the same.
+
+The library syncs no file. The data file is on disk before the commit. The log is synced after it; a log file that a
+power cut leaves empty counts as an empty commit, and the engine sends the messages again, since nothing confirmed them.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from connectors.lake.columns import difference
+from connectors.lake.places import COLUMNS, DELTA_LOG, TablePlace
+from connectors.lake.tables import Commit
+from correlator import durable
+from correlator.errors import ConnectionLost
+
+RETENTION = "delta.setTransactionRetentionDuration"
+_NOTE = "correlator"
+_PLAIN_WRITERS = (1, 2)
+_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
+"""The features of tables that matter to none who only appends rows with nullable columns."""
+_MOST_SYNCED = 1000
+_COMMITS_AT_ONCE = 64
+
+
+class _Note(msgspec.Struct):
+    """What a commit says of its batch, beside the actions of Delta."""
+
+    source: str
+    first: int
+    last: int
+    refused: list[int]
+    digest: str
+
+
+class DeltaLog:
+    """An open Delta table."""
+
+    def __init__(self, place: TablePlace, columns: pa.Schema, *, sends_again: bool) -> None:
+        self._place = place
+        self._where = place.where
+        self._columns = columns
+        self._sends_again = sends_again
+        self._table: DeltaTable | None = None
+
+    def check(self) -> bool:
+        """Refuse a table with other columns, or with features that this writer does not keep."""
+        self._place.check()
+        path = self._place.path
+        if (path / COLUMNS).exists():
+            what = f"{path} is a table of format parquet"
+            raise ConnectionLost("E7042", self._where, what, "", "Set format: parquet, or name another table")
+        if not (path / DELTA_LOG).is_dir() or not DeltaTable.is_deltatable(str(path)):
+            return False
+        self._check(DeltaTable(str(path)))
+        return True
+
+    def open(self) -> None:
+        """Open the table; make it if there is none. What an earlier life has committed is on disk afterwards."""
+        self.check()
+        self._place.make()
+        path = str(self._place.path)
+        with self._place.making():
+            if not self.check():
+                DeltaTable.create(path, self._columns)
+        self._table = table = DeltaTable(path)
+        self._sync(max(0, table.version() - _MOST_SYNCED), table.version())
+
+    def last(self, source: str) -> int:
+        """The version that Delta keeps for the source."""
+        return self._opened.transaction_version(source) or 0
+
+    def refused(self, source: str, first: int) -> Collection[int]:
+        """Read the commits backwards to the one that holds `first`."""
+        limit, found = _COMMITS_AT_ONCE, set[int]()
+        while True:
+            history = self._opened.history(limit)
+            for entry in history:
+                note = _note(entry.get(_NOTE))
+                if note is not None and note.source == source:
+                    found.update(one for one in note.refused if one >= first)
+                    if note.first <= first:
+                        return found
+            if len(history) < limit:
+                return found
+            limit *= 4
+
+    def commit(self, commit: Commit) -> None:
+        """Commit the data file together with the version of the source."""
+        table, version = self._opened, self._opened.version()
+        self._place.check_in_place()
+        note = _Note(commit.source, commit.first, commit.last, list(commit.refused), commit.digest)
+        properties = CommitProperties(
+            custom_metadata={_NOTE: msgspec.json.encode(note).decode()},
+            app_transactions=[Transaction(commit.source, commit.last)],
+        )
+        try:
+            table.create_write_transaction(_actions(commit), "append", table.schema(), commit_properties=properties)
+        except CommitFailedError as error:
+            what = f"another program has changed {self._place.path} at the same time: {error}"
+            raise ConnectionLost("E7045", self._where, what, "", "The sender reads the table again") from error
+        table.update_incremental()
+        self._sync(version + 1, table.version())
+        self._place.check_in_place()
+
+    @property
+    def _opened(self) -> DeltaTable:
+        if self._table is None:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        return self._table
+
+    def _check(self, table: DeltaTable) -> None:
+        path = self._place.path
+        differs = difference(self._columns, pa.schema(table.schema().to_arrow()))
+        if differs:
+            todo = "Write to another table, or let schema name the columns of the table"
+            raise ConnectionLost("E7041", self._where, f"{path} has other columns: {differs}", "", todo)
+        what = self._obstacle(table)
+        if what:
+            allowed = "A Delta table of a lake has no partitions, constraints or special columns, and forgets no appId"
+            raise ConnectionLost("E7042", self._where, f"{path} {what}", allowed)
+
+    def _obstacle(self, table: DeltaTable) -> str:
+        """Why this writer must not write the table; "" if it may."""
+        protocol, metadata = table.protocol(), table.metadata()
+        features = set(protocol.writer_features or ()) | set(protocol.reader_features or ())
+        if protocol.min_writer_version not in (*_PLAIN_WRITERS, 7):
+            return f"needs writers of version {protocol.min_writer_version}"
+        if not features <= _FEATURES:
+            return f"has the features {', '.join(sorted(features - _FEATURES))}"
+        if metadata.partition_columns:
+            return f"is partitioned by {', '.join(metadata.partition_columns)}"
+        if "delta.invariants" in table.schema().to_json():
+            return "has invariants of columns"
+        if self._sends_again and RETENTION in metadata.configuration:
+            return f"forgets which messages it has: {RETENTION} is set"
+        return ""
+
+    def _sync(self, first: int, last: int) -> None:
+        """Bring the files of these versions to the disk."""
+        log = self._place.path / DELTA_LOG
+        for version in range(first, last + 1):
+            _sync_file(log / f"{version:020}.json")
+            _sync_file(log / f"{version:020}.checkpoint.parquet")
+        _sync_file(log / "_last_checkpoint")
+        durable.sync_directory(log)
+
+
+def _actions(commit: Commit) -> list[AddAction | RemoveAction]:
+    file = commit.file
+    if file is None:
+        return []
+    statistics = msgspec.json.encode({"numRecords": file.rows}).decode()
+    return [AddAction(file.path, file.size, {}, time.time_ns() // 1_000_000, True, statistics)]
+
+
+def _note(text: object) -> _Note | None:
+    """The note of a commit; `None` for commits of other programs."""
+    try:
+        return msgspec.json.decode(str(text), type=_Note)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _sync_file(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # the library removes old files of the log
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

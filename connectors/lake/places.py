@@ -1,0 +1,194 @@
+"""Where the files of a table lie, and how they are made: private, durable, never changed once they have their name."""
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from correlator import durable
+from correlator.errors import ConnectionLost, StoreError, quoted
+from correlator.options import parse_destination
+from correlator.processes import LockFile
+from correlator.storage import files
+
+DELTA_LOG, LOG, LOCKS, DATA, COLUMNS = "_delta_log", "_log", "_locks", "data", "_columns.json"
+"""The names below the directory of a table."""
+OLD_S = 86_400.0
+"""Seconds after which a file that no log names is removed."""
+_MAKING_S = 5.0
+_PART = ".part"
+_TABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_ODD = re.compile(r"[^A-Za-z0-9-]+")
+
+
+class DataFile(NamedTuple):
+    """A file with rows.
+
+    Attributes:
+        path: its path below the directory of the table, with `/`.
+        rows: number of rows.
+        size: in bytes.
+    """
+
+    path: str
+    rows: int
+    size: int
+
+
+def table_name(destination: str) -> str | None:
+    """The table that `queue:NAME` names; `None` for any other destination."""
+    parsed = parse_destination(destination)
+    is_table = parsed is not None and parsed.kind == "queue" and _TABLE.fullmatch(parsed.name)
+    return parsed.name if parsed is not None and is_table else None
+
+
+def name_of_source(source: str) -> str:
+    """The name of the files and directories of a source. Other programs ignore names that begin with `_` or `.`."""
+    digest = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:12]
+    return f"{digest}-{_ODD.sub('_', source)[:100]}"
+
+
+class TablePlace:
+    """The directory of a table. Each method raises `OSError`, and `ConnectionLost` if the place is not safe."""
+
+    def __init__(self, where: str, lake: Path, name: str) -> None:
+        self.where = where
+        self.path = lake / name
+        self._lake = lake
+        self._identity: tuple[int, int] | None = None
+
+    def check(self) -> None:
+        """Refuse links, files where directories belong, and network file systems. Changes nothing."""
+        for path in (self._lake, self.path, *(self.path / name for name in (DELTA_LOG, LOG, LOCKS, DATA))):
+            if path.is_symlink():
+                raise ConnectionLost(
+                    "E7013", self.where, f"{path} is a symbolic link", "A lake has none", "Name the real path"
+                )
+            if path.exists() and not path.is_dir():
+                raise ConnectionLost("E7042", self.where, f"{path} is not a directory", "", "Move the file away")
+        try:
+            files.refuse_network(self.path / DATA)
+        except StoreError as error:
+            what = f"{self.path} {error.what}"
+            raise ConnectionLost("E7042", self.where, what, "A lake needs a local disk") from error
+
+    def make(self) -> None:
+        """Make the directories of the table, and remember which directory this is."""
+        for path in (self.path, self.path / DATA, self.path / LOCKS):
+            make_durable_directory(path)
+        self._identity = self._found()
+
+    def check_in_place(self) -> None:
+        """Raise `ConnectionLost` E7043 if the directory of the table was removed or replaced since `make`."""
+        if self._found() != self._identity:
+            what = f"{self.path} was removed or replaced while it was in use"
+            raise ConnectionLost("E7043", self.where, what, "", "Leave a table alone while a sender writes it")
+
+    @contextlib.contextmanager
+    def making(self) -> Iterator[None]:
+        """Let no other process make the table within the block. Raises `ConnectionLost` E7012 if one takes long."""
+        taken = LockFile(self.path / LOCKS / "table.lock", os.O_CREAT | os.O_NOFOLLOW)
+        try:
+            if not taken.try_lock(_MAKING_S):
+                what = f"another process has been making {self.path} for {_MAKING_S:g} s"
+                raise ConnectionLost("E7012", self.where, what)
+            yield
+        finally:
+            taken.close()
+
+    def lock(self, source: str) -> LockFile:
+        """Take the lock of a source. Raises `ConnectionLost` E7012 if another process writes with this source."""
+        taken = LockFile(self._lock_path(name_of_source(source)), os.O_CREAT | os.O_NOFOLLOW)
+        if not taken.try_lock():
+            taken.close()
+            what = f"source {quoted(source)} is in use by another sender, which writes to {self.path}"
+            todo = "Stop the other engine: it runs with a copy of this store"
+            raise ConnectionLost("E7012", self.where, what, "One at a time", todo)
+        return taken
+
+    def write(self, source: str, stem: str, rows: pa.Table) -> DataFile:
+        """Write the rows to `data/SOURCE/STEM.parquet`, unless this file exists; on disk when this returns."""
+        name = name_of_source(source)
+        directory = self.path / DATA / name
+        make_durable_directory(directory)
+        path = directory / f"{stem}.parquet"
+        if not path.exists():
+            with _named_once(path) as partial, os.fdopen(durable.create_private(partial), "wb") as file:
+                pq.write_table(rows, file)
+                file.flush()
+                os.fsync(file.fileno())
+        durable.sync_directory(directory)
+        return DataFile(f"{DATA}/{name}/{path.name}", rows.num_rows, path.stat().st_size)
+
+    def old_files(self, directory: Path) -> Iterator[Path]:
+        """The files of a directory that nobody has changed for a day."""
+        limit = time.time() - OLD_S
+        with os.scandir(directory) as entries:
+            yield from (Path(one.path) for one in entries if one.is_file(follow_symlinks=False) and _before(one, limit))
+
+    @contextlib.contextmanager
+    def unused(self, name: str) -> Iterator[bool]:
+        """Whether no sender uses the source with this name; within the block none can begin to use it."""
+        taken = LockFile(self._lock_path(name), os.O_CREAT | os.O_NOFOLLOW)
+        try:
+            yield taken.try_lock()
+        finally:
+            taken.close()
+
+    def _lock_path(self, name: str) -> Path:
+        return self.path / LOCKS / f"{name}.lock"
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+def make_durable_directory(path: Path) -> None:
+    """Make a directory and its missing parents for their owner alone, under durable names."""
+    if path.is_symlink() or not path.is_dir():
+        if path.parent != path:
+            make_durable_directory(path.parent)
+        path.mkdir(durable.PRIVATE_DIRECTORY, exist_ok=True)
+        durable.sync_directory(path.parent)
+
+
+def create_once(path: Path, content: bytes) -> bool:
+    """Make a file with this content unless there is one of its name; whether this call made it. Durable then."""
+    try:
+        with _named_once(path) as partial:
+            durable.put(partial, content)
+    except FileExistsError:
+        return False
+    durable.sync_directory(path.parent)
+    return True
+
+
+@contextlib.contextmanager
+def _named_once(path: Path) -> Iterator[Path]:
+    """Give the file that the block writes its name, as a second name: it never replaces a file, as a rename would."""
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_PART}")
+    try:
+        yield partial
+        os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a killed process has left this file half written."""
+    return path.name.endswith(_PART)
+
+
+def _before(entry: "os.DirEntry[str]", limit: float) -> bool:
+    return entry.stat(follow_symlinks=False).st_mtime < limit

@@ -1,0 +1,192 @@
+"""The log of a table of Parquet files: one file for each batch, which exists or does not exist.
+
+`_log/SOURCE/LAST.json` names the data file of the batch that ends with number LAST. A process makes it by a link, which
+fails if the name is taken. A data file that no entry names is no part of the table.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from connectors.lake.columns import difference, type_from, type_text
+from connectors.lake.places import (
+    COLUMNS,
+    DATA,
+    DELTA_LOG,
+    LOG,
+    DataFile,
+    TablePlace,
+    create_once,
+    is_partial,
+    make_durable_directory,
+    name_of_source,
+)
+from connectors.lake.tables import Commit
+from correlator import durable
+from correlator.errors import ConnectionLost
+
+VERSION = 1
+_DIGITS = 20
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An entry of the log.
+
+    Attributes:
+        source: the source id of the sender.
+        first, last: numbers of the first and the last message.
+        refused: numbers of refused messages between them.
+        files: the data files with the rows of the others; empty if all were refused.
+        digest: of the input.
+    """
+
+    source: str
+    first: int
+    last: int
+    refused: list[int]
+    files: list[DataFile]
+    digest: str
+
+
+class _Columns(msgspec.Struct):
+    version: int
+    columns: list[tuple[str, str]]
+
+
+class ParquetLog:
+    """The log of an open table."""
+
+    def __init__(self, place: TablePlace, columns: pa.Schema) -> None:
+        self._place = place
+        self._where = place.where
+        self._columns = columns
+        self._last: dict[str, int] = {}
+
+    def check(self) -> bool:
+        """Refuse a table with other columns."""
+        self._place.check()
+        path = self._place.path
+        if (path / DELTA_LOG).exists():
+            what = f"{path} is a table of format delta"
+            raise ConnectionLost("E7042", self._where, what, "", "Set format: delta, or name another table")
+        found = columns_in(self._where, path)
+        if found is None:
+            return False
+        differs = difference(self._columns, found)
+        if differs:
+            todo = "Write to another table, or let schema name the columns of the table"
+            raise ConnectionLost("E7041", self._where, f"{path} has other columns: {differs}", "", todo)
+        return True
+
+    def open(self) -> None:
+        """Open the table; make it if there is none. Removes old files that no entry names."""
+        self.check()
+        self._place.make()
+        make_durable_directory(self._place.path / LOG)
+        with self._place.making():
+            if not self.check():
+                columns = [(field.name, type_text(field.type)) for field in self._columns]
+                create_once(self._place.path / COLUMNS, msgspec.json.encode(_Columns(VERSION, columns)))
+        self._last = {}
+        self._remove_old_files()
+
+    def last(self, source: str) -> int:
+        """The highest number among the names of the entries. They are on disk when this returns."""
+        if source not in self._last:
+            directory = self._directory(source)
+            make_durable_directory(directory)
+            durable.sync_directory(directory)
+            self._last[source] = max((int(path.stem) for path in _entries(directory)), default=0)
+        return self._last[source]
+
+    def refused(self, source: str, first: int) -> Collection[int]:
+        """Read the entries that end at `first` or behind it."""
+        recent = [path for path in _entries(self._directory(source)) if int(path.stem) >= first]
+        return {one for path in recent for one in read_entry(self._where, path).refused if one >= first}
+
+    def commit(self, commit: Commit) -> None:
+        """Make the entry. Raises `ConnectionLost` E7044 if there is another one of this name."""
+        self._place.check_in_place()
+        files = [] if commit.file is None else [commit.file]
+        entry = Entry(commit.source, commit.first, commit.last, list(commit.refused), files, commit.digest)
+        path = self._directory(commit.source) / f"{commit.last:0{_DIGITS}}.json"
+        if not create_once(path, msgspec.json.encode(entry)):
+            found = read_entry(self._where, path)
+            if found.digest != entry.digest:
+                what = f"{path} was written by another engine: it names other messages"
+                todo = "Find the engine that runs with a copy of this store"
+                raise ConnectionLost("E7044", self._where, what, "One engine at a time writes with a source", todo)
+        self._place.check_in_place()
+        self._last[commit.source] = commit.last
+
+    def _directory(self, source: str) -> Path:
+        return self._place.path / LOG / name_of_source(source)
+
+    def _remove_old_files(self) -> None:
+        """Remove data files of killed processes, except those of sources that a process uses now."""
+        for directory in sorted((self._place.path / DATA).iterdir()):
+            old = list(self._place.old_files(directory)) if directory.is_dir() else []
+            if old:
+                with self._place.unused(directory.name) as is_unused:
+                    for path in self._unnamed(directory.name, old) if is_unused else ():
+                        path.unlink(missing_ok=True)
+
+    def _unnamed(self, name: str, old: Collection[Path]) -> Iterator[Path]:
+        """The data files that no entry names. An entry is read only if several files end with its number."""
+        log = self._place.path / LOG / name
+        ending = Counter(_last_of(path) for path in old)
+        for path in old:
+            entry = log / f"{_last_of(path)}.json"
+            if is_partial(path) or not entry.exists():
+                yield path
+            elif ending[_last_of(path)] > 1:
+                named = {Path(file.path).name for file in read_entry(self._where, entry).files}
+                if path.name not in named:
+                    yield path
+
+
+def columns_in(where: str, path: Path) -> pa.Schema | None:
+    """The columns of a table of Parquet files; `None` if there is no table. Raises `ConnectionLost` E7044."""
+    try:
+        content = (path / COLUMNS).read_bytes()
+    except FileNotFoundError as error:
+        if next((path / LOG).glob("*/*.json"), None) is not None:
+            what = f"{path / COLUMNS} is missing, and the table has rows"
+            raise ConnectionLost("E7044", where, what, "", "Restore the file") from error
+        return None
+    with _damaged(where, path / COLUMNS):
+        found = msgspec.json.decode(content, type=_Columns)
+        return pa.schema([(name, type_from(text)) for name, text in found.columns])
+
+
+def read_entry(where: str, path: Path) -> Entry:
+    """An entry of a log. Raises `ConnectionLost` E7044 if it is damaged."""
+    with _damaged(where, path):
+        return msgspec.json.decode(path.read_bytes(), type=Entry)
+
+
+def all_entries(where: str, path: Path) -> Iterator[Entry]:
+    """All entries of the log of a table, by source and number."""
+    for entry in sorted((path / LOG).glob("*/*.json")):
+        yield read_entry(where, entry)
+
+
+@contextlib.contextmanager
+def _damaged(where: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (msgspec.MsgspecError, TypeError, UnicodeDecodeError) as error:
+        raise ConnectionLost("E7044", where, f"{path} is damaged: {error}", "", "Restore the file") from error
+
+
+def _entries(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.glob("*.json") if path.stem.isdigit())
+
+
+def _last_of(path: Path) -> str:
+    """The number of the last message, as it stands in the name of a data file and in that of an entry."""
+    return path.name.split("-")[1].zfill(_DIGITS) if path.name.count("-") > 1 else ""

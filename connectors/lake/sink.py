@@ -1,0 +1,170 @@
+"""The sink of the lake: each batch is one data file and one commit, which leaves out what the table has."""
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, groupby
+from operator import attrgetter
+
+import msgspec
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from connectors.lake.places import TablePlace
+from connectors.lake.rows import Row, RowMaker
+from connectors.lake.tables import Commit, TableLog
+from correlator.errors import ConnectionLost, SendRejected, quoted
+from correlator.events import Outgoing
+from correlator.processes import LockFile, Maker
+from correlator.settings import SenderSettings
+
+_source_of = attrgetter("source")
+
+
+class LakeSink:
+    """Writes to the table of its sender.
+
+    Args:
+        sender: the settings of the sender; its destination is the table.
+        place: the directory of the table.
+        log: the log of the table.
+        maker: makes rows of messages.
+        missing_up_to: up to this number the table may lack messages of the sender.
+    """
+
+    def __init__(
+        self, sender: SenderSettings, place: TablePlace, log: TableLog, maker: RowMaker, missing_up_to: int
+    ) -> None:
+        self._where = place.where
+        self._destination = sender.destination
+        self._sends_again = sender.reliability != "BEST_EFFORT"
+        self._missing_up_to = missing_up_to
+        self._place = place
+        self._log = log
+        self._rows = maker
+        self._locks: dict[str, LockFile] = {}
+        self._own_source = uuid.uuid4().hex
+        self._own_numbers = count(1)
+        self._process = Maker()
+        self._connected = False
+
+    def connect(self) -> None:
+        """Open the table; make it if there is none. `UsageError` E2050 in a forked child of a process that uses it."""
+        if self._connected:
+            self._process.check(self._where)
+        self.close()
+        self._process = Maker()
+        with self._translated():
+            self._log.open()
+        self._connected = True
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Add the rows of a batch; they are on disk when this returns."""
+        self._process.check(self._where)
+        if not self._connected:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        with self._translated():
+            parts = groupby(map(self._numbered, batch), _source_of)
+            return [result for source, part in parts for result in self._add(source, list(part))]
+
+    def close(self) -> None:
+        """Release the locks. In a forked child it does nothing."""
+        if self._process.is_another_process:
+            return
+        for lock in self._locks.values():
+            lock.close()
+        self._locks.clear()
+        self._connected = False
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Close the sink after any error; an error of the file system or of a library becomes `ConnectionLost`."""
+        try:
+            yield
+        except (OSError, DeltaError, pa.ArrowException) as error:
+            self.close()
+            what = f"table {self._place.path} cannot be used: {error}"
+            raise ConnectionLost("E7003", self._where, what) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _numbered(self, out: Outgoing) -> Outgoing:
+        """The message with a source and a number: a producer of a session has no source, and repeats are unknown."""
+        if out.source:
+            return out
+        return msgspec.structs.replace(out, source=self._own_source, sequence=next(self._own_numbers))
+
+    def _add(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Add the rows of messages of one source."""
+        if source not in self._locks:
+            self._locks[source] = self._place.lock(source)
+        last = self._log.last(source)
+        self._check_gap(part[0], last)
+        earlier = self._log.refused(source, part[0].sequence) if part[0].sequence <= last else ()
+        results: list[SendRejected | None] = []
+        new: list[tuple[Outgoing, Row | None]] = []
+        for out in part:
+            if out.sequence <= last:
+                results.append(self._refused_before(out) if out.sequence in earlier else None)
+                continue
+            row, refusal = self._row(out)
+            new.append((out, row))
+            results.append(refusal)
+        if new:
+            self._commit(source, new)
+        return results
+
+    def _check_gap(self, first: Outgoing, last: int) -> None:
+        """Raise `ConnectionLost` E7043 if the table lacks messages that it has confirmed to this sender."""
+        if not self._sends_again or first.sequence <= max(last, self._missing_up_to) + 1:
+            return
+        begin, end = last + 1, first.sequence - 1
+        raise ConnectionLost(
+            "E7043",
+            self._where,
+            f"{self._place.path} lacks messages {begin} to {end} of source {quoted(first.source)}: the table was "
+            "removed or restored, or the sender wrote to another table",
+            "A table has each message that was confirmed",
+            f"Restore the table; or set missing_up_to: {end} to go on without these messages",
+        )
+
+    def _row(self, out: Outgoing) -> tuple[Row | None, SendRejected | None]:
+        """The row of a message, or why it is refused."""
+        if out.destination != self._destination:
+            what = f"{quoted(out.destination)} is not the table of the sender"
+            return None, self._refusal(out, "E8104", what, f"The sender writes to {self._destination} only")
+        if out.message.headers is not None and out.message.headers.delivery_delay_ms:
+            what = "a table cannot delay a message, which 'delivery_delay_ms' asks for"
+            return None, self._refusal(out, "E8110", what)
+        try:
+            return self._rows.row(out), None
+        except ValueError as error:
+            return None, self._refusal(out, "E8110", str(error))
+
+    def _refused_before(self, out: Outgoing) -> SendRejected:
+        """The refusal of a message that an earlier commit has refused, whatever the present columns are."""
+        _, refusal = self._row(out)
+        return refusal or self._refusal(out, "E8110", "the message did not fit the schema when it was first sent")
+
+    def _refusal(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:
+        return SendRejected(code, f"{self._where} message {out.sequence}", what, allowed)
+
+    def _commit(self, source: str, new: Sequence[tuple[Outgoing, Row | None]]) -> None:
+        first, last = new[0][0].sequence, new[-1][0].sequence
+        rows = [row for _, row in new if row is not None]
+        refused = [out.sequence for out, row in new if row is None]
+        digest = self._digest(new)
+        file = None
+        if rows:
+            self._place.check_in_place()
+            file = self._place.write(source, f"{first}-{last}-{digest[:16]}", self._rows.table(rows))
+        self._log.commit(Commit(source, first, last, refused, file, digest))
+
+    def _digest(self, new: Sequence[tuple[Outgoing, Row | None]]) -> str:
+        """The digest of the columns and the rows: equal input has equal digests in each life."""
+        digest = hashlib.sha256(repr(self._rows.arrow).encode())
+        for out, row in new:
+            digest.update(repr((out.sequence, row)).encode(errors="backslashreplace"))
+        return digest.hexdigest()

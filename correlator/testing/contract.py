@@ -58,8 +58,8 @@ class ContractWorld(Protocol):
         selects_in_place: matters if `Features.selects` is true. True if messages that a selector does not match keep
             their place in the queue. False if the source takes them and gives them back, so that other consumers get
             them later, in any order.
-        any_destination: whether a sink sends to each destination that a message names. If not, it sends to the destination
-            of its sender only: it refuses other messages, and a sender without a destination is a `ConfigError`.
+        any_destination: whether a sink sends to each destination that a message names. If not, it sends only to the
+            destination of its sender: it refuses other messages, and a sender without a destination is a `ConfigError`.
         whole_messages: whether the broker carries any body, properties, key and headers. If not, the checks send only
             bodies that `body` has made.
         is_service: whether the connection is a `MessageService`, to which `correlator.testing.service_contract`

@@ -1,0 +1,151 @@
+"""The process that is killed: an engine that numbers orders and sends a row for each into a table of a lake.
+
+    python -m tests.connectors.lake_campaign.bridge DIRECTORY FORMAT KILL CONTROL
+
+KILL is the number of the call that syncs or links a file at which the process kills itself, 0 for none; a negative
+number kills it behind that call. With CONTROL each life has a source of its own. The process prints a line when it has
+begun, and ends when its standard input does.
+"""
+
+import itertools
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from connectors.lake.sink import LakeSink
+from correlator import Engine, Message, Monitor, Reliability, StateTable, on
+from correlator.errors import SendRejected
+from correlator.events import Outgoing
+from correlator.settings import (
+    CheckpointSettings,
+    ConnectionSettings,
+    EngineSettings,
+    MonitorSettings,
+    ReceiverSettings,
+    SenderSettings,
+)
+
+NAME, QUEUE, TABLE = "bridge", "in", "orders"
+MISFIT = 50
+"""One order in so many gets a body that does not fit."""
+LARGEST_SENT = 25
+LOOK_S = 0.05
+
+
+class Numbers(Monitor, persistent=True):
+    """Gives each order the next number, and sends both."""
+
+    last: int = 0
+    numbers: StateTable[str, int]
+
+    @on(Message)
+    def order(self, order: Message) -> None:
+        """Number one order, and send its row."""
+        name = order.body.decode()
+        self.last += 1
+        self.numbers[name] = self.last
+        number: Any = "no number" if self.last % MISFIT == 0 else self.last
+        self.send(msgspec.json.encode({"order_name": name, "number": number}), to="rows")
+
+
+def settings(directory: Path, form: str) -> EngineSettings:
+    """The settings of the engine."""
+    return EngineSettings(
+        name=NAME,
+        store=f"sqlite:///{directory}/engine.db",
+        checkpoint=CheckpointSettings(interval=0.02),
+        connections={
+            "local": ConnectionSettings(type="embedded", options={"store": f"sqlite:///{directory}/broker.db"}),
+            "lake": ConnectionSettings(type="lake", options={"path": str(directory / "lake"), "format": form}),
+        },
+        receivers=(
+            ReceiverSettings(
+                id="orders",
+                connection="local",
+                destination=f"queue:{QUEUE}",
+                reliability=Reliability.EXACTLY_ONCE,
+                max_batch_size=50,
+                max_batch_interval_ms=5,
+            ),
+        ),
+        senders=(
+            SenderSettings(
+                id="rows",
+                connection="lake",
+                destination=f"queue:{TABLE}",
+                reliability=Reliability.EXACTLY_ONCE,
+                max_batch_size=LARGEST_SENT,
+                options={"schema": "order_name STRING, number BIGINT", "unique_id_column": "id"},
+            ),
+        ),
+        monitors=(MonitorSettings(type="tests.connectors.lake_campaign.bridge:Numbers"),),
+        connection_retry_interval=0.1,
+        max_connection_retry_interval=0.1,
+        status_interval=0.0,
+    )
+
+
+def arm(kill: int) -> None:
+    """Let the process kill itself before or behind a call by which the sink syncs or links a file for a batch."""
+    calls = itertools.count(1)
+    sending = threading.local()
+
+    def armed(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            number = next(calls) if getattr(sending, "is_on", False) else 0
+            if number == kill != 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = call(*arguments, **options)
+            if number == -kill != 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return counted
+
+    send = LakeSink.send
+
+    def marked(sink: LakeSink, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        sending.is_on = True
+        try:
+            return send(sink, batch)
+        finally:
+            sending.is_on = False
+
+    LakeSink.send = marked  # type: ignore[method-assign]
+    os.fsync, os.link = armed(os.fsync), armed(os.link)
+
+
+def forget_the_source() -> None:
+    """Give the messages of this life a source of its own."""
+    send = LakeSink.send
+
+    def renamed(sink: LakeSink, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        sink._sends_again = False
+        return send(sink, [msgspec.structs.replace(out, source=f"{out.source}:{os.getpid()}") for out in batch])
+
+    LakeSink.send = renamed  # type: ignore[method-assign]
+
+
+def main(directory: str, form: str, kill: str, control: str) -> None:
+    """Run the engine until standard input ends."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    if control == "control":
+        forget_the_source()
+    arm(int(kill))
+    with Engine(settings(Path(directory), form)) as engine:
+        sys.stdout.write("begun\n")
+        sys.stdout.flush()
+        while not select.select([sys.stdin], [], [], LOOK_S)[0]:
+            engine.raise_failure()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

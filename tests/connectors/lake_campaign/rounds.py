@@ -1,0 +1,301 @@
+"""Rounds of kills, each with a fresh table, store and queue."""
+
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from deltalake import DeltaTable
+
+from connectors.embedded import EmbeddedConnection
+from connectors.lake import read
+from connectors.lake.places import DATA
+from connectors.lake.plain import all_entries
+from correlator.events import Message, Outgoing
+from correlator.settings import ConnectionSettings, SenderSettings
+from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign.verdict import counts_in
+from tests.connectors.lake_campaign.bridge import MISFIT, NAME, QUEUE, TABLE
+from tests.harness.processes import environment
+
+KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 40, 10
+PATIENCE_S = 120.0
+LONGEST_LIFE_S = 0.6
+LAST_CALL = 60
+AT_A_CALL = 0.5
+PUBLISHED = 20
+PAUSE_S = 0.02
+SETTLED_S = 1.0
+"""A repeat may follow the last row."""
+
+
+@dataclass
+class Figures:
+    """What rounds of one kind have found.
+
+    Attributes:
+        kills: processes that were killed.
+        at_a_call: those that killed themselves at a call that writes a file of the lake.
+        waiting: kills while orders were under way.
+        orphans: kills that left a data file which the log does not name.
+        orders: orders that were published.
+        rows: rows that the tables hold.
+        refused: orders that became dead letters.
+        commits: commits of the tables.
+        doubles: rows beyond the first of an order.
+        seconds: duration.
+        violations: what is wrong.
+    """
+
+    kills: int = 0
+    at_a_call: int = 0
+    waiting: int = 0
+    orphans: int = 0
+    orders: int = 0
+    rows: int = 0
+    refused: int = 0
+    commits: int = 0
+    doubles: int = 0
+    seconds: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Result:
+    """The result of a campaign."""
+
+    form: str
+    seed: int
+    figures: Figures = field(default_factory=Figures)
+    control: Figures = field(default_factory=Figures)
+
+    @property
+    def violations(self) -> Sequence[str]:
+        """The violations that the campaign found."""
+        return self.figures.violations + self.control.violations
+
+    @property
+    def blind(self) -> Sequence[str]:
+        """The reasons why the campaign proves nothing although it found no violation."""
+        return [] if self.control.doubles else ["the control stored nothing twice"]
+
+    def lines(self) -> Sequence[str]:
+        """The result as lines of text."""
+        one = self.figures
+        return [
+            f"format {self.form}, seed {self.seed}: {one.kills} kills, {one.waiting} of them while orders were under way",
+            f"{one.at_a_call} kills at a call that writes a file; {one.orphans} left a data file without a commit",
+            f"{one.orders} orders: {one.rows} rows in {one.commits} commits, {one.refused} dead letters",
+            f"{one.doubles} rows stored twice, {len(one.violations)} violations, {one.seconds:.0f} s",
+            f"control: {self.control.doubles} rows stored twice after {self.control.kills} kills",
+            *self.violations,
+            *self.blind,
+        ]
+
+    def report(self) -> Mapping[str, Any]:
+        """The result as values for a JSON report."""
+        return asdict(self)
+
+
+class Publisher:
+    """Puts orders into the queue while a bridge runs, and knows how many there are."""
+
+    def __init__(self, directory: Path) -> None:
+        options = {"store": f"sqlite:///{directory}/broker.db"}
+        connection = EmbeddedConnection("local", ConnectionSettings(type="embedded", options=options))
+        self._sink = connection.sink(SenderSettings(id="p", connection="local", destination=f"queue:{QUEUE}"))
+        self._sink.connect()
+        self.orders = 0
+
+    def publish(self, number: int) -> None:
+        """Publish so many orders."""
+        batch = [self._order(n) for n in range(self.orders + 1, self.orders + number + 1)]
+        for refused in filter(None, self._sink.send(batch)):
+            raise refused
+        self.orders += number
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._sink.close()
+
+    def _order(self, number: int) -> Outgoing:
+        properties: dict[str, Any] = {"uniqueMessageId": f"{number}:publisher", "messageSourceId": "publisher"}
+        return Outgoing(number, "publisher", f"queue:{QUEUE}", Message(b"%d" % number, properties))
+
+
+class Bridge:
+    """A life of the bridge."""
+
+    def __init__(self, directory: Path, form: str, *, kill: int = 0, control: bool = False) -> None:
+        command = [sys.executable, "-m", "tests.connectors.lake_campaign.bridge", str(directory), form, str(kill)]
+        with (directory / "bridge.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "control" if control else "-"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+            )
+
+    def begin(self) -> bool:
+        """Wait until the engine has begun; false if the process has ended before."""
+        assert self._process.stdout is not None
+        return bool(self._process.stdout.readline())
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process lives."""
+        return self._process.poll() is None
+
+    def kill(self) -> bool:
+        """Kill the process; returns whether it had killed itself."""
+        was_dead = not self.is_alive
+        self._process.kill()
+        self._end()
+        return was_dead
+
+    def stop(self) -> int:
+        """Let the engine stop; returns the exit status."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._end()
+
+    def _end(self) -> int:
+        status = self._process.wait(PATIENCE_S)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        return status
+
+
+def campaign(
+    directory: Path, form: str, *, kills: int, seed: int, say: Callable[[str], object] = lambda _: None
+) -> Result:
+    """Run the control, then rounds until there were enough kills. A violation ends the campaign."""
+    result = Result(form, seed)
+    seeds = count(1)
+    one_round(directory / "control", result, random.Random(f"{seed} 0"), KILLS_OF_A_CONTROL, is_control=True)
+    while result.figures.kills < kills and not result.violations:
+        most = min(KILLS_OF_A_ROUND, kills - result.figures.kills)
+        number = next(seeds)
+        one_round(directory / f"round{number}", result, random.Random(f"{seed} {number}"), most)
+        say(f"round {number}: {result.figures.kills} kills, {result.figures.orders} orders")
+    return result
+
+
+def one_round(directory: Path, result: Result, rng: random.Random, kills: int, *, is_control: bool = False) -> None:
+    """One round: all its kills, a life without a kill, and the comparison. Without a violation nothing is left of it."""
+    figures = result.control if is_control else result.figures
+    directory.mkdir(mode=0o700)
+    begin = time.monotonic()
+    publisher = Publisher(directory)
+    orphans: set[str] = set()
+    try:
+        for _ in range(kills):
+            _one_life(directory, result.form, publisher, rng, figures, control=is_control)
+            orphans = _look(directory, result.form, publisher.orders, orphans, figures)
+        status = _last_life(directory, result.form, publisher.orders, control=is_control)
+    finally:
+        publisher.close()
+    found = _compare(directory, result.form, publisher.orders, figures, is_control=is_control)
+    if status:
+        found.append(f"the last life ended with status {status}")
+    figures.violations += [f"{directory.name}: {one}" for one in found]
+    figures.seconds += time.monotonic() - begin
+    if not found:
+        shutil.rmtree(directory)
+
+
+def _one_life(
+    directory: Path, form: str, publisher: Publisher, rng: random.Random, figures: Figures, *, control: bool
+) -> None:
+    """Start the bridge, publish as long as it lives, and kill it."""
+    kill = rng.choice((-1, 1)) * rng.randint(1, LAST_CALL) if rng.random() < AT_A_CALL else 0
+    end_s = LONGEST_LIFE_S * (5 if kill else rng.random())
+    publisher.publish(PUBLISHED)
+    bridge = Bridge(directory, form, kill=kill, control=control)
+    began = bridge.begin()
+    deadline = time.monotonic() + end_s
+    while began and bridge.is_alive and time.monotonic() < deadline:
+        publisher.publish(rng.randint(1, PUBLISHED))
+        time.sleep(PAUSE_S)
+    figures.at_a_call += bridge.kill()
+    figures.kills += 1
+
+
+def _look(directory: Path, form: str, orders: int, orphans: set[str], figures: Figures) -> set[str]:
+    """Note what a kill has left; returns the data files that the log does not name."""
+    table = directory / "lake" / TABLE
+    named = _named(table, form)
+    there = {path.name for path in (table / DATA).glob("*/*.parquet")} - named
+    figures.orphans += bool(there - orphans)
+    rows = sum(_rows(table, form).values()) if named else 0
+    figures.waiting += rows < orders - orders // MISFIT
+    return there
+
+
+def _last_life(directory: Path, form: str, orders: int, *, control: bool) -> int:
+    """Let the bridge go on until the table has a row for each order that fits; returns its exit status."""
+    bridge = Bridge(directory, form, control=control)
+    bridge.begin()
+    table, wanted = directory / "lake" / TABLE, orders - orders // MISFIT
+    deadline = time.monotonic() + PATIENCE_S
+    while bridge.is_alive and len(_rows(table, form)) < wanted and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(SETTLED_S)
+    return bridge.stop()
+
+
+def _named(table: Path, form: str) -> set[str]:
+    """The data files that the log names."""
+    try:
+        if form == "delta":
+            return {uri.rpartition("/")[2] for uri in DeltaTable(table).file_uris()}
+        return {Path(file.path).name for entry in all_entries("campaign", table) for file in entry.files}
+    except Exception:
+        if not (table / "_columns.json").exists() and not any(table.glob("_delta_log/*.json")):
+            return set()  # killed before it had made the table
+        raise
+
+
+def _rows(table: Path, form: str) -> Counter[tuple[str, int]]:
+    """How often the table has each order, with its number."""
+    if not _named(table, form):
+        return Counter()
+    rows = DeltaTable(table).to_pyarrow_table() if form == "delta" else read(table)
+    return Counter(zip(rows["order_name"].to_pylist(), rows["number"].to_pylist(), strict=True))
+
+
+def _compare(directory: Path, form: str, orders: int, figures: Figures, *, is_control: bool) -> list[str]:
+    """Compare the table and the dead letters with the state of the engine."""
+    table = directory / "lake" / TABLE
+    rows = _rows(table, form)
+    state = counts_in(f"sqlite:///{directory}/engine.db", NAME)
+    wanted = {(name, number) for name, number in state.items() if number % MISFIT}
+    letters = dead_letters(f"sqlite:///{directory}/engine.db")
+    dead = Counter(msgspec.json.decode(one.letter.message.body)["order_name"] for one in letters)
+    misfits = {name for name, number in state.items() if not number % MISFIT}
+    doubles = rows.total() - len(rows)
+    figures.orders += orders
+    figures.rows += rows.total()
+    figures.refused += dead.total()
+    figures.doubles += doubles
+    figures.commits += len(_named(table, form))
+    found = []
+    if len(state) != orders:
+        found.append(f"{orders} orders were published, and the state has {len(state)}")
+    if set(rows) != wanted:
+        found.append(f"the table lacks {sorted(wanted - set(rows))[:20]}, and has {sorted(set(rows) - wanted)[:20]}")
+    if doubles and not is_control:
+        found.append(f"rows that are there twice: {[row for row, times in rows.items() if times > 1][:20]}")
+    if (set(dead) != misfits or dead.total() != len(misfits)) and not is_control:
+        found.append(f"dead letters: {len(dead)} orders, {dead.total()} letters, {len(misfits)} misfits")
+    return found

@@ -69,9 +69,8 @@ class TablePlace:
         """Refuse links, files where directories belong, and network file systems. Changes nothing."""
         for path in (self._lake, self.path, *(self.path / name for name in (DELTA_LOG, LOG, LOCKS, DATA))):
             if path.is_symlink():
-                raise ConnectionLost(
-                    "E7013", self.where, f"{path} is a symbolic link", "A lake has none", "Name the real path"
-                )
+                what = f"{path} is a symbolic link"
+                raise ConnectionLost("E7013", self.where, what, "A lake has none", "Name the real path")
             if path.exists() and not path.is_dir():
                 raise ConnectionLost("E7042", self.where, f"{path} is not a directory", "", "Move the file away")
         try:
@@ -114,11 +113,17 @@ class TablePlace:
             raise ConnectionLost("E7012", self.where, what, "One at a time", todo)
         return taken
 
+    def directory(self, kind: str, source: str) -> Path:
+        """The directory of a source below `data` or `_log`; made if it is missing."""
+        path = self.path / kind / name_of_source(source)
+        make_durable_directory(path)
+        if path.is_symlink():
+            raise ConnectionLost("E7013", self.where, f"{path} is a symbolic link", "A lake has none", "Remove it")
+        return path
+
     def write(self, source: str, stem: str, rows: pa.Table) -> DataFile:
         """Write the rows to `data/SOURCE/STEM.parquet`, unless this file exists; on disk when this returns."""
-        name = name_of_source(source)
-        directory = self.path / DATA / name
-        make_durable_directory(directory)
+        directory = self.directory(DATA, source)
         path = directory / f"{stem}.parquet"
         if not path.exists():
             with _named_once(path) as partial, os.fdopen(durable.create_private(partial), "wb") as file:
@@ -126,7 +131,7 @@ class TablePlace:
                 file.flush()
                 os.fsync(file.fileno())
         durable.sync_directory(directory)
-        return DataFile(f"{DATA}/{name}/{path.name}", rows.num_rows, path.stat().st_size)
+        return DataFile(path.relative_to(self.path).as_posix(), rows.num_rows, path.stat().st_size)
 
     def old_files(self, directory: Path) -> Iterator[Path]:
         """The files of a directory that nobody has changed for a day."""

@@ -23,7 +23,6 @@ from connectors.lake.places import (
     create_once,
     is_partial,
     make_durable_directory,
-    name_of_source,
 )
 from connectors.lake.tables import Commit
 from correlator import durable
@@ -97,15 +96,14 @@ class ParquetLog:
     def last(self, source: str) -> int:
         """The highest number among the names of the entries. They are on disk when this returns."""
         if source not in self._last:
-            directory = self._directory(source)
-            make_durable_directory(directory)
+            directory = self._place.directory(LOG, source)
             durable.sync_directory(directory)
             self._last[source] = max((int(path.stem) for path in _entries(directory)), default=0)
         return self._last[source]
 
     def refused(self, source: str, first: int) -> Collection[int]:
         """Read the entries that end at `first` or behind it."""
-        recent = [path for path in _entries(self._directory(source)) if int(path.stem) >= first]
+        recent = [path for path in _entries(self._place.directory(LOG, source)) if int(path.stem) >= first]
         return {one for path in recent for one in read_entry(self._where, path).refused if one >= first}
 
     def commit(self, commit: Commit) -> None:
@@ -113,7 +111,7 @@ class ParquetLog:
         self._place.check_in_place()
         files = [] if commit.file is None else [commit.file]
         entry = Entry(commit.source, commit.first, commit.last, list(commit.refused), files, commit.digest)
-        path = self._directory(commit.source) / f"{commit.last:0{_DIGITS}}.json"
+        path = self._place.directory(LOG, commit.source) / f"{commit.last:0{_DIGITS}}.json"
         if not create_once(path, msgspec.json.encode(entry)):
             found = read_entry(self._where, path)
             if found.digest != entry.digest:
@@ -122,9 +120,6 @@ class ParquetLog:
                 raise ConnectionLost("E7044", self._where, what, "One engine at a time writes with a source", todo)
         self._place.check_in_place()
         self._last[commit.source] = commit.last
-
-    def _directory(self, source: str) -> Path:
-        return self._place.path / LOG / name_of_source(source)
 
     def _remove_old_files(self) -> None:
         """Remove data files of killed processes, except those of sources that a process uses now."""

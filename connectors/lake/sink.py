@@ -98,6 +98,7 @@ class LakeSink:
 
     def _add(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Add the rows of messages of one source."""
+        self._place.check_in_place()
         if source not in self._locks:
             self._locks[source] = self._place.lock(source)
         last = self._log.last(source)
@@ -158,7 +159,6 @@ class LakeSink:
         digest = self._digest(new)
         file = None
         if rows:
-            self._place.check_in_place()
             file = self._place.write(source, f"{first}-{last}-{digest[:16]}", self._rows.table(rows))
         self._log.commit(Commit(source, first, last, refused, file, digest))
 

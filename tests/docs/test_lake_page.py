@@ -20,10 +20,9 @@ def text_of(language: str, beginning: str) -> str:
 
 @pytest.mark.spark
 def test_the_pipeline_of_the_page_fills_a_table(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
     (tmp_path / "late.yaml").write_text(text_of("yaml", "# late.yaml\n"))
-    lines = text_of("json", "# FILE data/departures.jsonl\n").partition("\n")[2]
-    (tmp_path / "data" / "departures.jsonl").write_text(lines)
+    lines = text_of("json", "# FILE departures.jsonl\n").partition("\n")[2]
+    (tmp_path / "departures.jsonl").write_text(lines)
     done = subprocess.run(
         [sys.executable, "-c", RUN, "run", "late.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

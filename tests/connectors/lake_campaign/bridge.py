@@ -1,19 +1,15 @@
 """The process that is killed: an engine that numbers orders and sends a row for each into a table of a lake.
 
-    python -m tests.connectors.lake_campaign.bridge DIRECTORY FORMAT KILL CONTROL
-
-KILL is the number of the call that syncs or links a file at which the process kills itself, 0 for none; a negative
-number kills it behind that call. With CONTROL each life has a source of its own. The process prints a line when it has
-begun, and ends when its standard input does.
+The processes are forked from one that has imported what they need, and in which nothing else runs.
 """
 
 import itertools
 import os
-import select
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -134,18 +130,23 @@ def forget_the_source() -> None:
     LakeSink.send = renamed  # type: ignore[method-assign]
 
 
-def main(directory: str, form: str, kill: str, control: str) -> None:
-    """Run the engine until standard input ends."""
+def live(directory: Path, form: str, kill: int, parent: Connection, *, is_control: bool) -> None:
+    """Run the engine until the parent says so; tell the parent when the engine has begun.
+
+    Args:
+        directory: the place of the store, the broker and the lake.
+        form: format of the table.
+        kill: the number of the call that syncs or links a file at which the process kills itself; 0 for none; with a
+            negative number the process kills itself behind that call.
+        parent: tells and is told.
+        is_control: whether each life has a source of its own.
+    """
+    os.dup2(os.open(directory / "bridge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), sys.stderr.fileno())
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    if control == "control":
+    if is_control:
         forget_the_source()
-    arm(int(kill))
-    with Engine(settings(Path(directory), form)) as engine:
-        sys.stdout.write("begun\n")
-        sys.stdout.flush()
-        while not select.select([sys.stdin], [], [], LOOK_S)[0]:
+    arm(kill)
+    with Engine(settings(directory, form)) as engine:
+        parent.send("begun")
+        while not parent.poll(LOOK_S):
             engine.raise_failure()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

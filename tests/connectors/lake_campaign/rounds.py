@@ -1,9 +1,9 @@
 """Rounds of kills, each with a fresh table, store and queue."""
 
+import contextlib
+import multiprocessing
 import random
 import shutil
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +23,12 @@ from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.inspect import dead_letters
 from tests.connectors.campaign.verdict import counts_in
+from tests.connectors.lake_campaign import bridge
 from tests.connectors.lake_campaign.bridge import MISFIT, NAME, QUEUE, TABLE
-from tests.harness.processes import environment
 
-KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 40, 10
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(["connectors.embedded", "connectors.lake", bridge.__name__])
+KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 10
 PATIENCE_S = 120.0
 LONGEST_LIFE_S = 0.6
 LAST_CALL = 60
@@ -134,26 +136,25 @@ class Publisher:
 class Bridge:
     """A life of the bridge."""
 
-    def __init__(self, directory: Path, form: str, *, kill: int = 0, control: bool = False) -> None:
-        command = [sys.executable, "-m", "tests.connectors.lake_campaign.bridge", str(directory), form, str(kill)]
-        with (directory / "bridge.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "control" if control else "-"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment(),
-            )
+    def __init__(self, directory: Path, form: str, *, kill: int = 0, is_control: bool = False) -> None:
+        self._told, childs = FORKING.Pipe()
+        self._process = FORKING.Process(
+            target=bridge.live, args=(directory, form, kill, childs), kwargs={"is_control": is_control}
+        )
+        self._process.start()
+        childs.close()
 
     def begin(self) -> bool:
         """Wait until the engine has begun; false if the process has ended before."""
-        assert self._process.stdout is not None
-        return bool(self._process.stdout.readline())
+        try:
+            return self._told.poll(PATIENCE_S) and bool(self._told.recv())
+        except EOFError:
+            return False
 
     @property
     def is_alive(self) -> bool:
         """Whether the process lives."""
-        return self._process.poll() is None
+        return self._process.is_alive()
 
     def kill(self) -> bool:
         """Kill the process; returns whether it had killed itself."""
@@ -162,17 +163,17 @@ class Bridge:
         self._end()
         return was_dead
 
-    def stop(self) -> int:
+    def stop(self) -> int | None:
         """Let the engine stop; returns the exit status."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._told.send("stop")
         return self._end()
 
-    def _end(self) -> int:
-        status = self._process.wait(PATIENCE_S)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+    def _end(self) -> int | None:
+        self._process.join(PATIENCE_S)
+        status = self._process.exitcode
+        self._told.close()
+        self._process.close()
         return status
 
 
@@ -221,13 +222,13 @@ def _one_life(
     kill = rng.choice((-1, 1)) * rng.randint(1, LAST_CALL) if rng.random() < AT_A_CALL else 0
     end_s = LONGEST_LIFE_S * (5 if kill else rng.random())
     publisher.publish(PUBLISHED)
-    bridge = Bridge(directory, form, kill=kill, control=control)
-    began = bridge.begin()
+    life = Bridge(directory, form, kill=kill, is_control=control)
+    began = life.begin()
     deadline = time.monotonic() + end_s
-    while began and bridge.is_alive and time.monotonic() < deadline:
+    while began and life.is_alive and time.monotonic() < deadline:
         publisher.publish(rng.randint(1, PUBLISHED))
         time.sleep(PAUSE_S)
-    figures.at_a_call += bridge.kill()
+    figures.at_a_call += life.kill()
     figures.kills += 1
 
 
@@ -237,21 +238,20 @@ def _look(directory: Path, form: str, orders: int, orphans: set[str], figures: F
     named = _named(table, form)
     there = {path.name for path in (table / DATA).glob("*/*.parquet")} - named
     figures.orphans += bool(there - orphans)
-    rows = sum(_rows(table, form).values()) if named else 0
-    figures.waiting += rows < orders - orders // MISFIT
+    figures.waiting += _stored(table, form) < orders - orders // MISFIT
     return there
 
 
-def _last_life(directory: Path, form: str, orders: int, *, control: bool) -> int:
+def _last_life(directory: Path, form: str, orders: int, *, control: bool) -> int | None:
     """Let the bridge go on until the table has a row for each order that fits; returns its exit status."""
-    bridge = Bridge(directory, form, control=control)
-    bridge.begin()
+    life = Bridge(directory, form, is_control=control)
+    life.begin()
     table, wanted = directory / "lake" / TABLE, orders - orders // MISFIT
     deadline = time.monotonic() + PATIENCE_S
-    while bridge.is_alive and len(_rows(table, form)) < wanted and time.monotonic() < deadline:
+    while life.is_alive and _stored(table, form) < wanted and time.monotonic() < deadline:
         time.sleep(0.2)
     time.sleep(SETTLED_S)
-    return bridge.stop()
+    return life.stop()
 
 
 def _named(table: Path, form: str) -> set[str]:
@@ -264,6 +264,15 @@ def _named(table: Path, form: str) -> set[str]:
         if not (table / "_columns.json").exists() and not any(table.glob("_delta_log/*.json")):
             return set()  # killed before it had made the table
         raise
+
+
+def _stored(table: Path, form: str) -> int:
+    """The number of rows, according to the log."""
+    if not _named(table, form):
+        return 0
+    if form == "delta":
+        return DeltaTable(table).count()
+    return sum(file.rows for entry in all_entries("campaign", table) for file in entry.files)
 
 
 def _rows(table: Path, form: str) -> Counter[tuple[str, int]]:

@@ -190,10 +190,5 @@ def _named_once(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def is_partial(path: Path) -> bool:
-    """Whether a killed process has left this file half written."""
-    return path.name.endswith(_PART)
-
-
 def _before(entry: "os.DirEntry[str]", limit: float) -> bool:
     return entry.stat(follow_symlinks=False).st_mtime < limit

@@ -5,6 +5,7 @@ fails if the name is taken. A data file that no entry names is no part of the ta
 """
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -21,7 +22,6 @@ from connectors.lake.places import (
     DataFile,
     TablePlace,
     create_once,
-    is_partial,
     make_durable_directory,
 )
 from connectors.lake.tables import Commit
@@ -30,6 +30,8 @@ from correlator.errors import ConnectionLost
 
 VERSION = 1
 _DIGITS = 20
+_NUMBER = re.compile(r"[0-9]{20}")
+_DATA_FILE = re.compile(r"[0-9]+-(?P<last>[0-9]+)-[0-9a-f]+\.parquet(?P<part>\.[0-9a-f]+\.part)?")
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -132,13 +134,13 @@ class ParquetLog:
 
     def _unnamed(self, name: str, old: Collection[Path]) -> Iterator[Path]:
         """The data files that no entry names. An entry is read only if several files end with its number."""
-        log = self._place.path / LOG / name
-        ending = Counter(_last_of(path) for path in old)
-        for path in old:
-            entry = log / f"{_last_of(path)}.json"
-            if is_partial(path) or not entry.exists():
+        ours = [(path, match) for path in old if (match := _DATA_FILE.fullmatch(path.name)) is not None]
+        ending = Counter(match["last"] for _, match in ours)
+        for path, match in ours:
+            entry = self._place.path / LOG / name / f"{int(match['last']):0{_DIGITS}}.json"
+            if match["part"] or not entry.exists():
                 yield path
-            elif ending[_last_of(path)] > 1:
+            elif ending[match["last"]] > 1:
                 named = {Path(file.path).name for file in read_entry(self._where, entry).files}
                 if path.name not in named:
                     yield path
@@ -179,9 +181,4 @@ def _damaged(where: str, path: Path) -> Iterator[None]:
 
 
 def _entries(directory: Path) -> Iterator[Path]:
-    return (path for path in directory.glob("*.json") if path.stem.isdigit())
-
-
-def _last_of(path: Path) -> str:
-    """The number of the last message, as it stands in the name of a data file and in that of an entry."""
-    return path.name.split("-")[1].zfill(_DIGITS) if path.name.count("-") > 1 else ""
+    return (path for path in directory.glob("*.json") if _NUMBER.fullmatch(path.stem))

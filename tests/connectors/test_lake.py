@@ -650,20 +650,21 @@ def test_old_files_without_an_entry_are_removed(tmp_path: Path) -> None:
     sink.close()
     directory = next((tmp_path / "t" / "data").iterdir())
     named = next(directory.iterdir())
-    lefts = [directory / name for name in ("3-4-aa.parquet", "2-2-bb.parquet", "3-4-aa.parquet.0f.part", "odd")]
-    for path in (*lefts, named):
+    lefts = [directory / name for name in ("3-4-aa.parquet", "2-2-bb.parquet", "3-4-aa.parquet.0f.part")]
+    foreign = directory / "notes.parquet"
+    for path in (*lefts, foreign, named):
         path.write_bytes(named.read_bytes())
     opened(tmp_path, "parquet").close()
     assert all(path.exists() for path in lefts)
     old = time.time() - OLD_S - 1
-    for path in (*lefts, named):
+    for path in (*lefts, foreign, named):
         os.utime(path, (old, old))
     with TablePlace("x", tmp_path, "t").unused(directory.name) as is_unused:
         assert is_unused
         opened(tmp_path, "parquet").close()
     assert all(path.exists() for path in lefts)
     opened(tmp_path, "parquet").close()
-    assert list(directory.iterdir()) == [named]
+    assert {*directory.iterdir()} == {named, foreign}
     assert ids(tmp_path, "parquet") == [1, 2]
 
 

@@ -125,7 +125,9 @@ class TablePlace:
         """Write the rows to `data/SOURCE/STEM.parquet`, unless this file exists; on disk when this returns."""
         directory = self.directory(DATA, source)
         path = directory / f"{stem}.parquet"
-        if not path.exists():
+        if path.exists():
+            os.utime(path)  # a killed process has left it, and a vacuum may remove old files that no log names
+        else:
             with _named_once(path) as partial, os.fdopen(durable.create_private(partial), "wb") as file:
                 pq.write_table(rows, file)
                 file.flush()

@@ -14,6 +14,8 @@ from correlator.pipeline.spec import DecodeStep
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _SHOWN = 100
 """Characters of a body of which a reason shows the first ones; `quoted` shows fewer."""
+_LONGEST = 131_072
+"""Characters of the longest record whose values are counted: `csv` reads no longer value unless somebody allows it."""
 _LINE_ENDS = str.maketrans("\r\n", "  ")
 _OTHER_TYPE = ": a value has another type than its column"
 _UNFIT = ": the values do not fit the schema"
@@ -63,7 +65,7 @@ def _count(options: Mapping[str, str], content: str) -> int | None:
     given = canonical(options)
     delimiter = given.get("sep", ",").replace("\\t", "\t")
     quote, escape = given.get("quote", '"'), given.get("escape", "\\")
-    if any(len(sign) != 1 for sign in (delimiter, quote, escape)):
+    if any(len(sign) != 1 for sign in (delimiter, quote, escape)) or len(content) > _LONGEST:
         return None
     line = content.translate(_LINE_ENDS)  # outside quotes, too, a line end belongs to its value
     try:

@@ -12,7 +12,7 @@ from correlator.pipeline.spark import DATA_ERRORS
 MOST_MESSAGES = 50_000
 """The most remembered results; at the next one, all of them are forgotten."""
 Execute = Callable[[pa.Table], pa.Table]
-_Key = tuple[Hashable, str]
+_Key = tuple[Hashable, bytes]
 
 
 class _Group(NamedTuple):
@@ -79,15 +79,19 @@ def _groups(part: Hashable, rows: pa.Table) -> Iterator[_Group]:
     rows = rows.sort_by(order).combine_chunks()
     content, first = rows.drop_columns([POSITION]), 0
     for position, same in groupby(rows.column(POSITION).to_pylist()):
-        some = content.slice(first, len(list(same)))
+        some = content.take(pa.array(range(first, first + len(list(same)))))
         first += some.num_rows
-        yield _Group((part, _text(some)), position, some)
+        yield _Group((part, _bytes(some)), position, some)
 
 
-def _text(rows: pa.Table) -> str:
-    """The content of rows as text; the texts of Spark need not be UTF-8."""
-    kinds = [pa.binary() if pa.types.is_string(one.type) else one.type for one in rows.schema]
-    return repr(rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True)))).to_pylist())
+def _bytes(rows: pa.Table) -> bytes:
+    """The content of rows. No Python object could hold every value of Spark, such as a text that is not UTF-8.
+
+    The rows are a copy: the bytes of a slice would depend on what is around it.
+    """
+    (batch,) = rows.combine_chunks().to_batches()
+    content: bytes = batch.serialize().to_pybytes()
+    return content
 
 
 def _at(position: int, rows: pa.Table, like: pa.Table) -> pa.Table:

@@ -24,12 +24,16 @@ def order(price: int) -> str:
     return f'{{"city": "Oslo", "price": {price}, "at": "2026-03-01T12:00:00Z"}}'
 
 
+STEPS = (DECODED, WhereStep(condition="price > 0"), SUMS, RouteStep(to="out"))
+
+
 @pytest.fixture
 def sales(engine):
-    return engine(DECODED, WhereStep(condition="price > 0"), SUMS, RouteStep(to="out"), name="jobs")
+    return engine(*STEPS)
 
 
-def test_a_job_names_its_pipeline_its_steps_and_its_batch(sales, session):
+def test_a_job_names_its_pipeline_its_steps_and_its_batch(engine, session):
+    sales = engine(*STEPS, name="jobs")  # no other pipeline of the session has the name
     sales.run(order(1), order(2), large=False)
     first, second = jobs_of(session, "jobs")
     assert first == "pipeline jobs, steps 1 decode, 2 where, 3 aggregate: 2 messages, in 1 to in 2"

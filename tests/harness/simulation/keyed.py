@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from correlator.core.keyed import KeyedMonitor, KeyedRun
 from correlator.testing.invariants.catalogue import Violation
 
-EVENT_TIME = "event time of a key is that of its latest row, and a timer in the past does not set it back"
+EVENT_TIME = "the event time of a key is the latest of its rows, and a timer for an earlier time does not set it back"
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -65,7 +65,7 @@ def _model(rows: Sequence[Row]) -> list[float]:
     timers: list[int] = []
     now = -1
     for row in rows:
-        for due in sorted(one for one in timers if one <= row.at):
+        for due in sorted(one for one in timers if one <= max(row.at, now)):
             now = max(now, due)
             timers.remove(due)
             told.append(now)

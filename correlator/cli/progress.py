@@ -67,10 +67,10 @@ class ProgressLine:
         with self._lock:
             if self._active and self._at_begin and text:
                 self._put(_ERASED)
+            if text:  # before the text is out: `abandon` may come at any time
+                self._at_begin = text.endswith("\n")
             written = stream.write(text)
             stream.flush()
-            if text:
-                self._at_begin = text.endswith("\n")
             self._draw()
             return written
 
@@ -87,10 +87,13 @@ class ProgressLine:
             self._thread.join(1.0)
 
     def abandon(self) -> None:
-        """Erase the line as `end`, in a handler of a signal that ends the process: waits for nobody."""
+        """Erase the line as `end`, in a handler of a signal that ends the process: waits for nobody.
+
+        A text of somebody else that is not complete stays, on a line of its own.
+        """
         if self._active:
             self._active = False
-            self._put(_ERASED)
+            self._put(_ERASED if self._at_begin else b"\n")
 
     def leave_to_parent(self) -> None:
         """Draw nothing any more in a forked child, whose parent has the thread. Touches no lock of the parent."""

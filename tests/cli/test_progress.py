@@ -124,6 +124,13 @@ def test_a_line_that_ends_within_the_line_of_somebody_else_erases_nothing(line, 
     assert screen(terminal.written()) == ["half"]
 
 
+def test_a_signal_within_the_line_of_somebody_else_erases_nothing(line, terminal):
+    line.line.begin("starting")
+    line.above.write("half")
+    line.line.abandon()
+    assert screen(terminal.written()) == ["half", ""]
+
+
 def test_a_phase_shows_its_seconds(line, terminal):
     line.line.begin("starting Spark")
     line.clock.advance(3.2)

@@ -27,6 +27,7 @@ from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageEr
 from correlator.events import Headers, Message, Outgoing
 from correlator.processes import LockFile
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from tests.connectors.delta import delta_rows
 
 FORMATS = ("delta", "parquet")
 each_format = pytest.mark.parametrize("form", FORMATS)
@@ -56,7 +57,7 @@ def batch(numbers: Sequence[int], source: str = SOURCE, bodies: dict[int, bytes]
 
 def rows(path: Path, form: str) -> list[dict[str, object]]:
     table = path / "t"
-    return (DeltaTable(table).to_pyarrow_table() if form == "delta" else read(table)).to_pylist()
+    return (delta_rows(table) if form == "delta" else read(table)).to_pylist()
 
 
 def ids(path: Path, form: str) -> list[object]:

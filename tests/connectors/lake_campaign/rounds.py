@@ -23,6 +23,7 @@ from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.inspect import dead_letters
 from tests.connectors.campaign.verdict import counts_in
+from tests.connectors.delta import delta_rows
 from tests.connectors.lake_campaign import bridge
 from tests.connectors.lake_campaign.bridge import MISFIT, NAME, QUEUE, TABLE
 
@@ -279,7 +280,7 @@ def _rows(table: Path, form: str) -> Counter[tuple[str, int]]:
     """How often the table has each order, with its number."""
     if not _named(table, form):
         return Counter()
-    rows = DeltaTable(table).to_pyarrow_table() if form == "delta" else read(table)
+    rows = delta_rows(table) if form == "delta" else read(table)
     return Counter(zip(rows["order_name"].to_pylist(), rows["number"].to_pylist(), strict=True))
 
 

@@ -18,13 +18,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from connectors.embedded import schema
 from connectors.embedded.database import (
-    APPLICATION_ID,
     SqliteTransaction,
     connect_postgres,
     connect_sqlite,
@@ -40,11 +39,14 @@ from correlator.storage import files
 from correlator.storage.database import copy_while_running, location
 
 _BOOT = Sql("SELECT 1", "SELECT token FROM broker_boot")
+_LOCK = Sql("SELECT 1", "SELECT pg_advisory_lock({lock_key})")
+_TRY_LOCK = Sql("SELECT 1", "SELECT pg_try_advisory_lock({lock_key})")
+_SHARE = Sql("SELECT 1", "SELECT pg_advisory_lock_shared({lock_key})")
+_UNLOCK = Sql("SELECT 1", "SELECT pg_advisory_unlock({lock_key})")
+_END_SHARE = Sql("SELECT 1", "SELECT pg_advisory_unlock_shared({lock_key})")
 _HOLDERS = Sql(
     "SELECT 1",
-    "SELECT count(*) FROM pg_locks,"
-    " (SELECT hashtextextended(concat('correlator broker ', current_schema(), ' ', CAST(:name AS text)), :seed) AS key)"
-    " AS wanted"
+    "SELECT count(*) FROM pg_locks, (SELECT {lock_key} AS key) AS wanted"
     " WHERE locktype = 'advisory' AND granted AND objsubid = 1"  # 1: the key is one number
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND classid = (key >> 32 & 4294967295) AND objid = (key & 4294967295)",
@@ -177,7 +179,7 @@ def is_alive(store: str, connection: Connection, name: str) -> bool:
     A consumer takes its lock before its row becomes visible (`DatabaseLink.live`).
     """
     if not is_sqlite(store):
-        return not connection.execute(select(func.pg_try_advisory_xact_lock_shared(_lock_of(name)))).scalar()
+        return bool(_HOLDERS.one(connection, name=name))
     try:
         life = LockFile(_lives(sqlite_path(store)) / name, 0)
     except FileNotFoundError:
@@ -349,16 +351,16 @@ class PostgresLink:
     @contextmanager
     def opening(self) -> Iterator[None]:
         """Hold a lock over the transactions of the block."""
-        self._do(func.pg_advisory_lock(_lock_of("tables")))
+        self._do(_LOCK, "tables")
         try:
             yield
         finally:
             if not self.connection.invalidated:
-                self._do(func.pg_advisory_unlock(_lock_of("tables")))
+                self._do(_UNLOCK, "tables")
 
-    def _do(self, call: ColumnElement[Any]) -> Any:
+    def _do(self, statement: Sql, name: str) -> Any:
         with self.transaction() as connection:
-            return connection.execute(select(call)).scalar()
+            return statement.one(connection, name=name)
 
     def back_up(self, suffix: str) -> None:
         """Do nothing: an administrator backs up the server with its own tools."""
@@ -371,19 +373,18 @@ class PostgresLink:
 
     def is_first(self) -> bool:
         """Whether nobody shares the lock of the users."""
-        self._first = bool(self._do(func.pg_try_advisory_lock(_lock_of("users"))))
+        self._first = bool(self._do(_TRY_LOCK, "users"))
         return self._first
 
     def stay(self) -> None:
         """Share the lock of the users, then release the one that `is_first` may have taken."""
-        self._do(func.pg_advisory_lock_shared(_lock_of("users")))
+        self._do(_SHARE, "users")
         if self._first:
-            self._do(func.pg_advisory_unlock(_lock_of("users")))
+            self._do(_UNLOCK, "users")
 
     def live(self, name: str, *, together: bool = False) -> None:
         """Take a lock that outlives the transaction and ends with the session."""
-        lock = func.pg_advisory_lock_shared if together else func.pg_advisory_lock
-        self.connection.execute(select(lock(_lock_of(name))))
+        (_SHARE if together else _LOCK).one(self.connection, name=name)
         self._own[name] = together
 
     def die(self, name: str) -> None:
@@ -391,13 +392,13 @@ class PostgresLink:
         nothing.
         """
         if name in self._own:
-            unlock = func.pg_advisory_unlock_shared if self._own.pop(name) else func.pg_advisory_unlock
+            unlock = _END_SHARE if self._own.pop(name) else _UNLOCK
             with suppress(SQLAlchemyError):
-                self._do(unlock(_lock_of(name)))
+                self._do(unlock, name)
 
     def is_dead(self, name: str) -> bool:
         """Whether no session holds the lock. Looks it up: a look that tried the lock would show others a life."""
-        return not _HOLDERS.one(self.connection, name=name, seed=APPLICATION_ID)
+        return not _HOLDERS.one(self.connection, name=name)
 
     def close(self) -> None:
         """End the session, and with it all its advisory locks. Never raises; does nothing in a forked child."""
@@ -405,9 +406,3 @@ class PostgresLink:
             return
         with suppress(SQLAlchemyError):
             self.connection.close()
-
-
-def _lock_of(what: str) -> ColumnElement[int]:
-    """The key of an advisory lock. Its name includes the schema, since all schemas of a database share the keys."""
-    name = func.concat("correlator broker ", func.current_schema(), " ", what)
-    return func.hashtextextended(name, APPLICATION_ID)

@@ -7,7 +7,8 @@ one writer at a time. `{returned}` gives back a delivery that a program has seen
 delayed. `{unpaused}` is true unless an administrator has paused the consumers of `:destination`. `{take_chosen}` ends a
 claim of PostgreSQL whose query `chosen` has found the numbers: the consumer takes these messages, and the commit waits
 for the disk only for a suspect. `{counted}` ends an insert into the tally: with SQLite it adds to the row of the
-destination.
+destination. `{lock_key}` is the key of the advisory lock `:name` of PostgreSQL; it includes the schema, since all
+schemas of a database share the keys.
 """
 
 import sqlite3
@@ -22,7 +23,7 @@ from sqlalchemy import Connection, Dialect, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError
 
-from connectors.embedded.database import raw_sqlite
+from connectors.embedded.database import APPLICATION_ID, raw_sqlite
 from correlator.storage.dialects import Statement
 
 _POSTGRES: type[Dialect] = PGDialect_psycopg
@@ -74,6 +75,8 @@ _FORMS = {
         "{skip_d}": " FOR UPDATE OF d SKIP LOCKED",
         "{unpaused}": _UNPAUSED,
         "{counted}": "",
+        "{lock_key}": "hashtextextended(concat('correlator broker ', current_schema(), ' ', CAST(:name AS text)),"
+        f" {APPLICATION_ID})",
     },
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from connectors.embedded import expiring, sweeping, unused
 from connectors.embedded.clients import name_of
-from connectors.embedded.link import open_link
+from connectors.embedded.link import is_alive, open_link
 from connectors.embedded.sweeping import Round, elected, sweeper
 from correlator.connector import Subscriber, Work
 from correlator.settings import SenderSettings
@@ -33,7 +33,7 @@ NEVER = {"pause": lambda _: False}
 SWEEPER = """
 import sys
 from connectors.embedded import expiring, sweeping
-from connectors.embedded.link import open_link
+from connectors.embedded.link import is_alive, open_link
 
 sweeping._FIRST_SLICE = expiring.MOST = 10
 link = open_link(sys.argv[1])
@@ -262,6 +262,18 @@ def test_a_look_for_the_dead_shows_no_life_to_others(broker):
     looking = open_link(broker.store)
     with looking.reading():
         assert looking.is_dead(str(killed._holder.consumer))
+        assert bodies(broker.source(broker.session()).receive(2, 0.0)) == ["a"]
+    looking.close()
+
+
+def test_the_look_of_an_administrator_shows_no_life_to_others(broker):
+    broker.send("a", "b")
+    killed = broker.source(broker.session())
+    assert bodies(killed.receive(2, 0.0)) == ["a", "b"]
+    kill(killed)
+    looking = open_link(broker.store)
+    with looking.reading() as connection:
+        assert not is_alive(broker.store, connection, str(killed._holder.consumer))
         assert bodies(broker.source(broker.session()).receive(2, 0.0)) == ["a"]
     looking.close()
 

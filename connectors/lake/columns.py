@@ -4,12 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 from msgspec import Meta
 
-from correlator.errors import ConfigError, quoted
+from correlator.errors import ConfigError, ConnectionLost, quoted
 from correlator.options import check_options, choice_option, text_option
 from correlator.pipeline.ddl import Kind, columns_of
 
@@ -92,6 +93,14 @@ def columns_from(where: str, options: Mapping[str, Any]) -> Columns:
     found = Columns(of_body, key, unique_id, properties, extra_fields == "ignore")
     _check_names(f"{where}.schema", found.arrow.names)
     return found
+
+
+def check_columns(where: str, path: Path, wanted: pa.Schema, found: pa.Schema) -> None:
+    """Raise `ConnectionLost` E7041 if the table at `path` has other columns than those of a sender."""
+    differs = difference(wanted, found)
+    if differs:
+        todo = "Write to another table, or let schema name the columns of the table"
+        raise ConnectionLost("E7041", where, f"{path} has other columns: {differs}", "", todo)
 
 
 def difference(wanted: pa.Schema, found: pa.Schema) -> str:

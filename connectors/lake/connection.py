@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Never
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
 from connectors.lake.columns import columns_from
 from connectors.lake.delta import DeltaLog
@@ -13,7 +12,7 @@ from connectors.lake.places import TablePlace, table_name
 from connectors.lake.plain import ParquetLog
 from connectors.lake.rows import RowMaker
 from connectors.lake.sink import LakeSink
-from connectors.lake.tables import TableLog
+from connectors.lake.tables import TABLE_ERRORS, TableLog, unusable
 from correlator.connector import Advice, Features
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
 from correlator.options import check_destination, check_options, choice_option, text_option, whole_option
@@ -85,8 +84,8 @@ class LakeConnection:
             self._log(place, columns_from(where, sender.options).arrow, sender).check()
         except ConnectionLost as error:
             yield error
-        except (OSError, DeltaError, pa.ArrowException) as error:
-            yield ConnectionLost("E7003", where, f"table {place.path} cannot be used: {error}")
+        except TABLE_ERRORS as error:
+            yield unusable(place, error)
 
 
 def _table(where: str, destination: str | None) -> str:

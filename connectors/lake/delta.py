@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from connectors.lake.columns import difference
+from connectors.lake.columns import check_columns
 from connectors.lake.places import COLUMNS, DELTA_LOG, TablePlace
 from connectors.lake.tables import Commit
 from correlator import durable
@@ -122,10 +122,7 @@ class DeltaLog:
 
     def _check(self, table: DeltaTable) -> None:
         path = self._place.path
-        differs = difference(self._columns, pa.schema(table.schema().to_arrow()))
-        if differs:
-            todo = "Write to another table, or let schema name the columns of the table"
-            raise ConnectionLost("E7041", self._where, f"{path} has other columns: {differs}", "", todo)
+        check_columns(self._where, path, self._columns, pa.schema(table.schema().to_arrow()))
         what = self._obstacle(table)
         if what:
             allowed = "A Delta table of a lake has no partitions, constraints or special columns, and forgets no appId"

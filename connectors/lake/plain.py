@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from connectors.lake.columns import difference, type_from, type_text
+from connectors.lake.columns import check_columns, type_from, type_text
 from connectors.lake.places import (
     COLUMNS,
     DATA,
@@ -77,10 +77,7 @@ class ParquetLog:
         found = columns_in(self._where, path)
         if found is None:
             return False
-        differs = difference(self._columns, found)
-        if differs:
-            todo = "Write to another table, or let schema name the columns of the table"
-            raise ConnectionLost("E7041", self._where, f"{path} has other columns: {differs}", "", todo)
+        check_columns(self._where, path, self._columns, found)
         return True
 
     def open(self) -> None:

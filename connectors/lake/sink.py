@@ -8,12 +8,10 @@ from itertools import count, groupby
 from operator import attrgetter
 
 import msgspec
-import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
 from connectors.lake.places import TablePlace
 from connectors.lake.rows import Row, RowMaker
-from connectors.lake.tables import Commit, TableLog
+from connectors.lake.tables import TABLE_ERRORS, Commit, TableLog, unusable
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
 from correlator.processes import LockFile, Maker
@@ -82,10 +80,9 @@ class LakeSink:
         """Close the sink after any error; an error of the file system or of a library becomes `ConnectionLost`."""
         try:
             yield
-        except (OSError, DeltaError, pa.ArrowException) as error:
+        except TABLE_ERRORS as error:
             self.close()
-            what = f"table {self._place.path} cannot be used: {error}"
-            raise ConnectionLost("E7003", self._where, what) from error
+            raise unusable(self._place, error) from error
         except BaseException:
             self.close()
             raise

@@ -3,7 +3,19 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from connectors.lake.places import DataFile
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from connectors.lake.places import DataFile, TablePlace
+from correlator.errors import ConnectionLost
+
+TABLE_ERRORS = (OSError, DeltaError, pa.ArrowException)
+"""Errors of the file system and of the libraries."""
+
+
+def unusable(place: TablePlace, error: Exception) -> ConnectionLost:
+    """The error of a table in which one of `TABLE_ERRORS` has occurred."""
+    return ConnectionLost("E7003", place.where, f"table {place.path} cannot be used: {error}")
 
 
 class Commit(NamedTuple):
@@ -26,7 +38,7 @@ class Commit(NamedTuple):
 
 
 class TableLog(Protocol):
-    """The log of a table. One owner; each method raises `OSError`, `ConnectionLost`, and errors of its library."""
+    """The log of a table. One owner; each method raises `ConnectionLost`, and one of `TABLE_ERRORS`."""
 
     def check(self) -> bool:
         """Refuse a table that the sender cannot write. Changes nothing; returns whether there is a table."""

@@ -84,10 +84,7 @@ def _decoded(owner: str, data: bytes, facts: Mapping[str, str]) -> Any:
 
 def _key(owner: str, key: bytes) -> str:
     """The key as text; the keys of tables are encoded as values are."""
-    if not owner.startswith(_TABLE):
-        return shown(key)
-    value = plain(msgspec.msgpack.decode(key))
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return _name(msgspec.msgpack.decode(key)) if owner.startswith(_TABLE) else shown(key)
 
 
 def _reason(error: Exception) -> str:

@@ -130,21 +130,23 @@ def changes_of(differences: Iterable[StepDifference], state: State) -> list[Stat
             owners = (owner_of(left), clock_of_step(left))
             entries |= {(owner, key): None for owner in owners for key, _ in _of(state, owner)}
             entries |= {(RECORDS, left.encode()): None}
-        elif goes_on and any(change.field == _EVENT_TIME for change in one.changes):
+        elif goes_on and _has_other_time(one):
             entries |= {(clock_of_step(left), key): None for key, _ in _of(state, clock_of_step(left))}
     for one in decided:
         if one.source and one.source != one.name:
             entries |= {(owner_of(one.name), key): value for key, value in _of(state, owner_of(one.source))}
-            clock = (
-                {}
-                if any(change.field == _EVENT_TIME for change in one.changes)
-                else _of(state, clock_of_step(one.source))
-            )
-            entries |= {(clock_of_step(one.name), key): value for key, value in dict(clock).items()}
+            if not _has_other_time(one):
+                clock = _of(state, clock_of_step(one.source))
+                entries |= {(clock_of_step(one.name), key): value for key, value in clock}
         if one.put is not None:
             entries[RECORDS, one.name.encode()] = msgspec.json.encode(dict(one.put))
     kept = {place: state.get(place[0], {}).get(place[1]) for place in entries}
     return [StateEntry(owner, key, value) for (owner, key), value in entries.items() if kept[owner, key] != value]
+
+
+def _has_other_time(one: StepDifference) -> bool:
+    """Whether the event time of the step has another expression, so that the stored event time says nothing."""
+    return any(change.field == _EVENT_TIME for change in one.changes)
 
 
 def changed_state(

@@ -304,7 +304,7 @@ class _Compiler:
         self._add_analyzed(text, query)
 
     def _select(self, step: SqlStep) -> None:
-        seen = [name for name in (MESSAGE,) if name in self._hidden]
+        seen = [MESSAGE] if MESSAGE in self._hidden else []
         asked = sql.query_sql(step, self._last, ", ".join([*map(sql.quote, self._columns), *seen]))
         columns = self._columns_of(self._without_message(self._checked(asked).schema), hidden=())
         rows = sql.sql_sql(step, self._last, self._hidden, list(columns))

@@ -224,7 +224,7 @@ class _Checker:
             if entry.name == "*":
                 made += columns.items()
                 continue
-            if entry.expression == entry.name == MESSAGE in self._hidden:
+            if MESSAGE in self._hidden and entry.expression == entry.name == MESSAGE:
                 continue
             others = ("input", *(name for name, _ in made))
             made.append((entry.name, self._expression("query", entry.expression, others)))
@@ -364,9 +364,9 @@ class _Checker:
         kind = self._expression(setting, call.argument, [f"v{other}" for other in range(at)])
         if kind is not None and self._refused_type(setting, call, kind):
             return None
-        if call.function in ("avg", "count"):
-            return Kind(Value("", call.function, "").result)
-        return None if kind is None else Kind(Value("", call.function, kind.name).result)
+        if kind is None and call.function not in ("avg", "count"):
+            return None
+        return Kind(Value("", call.function, "" if kind is None else kind.name).result)
 
     def _route(self, step: RouteStep) -> None:
         for name in ("where", "body", "destination", "key"):

@@ -51,7 +51,9 @@ class _Worker:
             raise closed("session")
         outcome: Future[R] = Future()
         self._calls.put(functools.partial(_run, outcome, functools.partial(call, *args, **kwargs)))
-        return asyncio.wrap_future(outcome)
+        awaited = asyncio.wrap_future(outcome)
+        awaited.add_done_callback(_retrieve)
+        return awaited
 
     async def close(self) -> None:
         """End the thread, when the calls that were begun have returned."""
@@ -70,6 +72,12 @@ def _run(outcome: "Future[R]", call: Callable[[], R]) -> None:
             outcome.set_result(call())
         except BaseException as error:  # noqa: BLE001  # the task that awaits the call gets it
             outcome.set_exception(error)
+
+
+def _retrieve(done: "asyncio.Future[Any]") -> None:
+    """Mark an error as seen. When the awaiting task was cancelled, asyncio would log it as never retrieved."""
+    if not done.cancelled():
+        done.exception()
 
 
 class _Of:
@@ -149,7 +157,8 @@ class AsyncConsumer(_Of):
                 message = await self._fetch(deadline)
             if message is not None:
                 # Not awaited: between the acknowledgement and the return of the message nothing may be cancelled.
-                self._worker.begin(self._consumer.confirm).add_done_callback(_look_at)
+                # If it fails, the next call will meet the lost connection itself.
+                self._worker.begin(self._consumer.confirm)
             return message
 
     async def close(self) -> None:
@@ -179,12 +188,6 @@ class AsyncConsumer(_Of):
     @property
     def _is_at_end(self) -> bool:
         return self._closes or self._consumer.closed or self._consumer.ended
-
-
-def _look_at(done: "asyncio.Future[Any]") -> None:
-    """Retrieve an error that nobody awaits; the next call will meet the lost connection itself."""
-    if not done.cancelled():
-        done.exception()
 
 
 class AsyncProducer(_Of):

@@ -1,6 +1,7 @@
 """Sessions of programs with asyncio: nothing blocks the loop, and a cancelled `receive` loses nothing."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -43,7 +44,17 @@ def factory_of(broker):
 
 
 def ran(program):
-    return asyncio.run(asyncio.wait_for(program, 3 * PATIENCE_S))
+    """Run a program to its end. asyncio must have nothing to complain of, such as an error that nobody retrieved."""
+    complaints = []
+
+    async def watched():
+        asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+        return await asyncio.wait_for(program, 3 * PATIENCE_S)
+
+    result = asyncio.run(watched())
+    gc.collect()
+    assert complaints == []
+    return result
 
 
 def test_messages_are_sent_and_received_while_the_loop_goes_on(broker):

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import stat
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +29,8 @@ LOCAL_FUSE = frozenset({
 })  # fmt: skip
 """The FUSE file systems that keep files on disks of this machine; most others do not."""
 SIDECARS = ("-wal", "-shm", ".lock", ".witness")
+_COARSEST_NS = 3_000_000_000
+"""Longer than the step of the times of files in any local file system; FAT has 2 s."""
 _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -107,11 +110,26 @@ class OpenFiles:
 
     def __init__(self, path: Path) -> None:
         self._where = str(path)
+        self._directory = str(path.parent)
         names = (self._where, f"{self._where}-wal", f"{self._where}-shm")
         self._files = [(name, _identity(name)) for name in names]
+        self._settled: tuple[int, int, int] | None = None
+        """Identity and modification time of the directory when all files were last found in it."""
 
     def check(self) -> None:
-        """Raise `StoreError` E3112 if a file was removed, moved or replaced since this object was made."""
+        """Raise `StoreError` E3112 if a file was removed, moved or replaced since this object was made.
+
+        Looks at the files only if their directory has changed. From version 6.13 on, Linux makes a file's next write
+        slower by 40 µs if somebody has asked for the file's times, and a commit writes to the log.
+        """
+        try:
+            found = os.stat(self._directory)  # noqa: PTH116  # a third of the time of `Path.stat`, at every commit
+        except OSError:
+            now = None
+        else:
+            now = found.st_dev, found.st_ino, found.st_mtime_ns
+        if now is not None and now == self._settled:
+            return
         for name, identity in self._files:
             if _identity(name) != identity:
                 raise StoreError(
@@ -121,11 +139,13 @@ class OpenFiles:
                     "A store is left alone while its engine runs",
                     "Put the files back, or start anew without them",
                 )
+        # A second change within one step of the file system's clock would leave the same time.
+        self._settled = now if now is not None and now[2] < time.time_ns() - _COARSEST_NS else None
 
 
 def _identity(name: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(name)  # noqa: PTH116  # a third of the time of `Path.stat`, at every commit
+        found = os.stat(name)  # noqa: PTH116  # as fast as the one of the directory
     except OSError:
         return None
     return found.st_dev, found.st_ino

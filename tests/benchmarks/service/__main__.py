@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.benchmarks.service import consumers, delay, depth, idle, modes, rates, threads
+from tests.benchmarks.service import consumers, delay, depth, floor, idle, modes, rates, threads
 from tests.benchmarks.service.java_peers import activemq, activemq_waiting, openmq
 from tests.benchmarks.service.ours import OURS, postgres, sqlite
 from tests.benchmarks.service.peer import BrokerPeer
@@ -106,6 +106,10 @@ def _singly(peers: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Itera
     yield rates.measure(peers, arguments.messages, 1, arguments.rounds)
 
 
+def _floor(_: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Iterator[Table]:
+    yield floor.measure(arguments.messages, arguments.rounds)
+
+
 def _batches(peers: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Iterator[Table]:
     yield rates.measure(peers, arguments.messages * 10, _BATCH, arguments.rounds)
 
@@ -138,6 +142,7 @@ def _modes(peers: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Iterat
 
 _MEASUREMENTS: dict[str, Callable[[Sequence[BrokerPeer], argparse.Namespace], Iterator[Table]]] = {
     "singly": _singly,
+    "floor": _floor,
     "batches": _batches,
     "depth": _depth,
     "delay": _delay,

@@ -114,7 +114,10 @@ class OpenFiles:
         names = (self._where, f"{self._where}-wal", f"{self._where}-shm")
         self._files = [(name, _identity(name)) for name in names]
         self._settled: tuple[int, int, int] | None = None
-        """Identity and modification time of the directory when all files were last found in it."""
+        """Identity and change time of the directory when all files were last found in it.
+
+        The modification time would not do: programs that restore a directory set it to what it was.
+        """
 
     def check(self) -> None:
         """Raise `StoreError` E3112 if a file was removed, moved or replaced since this object was made.
@@ -127,7 +130,7 @@ class OpenFiles:
         except OSError:
             now = None
         else:
-            now = found.st_dev, found.st_ino, found.st_mtime_ns
+            now = found.st_dev, found.st_ino, found.st_ctime_ns
         if now is not None and now == self._settled:
             return
         for name, identity in self._files:

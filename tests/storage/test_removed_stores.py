@@ -12,6 +12,7 @@ from connectors.embedded import EmbeddedConnection
 from correlator.errors import ConnectionLost, Fenced, StoreError
 from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from correlator.storage import files
 from correlator.storage.store import SqlStore
 from tests.servers import PostgresServer
 from tests.storage import values
@@ -75,6 +76,33 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "store.db"
 
 
+def restore_with_times(path: Path) -> None:
+    """As a tool does that puts back a copy of the directory file by file, with the times of all."""
+    before = path.parent.stat()
+    replace_by_copy(path)
+    os.utime(path.parent, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES["a copy with all times"] = restore_with_times
+
+
+@pytest.fixture(params=[False, True], ids=["new", "settled"])
+def settled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the directory has last changed so long ago that a commit relies on the time of this change."""
+    if request.param:
+        monkeypatch.setattr(files, "_COARSEST_NS", -10_000_000_000)
+    return bool(request.param)
+
+
+def tick(path: Path) -> None:
+    """Wait until the clock of the file system has gone on, in steps of up to 10 ms."""
+    other = path.parent.with_name("other")
+    other.touch()
+    while other.stat().st_ctime_ns <= path.parent.stat().st_ctime_ns:
+        other.touch()
+
+
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_files_that_are_removed_or_replaced(
     make_store: MakeStore, path: Path, change: Callable[[Path], object]
@@ -83,6 +111,7 @@ def test_files_that_are_removed_or_replaced(
     store = make_store(f"sqlite:///{path}")
     opened(store)
     store.commit(1, [values.received(1, 1)])
+    tick(path)
     change(path)
     with pytest.raises(StoreError, match="E3112 .*was removed or replaced while it was in use") as stopped:
         store.commit(2, [values.received(2, 1)])
@@ -102,6 +131,26 @@ def test_what_the_engine_and_sqlite_do_themselves_is_no_change(make_store: MakeS
         other.close()
 
 
+def test_commits_look_at_the_files_only_if_their_directory_has_just_changed(
+    make_store: MakeStore, path: Path, settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux makes the next write to a file slower if somebody has asked for its times."""
+    asked: list[str] = []
+    store = make_store(f"sqlite:///{path}")
+    opened(store)
+    store.commit(1, [values.received(1, 1)])
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", lambda name, **options: asked.append(str(name)) or stat(name, **options))
+    store.commit(2, [values.received(2, 1)])
+    assert (f"{path}-wal" in asked) != settled
+    tick(path)
+    path.with_name("new").touch()
+    asked.clear()
+    store.commit(3, [values.received(3, 1)])
+    assert f"{path}-wal" in asked
+
+
+@pytest.mark.usefixtures("settled")
 def test_files_of_an_embedded_broker(path: Path) -> None:
     """What is sent after that is not confirmed; the sink connects again, and the engine sends it again."""
     options = {"store": f"sqlite:///{path}"}
@@ -109,6 +158,7 @@ def test_files_of_an_embedded_broker(path: Path) -> None:
     sink = broker.sink(SenderSettings(id="s", connection="c", destination="queue:q"))
     sink.connect()
     assert not any(sink.send([Outgoing(1, "life", "queue:q", Message(b"1"))]))
+    tick(path)
     for file in (path, path.with_name("store.db-wal"), path.with_name("store.db-shm")):
         os.unlink(file)  # noqa: PTH108  # as `rm` does
     with pytest.raises(ConnectionLost, match="E3112"):

@@ -17,6 +17,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, extra={"unit": "duration"})]
 SomeSeconds = Annotated[float, msgspec.Meta(ge=0.001, extra={"unit": "duration"})]
 Bytes = Annotated[int, msgspec.Meta(ge=0, extra={"unit": "size"})]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Token = Annotated[str, msgspec.Meta(min_length=32)]
 FewThreads = Annotated[int, msgspec.Meta(ge=0, le=64)]
 CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=200, extra={"identifier": True})]
@@ -224,6 +226,22 @@ class MonitorSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """An HTTP server that shows what the engine does (docs/http.md). It changes nothing.
+
+    Attributes:
+        port: the TCP port; 0 for any free port, which the log names.
+        host: the address of this machine at which it listens. Addresses that other machines can reach need a `token`.
+        token: what clients send as `Authorization: Bearer TOKEN` to see more than `/ping` and `/ready`; at least 32
+            characters. Without a token every program of this machine sees all.
+    """
+
+    port: Port
+    host: str = "127.0.0.1"
+    token: Token | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """One engine: its store, its connections, and its static receivers, senders and monitors.
 
@@ -240,6 +258,7 @@ class EngineSettings:
         senders: the static senders.
         monitors: the monitors that the engine creates at its start.
         duplicate_detection: the windows of duplicate detection.
+        http: a server that shows what the engine does; by default there is none.
         max_queued: how many messages of one receiver may wait in the queue of one context before this receiver pauses.
         connection_retry_interval: time between the first two attempts to connect. The time doubles with each further
             attempt, less a random part of up to half. It begins anew after a connection that lasted longer than the
@@ -266,6 +285,7 @@ class EngineSettings:
     senders: tuple[SenderSettings, ...] = ()
     monitors: tuple[MonitorSettings, ...] = ()
     duplicate_detection: DuplicateDetectionSettings = DuplicateDetectionSettings()
+    http: HttpSettings | None = None
     max_queued: Count = 20_000
     connection_retry_interval: Seconds = 1.0
     max_connection_retry_interval: SomeSeconds = 30.0

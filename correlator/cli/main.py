@@ -32,6 +32,7 @@ COMMANDS = (
     Command("lint", "correlator.cli.lint", "Check configuration files."),
     Command("plan", "correlator.cli.plan", "Show which changes of a file the next start would accept."),
     Command("doctor", "correlator.cli.doctor", "Check the brokers for settings that stop messages or lose them."),
+    Command("status", "correlator.cli.status", "Show what a running engine does."),
     Command("test", "correlator.cli.inline_tests", "Run the tests of a pipeline file, without a broker."),
     Command("crashtest", "correlator.testing.command", "Kill the engine of a file again and again, and check it."),
     Command("inspect", "correlator.cli.inspect", "Show what a store holds."),

@@ -86,12 +86,18 @@ def shortened(text: str, longest: int = _LONGEST_TEXT) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def _drawn(title: str, columns: Sequence[str], rows: Iterable[Row]) -> str:
+def drawn_table(title: str, columns: Sequence[str], rows: Iterable[Row]) -> Table:
+    """A table for a terminal."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
     for column in columns:
         table.add_column(column, overflow="fold")  # never cut, so that a person can copy it
     for row in rows:
         table.add_row(*(Text(shown(value), justify="right" if _is_number(value) else "left") for value in row))
+    return table
+
+
+def _drawn(title: str, columns: Sequence[str], rows: Iterable[Row]) -> str:
+    table = drawn_table(title, columns, rows)
     console = Console(file=sys.stdout)
     with console.capture() as capture:
         console.print(table)

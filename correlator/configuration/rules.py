@@ -18,7 +18,7 @@ from correlator.configuration.units import seconds
 from correlator.connector import Advising, Connection
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.reliability import RECEIVING, SENDING, Reliability
-from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
+from correlator.settings import ConnectionSettings, EngineSettings, HttpSettings, ReceiverSettings, SenderSettings
 
 VERSION = 1
 _MOST_SHOWN = 20
@@ -45,7 +45,7 @@ def check_version(tree: MappingNode, findings: Findings) -> None:
 def check_plain_secrets(paths: Collection[str], findings: Findings, *, others_read: bool) -> None:
     """Report passwords in the file: a warning, or an error if other users can read the file."""
     for path in paths:
-        if not re.match(r"(connections|receivers|senders|store|spark)\b", path):
+        if not re.match(r"(connections|receivers|senders|store|spark|http)\b", path):
             continue  # elsewhere 'token' is no secret, but a column or an attribute of a monitor
         if others_read:
             what = "password in a config file that every user can read"
@@ -106,6 +106,18 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     for path, endpoint in _endpoints(settings):
         check_endpoint(path, endpoint, settings, provided, advising, findings)
     _check_windows(settings, advising, findings)
+    if settings.http is not None:
+        _check_http(settings.http, findings)
+
+
+def _check_http(http: HttpSettings, findings: Findings) -> None:
+    if http.token is None and http.host not in _LOOPBACK:
+        what = f"{findings.show(http.host)} can be reached by other machines, and there is no 'token'"
+        todo = "Set 'token', for example to ${file:/path}, or leave 'host' out"
+        findings.error("E1601", "http.host", what, f"Without a token: {', '.join(_LOOPBACK)}", todo)
+    elif http.token is not None and not (http.token.isascii() and http.token.isprintable() and " " not in http.token):
+        what = "holds a blank, or a character that an HTTP header cannot hold"
+        findings.error("E1602", "http.token", what, "Printable ASCII characters without blanks")
 
 
 def _check_connections(

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum, auto
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,6 +41,7 @@ from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
 from correlator.runtime.logs import get_logger
+from correlator.runtime.observers import Observers
 from correlator.runtime.parts import Callbacks, ContextThread, Parts
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.recording import Recording
@@ -65,10 +66,10 @@ LOOK_FOR_SIGNALS_S = 0.2
 class _Phase(Enum):
     """The phases in the life of an engine. Parts can be added and removed in the phases STARTED and STOPPING."""
 
-    NEW = auto()
-    STARTED = auto()
-    STOPPING = auto()
-    STOPPED = auto()
+    NEW = "new"
+    STARTED = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
 
 
 class Engine:
@@ -129,7 +130,8 @@ class Engine:
         self._phase = _Phase.NEW
         self._threads_running = False
         self._recovering: int | None = None
-        self._watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
+        watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
+        self._observers = Observers(watchdog, settings.http, self.status)
         self._log = get_logger(engine=settings.name)
         self._provided = Provided(connections=dict(connections or {}), store=store is not None)
         found = self._check()
@@ -208,6 +210,11 @@ class Engine:
         return self._supervisor.failure
 
     @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Host and port at which the HTTP server listens; `None` before a start, and without the setting `http`."""
+        return None if self._observers.server is None else self._observers.server.address
+
+    @property
     def handler_failures(self) -> int:
         """Number of events that were left out because a handler raised on them (`on_error` of the monitor)."""
         return self._supervisor.handler_failures
@@ -242,12 +249,12 @@ class Engine:
         self._refuse_child()
         self._refuse_second_life()
         self._recovering = threading.get_ident()
-        self._watchdog.start()
+        self._observers.start()
         try:
             self.recover()
         except BaseException as error:
             self._phase = _Phase.STOPPED
-            self._stop_watchdog()
+            self._observers.stop()
             self._close_all(in_order=False)
             if isinstance(error, SystemExit):
                 raise self._supervisor.ended_by("recovery", error) from error
@@ -372,7 +379,7 @@ class Engine:
             self._stop_actors()
             self._join()
             self._finish_unstarted()
-            self._stop_watchdog()
+            self._observers.stop()
             self._close_all(in_order=in_order)
 
     def _stop_actors(self) -> None:
@@ -418,13 +425,17 @@ class Engine:
         """States and counters of the engine. Any thread may call it. The threads go on counting meanwhile."""
         self._refuse_child()
         statuses = self._parts.statuses
+        parts: dict[str, Receiver | Sender] = {**self.receivers, **self.senders}
         return Status(
+            name=self.settings.name,
+            phase="starting" if self._phase is _Phase.STARTED and not self._threads_running else self._phase.value,
+            reliabilities={name: part.settings.reliability for name, part in parts.items()},
             receivers={name: (part.state.value, replace(part.counters)) for name, part in self.receivers.items()},
             senders={
                 name: (statuses.of_part(name).status, replace(part.counters), self._parts.to_send(part))
                 for name, part in self.senders.items()
             },
-            conditions={name: statuses.of_part(name) for name in (*self.receivers, *self.senders)},
+            conditions={name: statuses.of_part(name) for name in parts},
             connections=statuses.of_connections(),
             windows={name: part.window for name, part in self.receivers.items() if part.settings.flow_control},
             waits={name: part.waits_for for name, part in self.receivers.items() if part.waits_for},
@@ -748,10 +759,6 @@ class Engine:
         """Return the threads that call handlers. During recovery, the thread that starts the engine does."""
         threads = self._parts.monitor_threads()
         return [Watched(self._recovering or thread.ident or 0, thread.context.running) for thread in threads]
-
-    def _stop_watchdog(self) -> None:
-        self._watchdog.stop()
-        self._watchdog.join()
 
     # --- stopping ---
 

@@ -131,7 +131,7 @@ class Parts:
         self.senders: dict[str, Sender] = {}
         self.receiver_routes: dict[str, Sequence[str]] = {}
         self.unhandled: dict[str, Unhandled] = {}
-        self.statuses = Statuses(self._tell_monitors)
+        self.statuses = Statuses(self._tell_monitors, clock)
         self.own_sources: dict[str, frozenset[str]] = {}
         self.removed = Removed()
         self.engine_time = engine_time

@@ -3,13 +3,14 @@ it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from correlator.connector import Backlog
 from correlator.core.dispatch import SenderCounters
 from correlator.core.intake import ReceiverCounters
 from correlator.events import PartStatus
+from correlator.reliability import Reliability
 from correlator.runtime.statuses import Condition
 
 
@@ -58,6 +59,9 @@ class Status:
     """State and counters of a running engine at one moment.
 
     Attributes:
+        name: the name of the engine.
+        phase: `new`, `starting`, `running`, `stopping` or `stopped`; `running` begins when recovery is concluded.
+        reliabilities: for each receiver and sender, by id: its mode.
         receivers: for each receiver, by id: the state of its cycle, and its counters.
         senders: for each sender, by id: its status, its counters, and the number of its messages that wait for a
             checkpoint or for the broker.
@@ -81,6 +85,9 @@ class Status:
         engine_time: engine time in seconds.
     """
 
+    name: str
+    phase: str
+    reliabilities: Mapping[str, Reliability]
     receivers: dict[str, tuple[str, ReceiverCounters]]
     senders: dict[str, tuple[str, SenderCounters, int]]
     conditions: Mapping[str, Condition]
@@ -123,6 +130,60 @@ class Status:
         sizes = [one.size for one in told if one.size is not None]
         return Backlog(sum(messages) if messages else None, sum(sizes) if sizes else None)
 
+    def not_ready(self) -> list[str]:
+        """Why the engine is not ready, a sentence each; empty if it is ready.
+
+        It is ready while it runs and each receiver and sender of a mode other than BEST_EFFORT has its connection.
+        """
+        if self.phase != "running":
+            return [f"the engine is {self.phase}"]
+        return [
+            f"{'receiver' if name in self.receivers else 'sender'} {name}: {condition.status}"
+            + (f": {condition.error}" if condition.error else "")
+            for name, condition in self.conditions.items()
+            if condition.status is not PartStatus.OK and self.reliabilities.get(name) is not Reliability.BEST_EFFORT
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of this as values that JSON has (docs/status.md). Times are seconds since the epoch, in UTC."""
+        return {
+            "name": self.name,
+            "phase": self.phase,
+            "not_ready": self.not_ready(),
+            "receivers": {name: self._receiver(name) for name in self.receivers},
+            "senders": {name: self._sender(name) for name in self.senders},
+            "connections": {name: _shown(condition) for name, condition in self.connections.items()},
+            "contexts": {name: {"queued": queued} for name, queued in self.contexts.items()},
+            "pipelines": {name: asdict(counters) for name, counters in self.pipelines.items()},
+            "checkpoints": asdict(self.checkpoints),
+            "totals": {name.replace(" ", "_"): value for name, value in self.totals().items()},
+            "duplicate_ids": self.duplicate_ids,
+            "handler_failures": self.handler_failures,
+            "store_commits": self.store_commits,
+            "resident_bytes": self.resident_bytes,
+        }
+
+    def _receiver(self, name: str) -> dict[str, Any]:
+        state, counters = self.receivers[name]
+        backlog = counters.backlog
+        return {
+            **self._part(name),
+            "state": state,
+            "waits_for": self.waits.get(name),
+            "window": self.windows.get(name),
+            "unhandled": self.unhandled.get(name, 0),
+            **asdict(counters),
+            "backlog": None if backlog is None else backlog._asdict(),
+        }
+
+    def _sender(self, name: str) -> dict[str, Any]:
+        _, counters, outstanding = self.senders[name]
+        return {**self._part(name), "outstanding": outstanding, **asdict(counters)}
+
+    def _part(self, name: str) -> dict[str, Any]:
+        reliability = self.reliabilities.get(name)
+        return {**_shown(self.conditions[name]), "reliability": None if reliability is None else reliability.value}
+
     @property
     def received(self) -> int:
         """Messages that all receivers of this life have received."""
@@ -132,6 +193,10 @@ class Status:
     def settled(self) -> int:
         """Messages that brokers confirmed in this life, or that senders gave up."""
         return self.removed_sent + sum(counters.settled for _, counters, _ in self.senders.values())
+
+
+def _shown(condition: Condition) -> dict[str, Any]:
+    return {**condition._asdict(), "status": condition.status.value}
 
 
 def pipeline_lines(before: Status, now: Status) -> list[str]:

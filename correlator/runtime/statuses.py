@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from correlator.events import ConnectionStatus, PartStatus, ReceiverStatus, SenderStatus
+from correlator.runtime.clock import Clock
 from correlator.settings import ReceiverSettings, SenderSettings
 
 Part = ReceiverSettings | SenderSettings
@@ -12,10 +13,26 @@ _CONNECTED = (PartStatus.OK, PartStatus.DESTINATION_NOT_FOUND, PartStatus.BLOCKE
 
 
 class Condition(NamedTuple):
-    """A status, and the text of the error that has caused it; "" if there is no error."""
+    """A status, since when it lasts, and errors.
+
+    Attributes:
+        status: the status.
+        error: the text of the error that has caused it; "" if there is no error.
+        since: when it began, in seconds since the epoch; 0 before the first report.
+        last_error: the text of the last error, also of one that is over; "" if there was none.
+        last_error_at: when this error was reported, in seconds since the epoch.
+    """
 
     status: PartStatus
     error: str = ""
+    since: float = 0.0
+    last_error: str = ""
+    last_error_at: float = 0.0
+
+    def then(self, status: PartStatus, error: str, at: float) -> "Condition":
+        """The condition that follows at this moment."""
+        last = (error, at) if error else (self.last_error, self.last_error_at)
+        return Condition(status, error, at, *last)
 
 
 CONNECTING = Condition(PartStatus.CONNECTING)
@@ -29,10 +46,12 @@ class Statuses:
 
     Args:
         deliver: gives an event to the monitors. Called for each change while the lock is held, so it must not wait.
+        clock: the time of day.
     """
 
-    def __init__(self, deliver: Callable[[Any], None]) -> None:
+    def __init__(self, deliver: Callable[[Any], None], clock: Clock) -> None:
         self._deliver = deliver
+        self._clock = clock
         self._lock = threading.Lock()
         self._parts: dict[str, tuple[Part, Condition]] = {}
         self._connections: dict[str, Condition] = {}
@@ -51,7 +70,8 @@ class Statuses:
         with self._lock:
             before = self._parts.get(part.id)
             if before is None or before[1].status is not status:
-                self._parts[part.id] = (part, Condition(status, error))
+                condition = CONNECTING if before is None else before[1]
+                self._parts[part.id] = (part, condition.then(status, error, self._clock.wall()))
                 self._tell(part, status, error)
 
     def removed(self, part_id: str) -> None:
@@ -73,7 +93,7 @@ class Statuses:
         before = self._connections.get(name)
         now = _joined(parts) if parts else before
         if now is not None and (before is None or now.status is not before.status):
-            self._connections[name] = now
+            self._connections[name] = (before or CONNECTING).then(now.status, now.error, self._clock.wall())
             self._deliver(ConnectionStatus(connection=name, status=now.status, error=now.error))
 
 

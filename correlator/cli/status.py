@@ -1,0 +1,193 @@
+"""`correlator status`: shows what a running engine does, as its HTTP server tells it."""
+
+import http.client
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from correlator.cli.arguments import ConfigurationFile, Overrides
+from correlator.cli.output import Row, drawn_table, is_terminal, write_json, write_line, write_table
+from correlator.configuration import read_file
+from correlator.errors import ConnectionLost, UsageError
+from correlator.pipeline.spec import PipelineFile
+from correlator.settings import HttpSettings
+
+COLUMNS = ("part", "status", "for", "messages", "in 1 s", "waiting", "dead letters", "why")
+EVERY_S = 1.0
+TIMEOUT_S = 5.0
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared, not listened at
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+Shown = Mapping[str, Any]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command `correlator status` with `app`, the Typer application of all commands."""
+    app.command()(status)
+
+
+def status(
+    file: ConfigurationFile,
+    json: Annotated[bool, typer.Option("--json", help="Print all that the engine tells, as JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it every second until Ctrl-C.")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """Show what the running engine of a configuration file does.
+
+    The file needs a section 'http' with a port, and the engine must run with it. Lines of parts that are not connected
+    come first. Exit status 4 if the engine does not answer.
+    """
+    server = _server(file, overrides or ())
+    now = ask(server)
+    if json:
+        write_json(now)
+    elif not watch:
+        write_line(headline(now))
+        write_table("Parts", COLUMNS, rows(now, None, time.time()))
+    elif is_terminal():
+        _watch_terminal(server, now)
+    else:
+        _watch_lines(server, now)
+
+
+def _server(file: Path, overrides: Sequence[str]) -> HttpSettings:
+    settings = read_file(file, PipelineFile, overrides=overrides).settings
+    if settings.http is None:
+        raise UsageError(
+            "E2045", str(file), "has no section 'http', so its engine answers nobody", "", "Add http: {port: 8080}"
+        )
+    if not settings.http.port:
+        what = "http.port is 0, so only the log of the engine names its port"
+        raise UsageError("E2045", str(file), what, "", "Repeat the command with --set http.port=PORT")
+    return settings.http
+
+
+def ask(server: HttpSettings) -> Shown:
+    """What the engine tells now.
+
+    Raises:
+        ConnectionLost: E7050, no engine answers at this address within `TIMEOUT_S`.
+        UsageError: E2046, something answers that is no engine, or the token is not the one of the engine.
+    """
+    host = _ANY.get(server.host, server.host)
+    where = f"http://{f'[{host}]' if ':' in host else host}:{server.port}/status"
+    headers = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
+    connection = http.client.HTTPConnection(host, server.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", "/status", headers=headers)
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        what = f"no engine answers: {getattr(error, 'strerror', None) or error or type(error).__name__}"
+        raise ConnectionLost("E7050", where, what, "", "Start it: correlator run FILE") from error
+    finally:
+        connection.close()
+    try:
+        shown = msgspec.json.decode(body) if answer.status == 200 else None  # OK
+    except msgspec.DecodeError:
+        shown = None
+    if not isinstance(shown, dict) or "phase" not in shown:
+        what = "the token is not that of the engine" if answer.status == 401 else f"no engine: HTTP {answer.status}"
+        raise UsageError("E2046", where, what, "", "Use the file with which the engine was started")
+    return shown
+
+
+def _watch_terminal(server: HttpSettings, now: Shown) -> None:
+    before = None
+    with Live(console=Console(file=sys.stdout), auto_refresh=False, screen=True) as live:
+        while True:
+            table = drawn_table(
+                f"Ctrl-C ends this. {time.strftime('%H:%M:%SZ', time.gmtime())}",
+                COLUMNS,
+                rows(now, before, time.time()),
+            )
+            live.update(Group(Text(headline(now)), table), refresh=True)
+            before, now = now, _next(server)
+
+
+def _watch_lines(server: HttpSettings, now: Shown) -> None:
+    before = None
+    while True:
+        write_line(headline(now))
+        write_table("", COLUMNS, rows(now, before, time.time()))
+        before, now = now, _next(server)
+
+
+def _next(server: HttpSettings) -> Shown:
+    time.sleep(EVERY_S)
+    return ask(server)
+
+
+def headline(now: Shown) -> str:
+    """Name and phase of the engine, and what keeps it from being ready."""
+    reasons = now["not_ready"]
+    return f"{now['name']}: {now['phase']}, " + ("ready" if not reasons else f"not ready: {'; '.join(reasons)}")
+
+
+def rows(now: Shown, before: Shown | None, wall: float) -> list[Row]:
+    """The parts, with those first that are not connected.
+
+    Args:
+        now: what the engine tells.
+        before: what it told a second ago; `None` for no rates.
+        wall: the time of day, in seconds since the epoch.
+    """
+    found: list[tuple[bool, Row]] = []
+    for kind, counts in (("receivers", "received"), ("senders", "sent")):
+        for name, part in now[kind].items():
+            rate = _increase(now, before, kind, name, counts)
+            line = (
+                f"{kind[:-1]} {name}",
+                part["status"],
+                lasting(wall - part["since"]) if part["since"] else "",
+                part[counts],
+            )
+            found.append((part["status"] == "OK", (*line, rate, _waiting(part), part["dead_letters"], _why(part))))
+    for name, part in now["pipelines"].items():
+        rate = _increase(now, before, "pipelines", name, "received")
+        queued = now["contexts"].get(name, {}).get("queued")
+        found.append((True, (f"pipeline {name}", "", "", part["received"], rate, queued, part["dead_letters"], "")))
+    for name, part in now["contexts"].items():
+        if name not in now["pipelines"]:
+            found.append((True, (f"context {name}", "", "", None, None, part["queued"], None, "")))
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
+
+
+def _increase(now: Shown, before: Shown | None, kind: str, name: str, counts: str) -> int | None:
+    earlier = None if before is None else before[kind].get(name)
+    if earlier is None:
+        return None
+    increase: int = now[kind][name][counts] - earlier[counts]
+    return increase
+
+
+def _waiting(part: Shown) -> object:
+    """The messages that are not confirmed, or what the destination still holds."""
+    if "outstanding" in part:
+        return part["outstanding"]
+    backlog = part["backlog"]
+    if backlog is None:
+        return None
+    return backlog["messages"] if backlog["messages"] is not None else f"{backlog['size']:,} bytes"
+
+
+def _why(part: Shown) -> str:
+    error: str = part["error"]
+    waits_for = part.get("waits_for")
+    return error or (f"waits for {waits_for}" if waits_for else "")
+
+
+def lasting(seconds: float) -> str:
+    """A duration in the largest unit that fits: `4 min`, `3 h`. A clock that was set back makes none negative."""
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return "0 s"

@@ -1,0 +1,1 @@
+"""The HTTP server that shows what an engine does (docs/http.md)."""

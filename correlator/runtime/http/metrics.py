@@ -1,0 +1,281 @@
+"""The status of an engine as metrics of Prometheus (docs/http.md)."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+from correlator.events import PartStatus
+from correlator.runtime.status import PIPELINE_TIMES, Status
+
+MOST_PARTS = 200
+"""So many parts of a kind have samples of their own; the others are added up."""
+OTHERS = "_other"
+_PREFIX = "correlator_"
+
+Values = Callable[[Status], Mapping[str, float]]
+"""The values of all parts of a kind, by name; of the whole engine, by the empty name."""
+
+
+class Described(NamedTuple):
+    """A metric of the engine.
+
+    Attributes:
+        name: its name, for a counter without `_total`.
+        kind: whether it only grows.
+        labels: its labels: the kind of parts that it is about, or none for the whole engine.
+        text: what it means.
+        values: reads it.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    labels: Sequence[str]
+    text: str
+    values: Values
+
+
+def _engine(read: Callable[[Status], float]) -> Values:
+    return lambda status: {"": float(read(status))}
+
+
+def _receivers(field: str) -> Values:
+    read = attrgetter(field)
+    return lambda status: {name: float(read(counters)) for name, (_, counters) in status.receivers.items()}
+
+
+def _senders(field: str) -> Values:
+    read = attrgetter(field)
+    return lambda status: {name: float(read(counters)) for name, (_, counters, _) in status.senders.items()}
+
+
+def _pipelines(field: str) -> Values:
+    read = attrgetter(field)
+    return lambda status: {name: float(read(counters)) for name, counters in status.pipelines.items()}
+
+
+def _up(kind: Literal["receivers", "senders"]) -> Values:
+    return lambda status: {
+        name: float(status.conditions[name].status is PartStatus.OK) for name in getattr(status, kind)
+    }
+
+
+def _connections_up(status: Status) -> Mapping[str, float]:
+    return {name: float(condition.status is not PartStatus.ERROR) for name, condition in status.connections.items()}
+
+
+def _backlog(field: str) -> Values:
+    def values(status: Status) -> Mapping[str, float]:
+        told = {name: counters.backlog for name, (_, counters) in status.receivers.items()}
+        found = {name: getattr(backlog, field, None) for name, backlog in told.items()}
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    return values
+
+
+def _outstanding(status: Status) -> Mapping[str, float]:
+    return {name: float(count) for name, (_, _, count) in status.senders.items()}
+
+
+METRICS = (
+    Described(
+        "ready",
+        "gauge",
+        (),
+        "1 if the engine runs and all its reliable parts are connected.",
+        _engine(lambda status: not status.not_ready()),
+    ),
+    Described(
+        "resident_memory_bytes", "gauge", (), "Resident memory of the process.", _engine(attrgetter("resident_bytes"))
+    ),
+    Described(
+        "received_messages",
+        "counter",
+        (),
+        "Messages of all receivers, also of removed ones.",
+        _engine(attrgetter("received")),
+    ),
+    Described(
+        "settled_messages",
+        "counter",
+        (),
+        "Messages that all senders have sent or given up, also removed ones.",
+        _engine(attrgetter("settled")),
+    ),
+    Described(
+        "duplicate_ids",
+        "gauge",
+        (),
+        "Ids that duplicate detection remembers.",
+        _engine(attrgetter("duplicate_ids")),
+    ),
+    Described(
+        "handler_failures",
+        "counter",
+        (),
+        "Events on which a handler has failed.",
+        _engine(attrgetter("handler_failures")),
+    ),
+    Described("store_commits", "counter", (), "Transactions of the store.", _engine(attrgetter("store_commits"))),
+    Described("checkpoints", "counter", (), "Checkpoints that were taken.", _engine(attrgetter("checkpoints.taken"))),
+    Described(
+        "checkpoint_seconds",
+        "counter",
+        (),
+        "Time of all checkpoints.",
+        _engine(attrgetter("checkpoints.total_duration_s")),
+    ),
+    Described(
+        "checkpoint_last_duration_seconds",
+        "gauge",
+        (),
+        "Time of the last checkpoint.",
+        _engine(attrgetter("checkpoints.last_duration_s")),
+    ),
+    Described("connection_up", "gauge", ("connection",), "1 if none of its parts is in error.", _connections_up),
+    Described("receiver_up", "gauge", ("receiver",), "1 if it is connected.", _up("receivers")),
+    *(
+        Described(f"receiver_{name}", "counter", ("receiver",), text, _receivers(field))
+        for field, name, text in (
+            ("received", "messages", "Messages that came from the broker, duplicates included."),
+            ("delivered", "delivered", "Messages that were given to contexts."),
+            ("duplicates", "duplicates", "Messages that duplicate detection has dropped."),
+            ("conflicts", "conflicts", "Duplicates with another body than the first message with their id."),
+            ("without_id", "without_id", "Messages without a unique id, in a mode that detects duplicates."),
+            ("dead_letters", "dead_letters", "Messages that could not be mapped, and became dead letters."),
+            ("redelivered", "redelivered", "Messages that the broker has marked as redelivered."),
+            ("expired", "expired", "Messages that were dropped, since their time to live had passed."),
+            ("own", "own", "Messages of senders of this engine."),
+            ("unselected", "unselected", "Messages that did not match the selector."),
+            ("unreadable", "unreadable", "Messages that the connector could not read, wholly or in part."),
+            ("batches", "batches", "Batches that were handed on."),
+            ("connection_errors", "connection_errors", "Lost connections, and failed attempts to connect."),
+        )
+    ),
+    Described(
+        "receiver_unhandled",
+        "counter",
+        ("receiver",),
+        "Messages that no monitor listened for.",
+        lambda status: {name: float(count) for name, count in status.unhandled.items()},
+    ),
+    Described(
+        "receiver_window_messages",
+        "gauge",
+        ("receiver",),
+        "Messages that the application allows at present, with flow control.",
+        lambda status: {name: float(count) for name, count in status.windows.items()},
+    ),
+    Described(
+        "receiver_backlog_messages",
+        "gauge",
+        ("receiver",),
+        "Messages that its destination still holds, where the broker tells it.",
+        _backlog("messages"),
+    ),
+    Described(
+        "receiver_backlog_bytes",
+        "gauge",
+        ("receiver",),
+        "Bytes that its destination still holds, where the connector tells it.",
+        _backlog("size"),
+    ),
+    Described("sender_up", "gauge", ("sender",), "1 if it is connected.", _up("senders")),
+    *(
+        Described(f"sender_{name}", "counter", ("sender",), text, _senders(field))
+        for field, name, text in (
+            ("sent", "messages", "Messages that the broker has confirmed."),
+            ("retries", "retries", "Further attempts to send a message that the broker has refused."),
+            ("dead_letters", "dead_letters", "Messages that were given up, and became dead letters."),
+            ("batches", "batches", "Batches that were sent."),
+            ("connection_errors", "connection_errors", "Lost connections, and failed attempts to connect."),
+        )
+    ),
+    Described(
+        "sender_outstanding_messages", "gauge", ("sender",), "Messages that are not confirmed yet.", _outstanding
+    ),
+    Described(
+        "context_queued_events",
+        "gauge",
+        ("context",),
+        "Events that wait in its queue.",
+        lambda status: {name: float(count) for name, count in status.contexts.items()},
+    ),
+    *(
+        Described(f"pipeline_{name}", "counter", ("pipeline",), text, _pipelines(field))
+        for field, name, text in (
+            ("received", "messages", "Messages that it has processed."),
+            ("sent", "sent", "Messages that it has handed to senders."),
+            ("dead_letters", "dead_letters", "Rows that became dead letters."),
+            ("batches", "batches", "Batches that it has processed."),
+        )
+    ),
+    *(
+        Described(
+            f"pipeline_{field.removesuffix('_s')}_seconds",
+            "counter",
+            ("pipeline",),
+            f"Time that its thread has spent on the part `{field.removesuffix('_s')}` of batches.",
+            _pipelines(field),
+        )
+        for field in PIPELINE_TIMES
+    ),
+)
+
+
+BUILD = Described(
+    "build_info", "gauge", ("engine", "version"), "1; the labels are the engine and its version.", lambda _: {}
+)
+
+
+def described() -> list[tuple[str, str, str, str]]:
+    """Name, kind, labels and meaning of all metrics, as they are exported."""
+    return [
+        (f"{_PREFIX}{one.name}{'_total' if one.kind == 'counter' else ''}", one.kind, ", ".join(one.labels), one.text)
+        for one in (BUILD, *METRICS)
+    ]
+
+
+def exposition(status: Status) -> tuple[bytes, str]:
+    """The metrics of this status in the text format of Prometheus, and their content type.
+
+    A part that was removed has no samples any more, since nothing is kept between two scrapes.
+    """
+    from prometheus_client import exposition as text  # noqa: PLC0415  # only engines with the setting `http` have it
+    from prometheus_client.registry import CollectorRegistry  # noqa: PLC0415  # the same
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(status))
+    return text.generate_latest(registry), text.CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Collector:
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Any]:
+        """All metrics that have a value."""
+        yield _family(BUILD, {(self._status.name, version("correlator")): 1.0})
+        for one in METRICS:
+            values = one.values(self._status)
+            if values:
+                yield _family(one, {(name,) if one.labels else (): value for name, value in _few(values).items()})
+
+
+def _few(values: Mapping[str, float]) -> Mapping[str, float]:
+    """The values of the first parts by name, and the sum of the others."""
+    if len(values) <= MOST_PARTS:
+        return values
+    names = sorted(values)
+    shown = {name: values[name] for name in names[:MOST_PARTS]}
+    return shown | {OTHERS: sum(values[name] for name in names[MOST_PARTS:])}
+
+
+def _family(one: Described, values: Mapping[tuple[str, ...], float]) -> Any:
+    from prometheus_client import core  # noqa: PLC0415  # as in `exposition`
+
+    made: Any = core.CounterMetricFamily if one.kind == "counter" else core.GaugeMetricFamily
+    family = made(f"{_PREFIX}{one.name}", one.text, labels=one.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family

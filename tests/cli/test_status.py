@@ -1,0 +1,152 @@
+"""`correlator status` against running engines."""
+
+import json
+import re
+import signal
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from correlator.cli.status import COLUMNS, lasting, rows
+from tests.cli.commands import assert_fails, on_terminal, run, start, wait_for, write
+from tests.servers import free_port
+
+FILE = """
+name: shop
+http: {{port: {port}}}
+connection_retry_interval: 100ms
+connections:
+  local: {{type: embedded, store: "sqlite:///broker.db"}}
+  away: {{type: rabbitmq, host: 127.0.0.1, port: {away}}}
+receivers:
+  - {{id: orders, connection: local, destination: "queue:orders"}}
+senders:
+  - {{id: bills, connection: away, destination: "queue:bills", reliability: BEST_EFFORT}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    return write(tmp_path / "shop.yaml", FILE.format(port=free_port(), away=free_port()).splitlines())
+
+
+@pytest.fixture
+def engine(file):
+    with start("run", file.name, cwd=file.parent) as process:
+        wait_for(process, "no connection")
+        yield process
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_parts_that_are_not_connected_come_first(file):
+    result = run("status", file.name, cwd=file.parent)
+    assert (result.returncode, result.stderr) == (0, "")
+    head, names, first, *others = result.stdout.splitlines()
+    assert head == "shop: running, ready"  # a sender of BEST_EFFORT keeps nobody waiting
+    assert names.split("\t") == list(COLUMNS)
+    assert re.match(r"sender bills\tERROR\t\d+ s\t0\t\t0\t0\tE7001 ", first)
+    assert {line.partition("\t")[0] for line in others} == {"receiver orders", "context main"}
+
+
+@pytest.mark.usefixtures("engine")
+def test_json_is_all_that_the_engine_tells(file):
+    shown = json.loads(run("status", file.name, "--json", cwd=file.parent).stdout)
+    assert shown["phase"] == "running"
+    assert shown["connections"]["away"]["status"] == "ERROR"
+
+
+def test_watching_goes_on_until_the_engine_is_gone(file, engine):
+    with start("status", file.name, "--watch", cwd=file.parent) as watching:
+        heads = (line for line in watching.stdout if line.startswith("shop: "))
+        assert [next(heads), next(heads)] == ["shop: running, ready\n"] * 2
+        engine.send_signal(signal.SIGTERM)
+        _, errors = watching.communicate(timeout=60)
+    assert watching.returncode == 4
+    assert "E7050 " in errors
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_table_fits_into_100_columns(file):
+    drawn = on_terminal("status", file.name, cwd=file.parent, env={"COLUMNS": "100"})
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", drawn)
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "sender bills" in shown
+
+
+def test_the_second_look_shows_what_was_done_in_between():
+    part = {"status": "OK", "since": 90.0, "error": "", "dead_letters": 0, "waits_for": "outbox:s", "backlog": None}
+    first = {"receivers": {"r": part | {"received": 5}}, "senders": {}, "pipelines": {}, "contexts": {}}
+    second = first | {"receivers": {name: part | {"received": 12} for name in ("r", "new")}}
+    assert rows(second, first, 100.0) == [
+        ("receiver r", "OK", "10 s", 12, 7, None, 0, "waits for outbox:s"),
+        ("receiver new", "OK", "10 s", 12, None, None, 0, "waits for outbox:s"),
+    ]
+
+
+def test_without_an_engine(file):
+    result = run("status", file.name, cwd=file.parent)
+    assert_fails(result, "E7050", 4, "no engine answers: Connection refused", "correlator run")
+
+
+@pytest.mark.parametrize(
+    ("http", "texts"),
+    [
+        ("", ["has no section 'http'", "Add http: {port: 8080}"]),
+        ("http: {port: 0}", ["http.port is 0", "--set http.port"]),
+    ],
+)
+def test_a_file_that_does_not_say_where_the_engine_answers(tmp_path, http, texts):
+    write(tmp_path / "x.yaml", ["name: x", http])
+    assert_fails(run("status", "x.yaml", cwd=tmp_path), "E2045", 2, *texts)
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers each request as its server says."""
+
+    def do_GET(self):
+        status, body = self.server.answer
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def other_program():
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_the_answer_of_another_program_is_not_taken_for_that_of_an_engine(tmp_path, other_program):
+    write(tmp_path / "x.yaml", ["name: x", f"http: {{port: {other_program.server_port}}}"])
+    for status, body, says in (
+        (200, b"<html>", "no engine: HTTP 200"),
+        (200, b"[]", "no engine: HTTP 200"),
+        (200, b"{}", "no engine: HTTP 200"),
+        (404, b"{}", "no engine: HTTP 404"),
+        (401, b"", "the token is not that of the engine"),
+    ):
+        other_program.answer = status, body
+        assert_fails(run("status", "x.yaml", cwd=tmp_path), "E2046", 2, says)
+
+
+@given(seconds=st.floats(-1e6, 1e9))
+def test_a_duration_is_short_and_never_negative(seconds):
+    assert re.fullmatch(r"\d+ (s|min|h|d)", lasting(seconds))
+
+
+def test_durations():
+    assert [lasting(one) for one in (-1, 0.9, 59, 60, 3599, 3600, 86_400)] == [
+        "0 s", "0 s", "59 s", "1 min", "59 min", "1 h", "1 d",
+    ]  # fmt: skip

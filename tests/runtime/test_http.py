@@ -1,0 +1,340 @@
+"""The HTTP server of an engine: what it shows, to whom, and that it never disturbs the engine (docs/http.md)."""
+
+import http.client
+import json
+import os
+import re
+import socket
+import threading
+from contextlib import contextmanager, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from correlator import Engine
+from correlator.errors import ConfigError
+from correlator.runtime.http import metrics, server
+from correlator.settings import ConnectionSettings, EngineSettings, HttpSettings
+from correlator.testing.memory import MemoryBroker
+from tests.runtime.flows import Hears
+from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, message, monitor, receiver, sender
+
+TOKEN = "t" * 32
+PATIENCE_S = 60
+
+
+class Client:
+    """Asks the server of an engine."""
+
+    def __init__(self, address):
+        self.host, self.port = address
+
+    def ask(self, path, method="GET", **headers):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)
+        try:
+            connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(), answer.headers
+        finally:
+            connection.close()
+
+    def json(self, path, **headers):
+        return json.loads(self.ask(path, **headers)[1])
+
+    def samples(self):
+        _, text, _ = self.ask("/metrics")
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def raw(self, sent: bytes) -> bytes:
+        """What comes back until the server closes."""
+        with socket.create_connection((self.host, self.port), timeout=PATIENCE_S) as connection:
+            answer = b""
+            with suppress(OSError):  # the server may close before it has read all
+                connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
+                while piece := connection.recv(65_536):
+                    answer += piece
+        return answer
+
+
+@contextmanager
+def served(*parts, monitors=(), token=None, **options):
+    broker = MemoryBroker()
+    settings = EngineSettings(
+        name="shop",
+        connections={"memory": ConnectionSettings(type="memory")},
+        receivers=tuple(part for part in parts if hasattr(part, "unique_message_id")),
+        senders=tuple(part for part in parts if not hasattr(part, "unique_message_id")),
+        monitors=tuple(map(monitor, monitors)),
+        http=HttpSettings(port=0, token=token),
+        connection_retry_interval=0.05,
+        max_connection_retry_interval=0.1,
+        status_interval=0.0,
+        **options,
+    )
+    with Engine(settings, connections={"memory": broker.connection("memory")}) as engine:
+        yield engine, broker, Client(engine.http_address)
+
+
+def until(holds):
+    """Wait until the server shows it."""
+    pause = threading.Event()
+    for _ in range(PATIENCE_S * 50):
+        if holds():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it does not come")
+
+
+# --- what it shows ---
+
+
+def test_ping_answers_and_ready_follows_the_connections_of_reliable_parts():
+    with served(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT)) as (_, broker, client):
+        broker.down = True
+        until(lambda: client.json("/status")["connections"]["memory"]["status"] == "ERROR")
+        assert client.ask("/ready")[0] == 200
+        assert client.json("/ready") == {"ready": True, "reasons": []}
+
+
+def test_o2_ready_names_the_part_and_its_error(tmp_path):
+    store = f"sqlite:///{tmp_path}/store.db"
+    with served(receiver("in", AT_LEAST_ONCE), sender("out", BEST_EFFORT), store=store) as (_, broker, client):
+        until(lambda: client.ask("/ready")[0] == 200)
+        broker.down = True
+        until(lambda: client.ask("/ready")[0] == 503)
+        (reason,) = client.json("/ready")["reasons"]
+        assert reason.startswith("receiver in: ERROR: E7001 ")
+        assert client.ask("/ping")[:2] == (200, "ok\n")
+        shown = client.json("/status")["receivers"]["in"]
+        broker.down = False
+        until(lambda: client.ask("/ready")[0] == 200)
+        after = client.json("/status")["receivers"]["in"]
+        assert (after["status"], after["error"]) == ("OK", "")
+        assert after["last_error"] == shown["error"] != ""
+        assert after["since"] >= shown["since"] == after["last_error_at"] > 0
+
+
+def test_the_status_counts_what_goes_through():
+    with served(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT), monitors=[Hears]) as (engine, broker, client):
+        broker.publish("queue:in", [message("a"), message("b")])
+        until(lambda: client.json("/status")["receivers"]["in"]["received"] == 2)
+        shown = client.json("/status")
+        assert shown == json.loads(json.dumps(engine.status().to_dict())) | {"resident_bytes": shown["resident_bytes"]}
+        assert (shown["name"], shown["phase"]) == ("shop", "running")
+        assert shown["senders"]["out"]["reliability"] == "BEST_EFFORT"
+        samples = client.samples()
+        assert samples["correlator_receiver_messages_total", "in"] == 2
+        assert samples["correlator_received_messages_total",] == 2
+        assert samples["correlator_sender_outstanding_messages", "out"] == 0
+        assert samples["correlator_connection_up", "memory"] == 1
+        assert samples["correlator_ready",] == 1
+
+
+def test_metrics_of_a_removed_part_go_and_the_sums_stay():
+    with served(monitors=[Hears]) as (engine, broker, client):
+        engine.add_receiver(receiver("in", BEST_EFFORT))
+        broker.publish("queue:in", [message("a")])
+        until(lambda: client.samples()["correlator_received_messages_total",] == 1)
+        assert client.samples()["correlator_receiver_messages_total", "in"] == 1
+        engine.remove("in")
+        until(lambda: not [name for name in client.samples() if name[1:] == ("in",)])
+        assert client.samples()["correlator_received_messages_total",] == 1
+
+
+def test_many_parts_are_added_up(monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_PARTS", 2)
+    with served(*(receiver(f"in{n}", BEST_EFFORT) for n in range(5))) as (_, broker, client):
+        for _ in range(3):
+            broker.publish("queue:in4", [message("a")])
+        until(lambda: client.samples()["correlator_received_messages_total",] == 3)
+        named = {name[1] for name in client.samples() if name[0] == "correlator_receiver_messages_total"}
+        assert named == {"in0", "in1", "_other"}
+        assert client.samples()["correlator_receiver_messages_total", "_other"] == 3
+
+
+def test_metrics_follow_the_conventions_of_prometheus():
+    parts = receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT)
+    with served(*parts, monitors=[Hears]) as (_, _, client):
+        text = client.ask("/metrics")[1]
+    for family in text_string_to_metric_families(text):
+        assert family.documentation.endswith("."), family.name
+        assert re.fullmatch(r"correlator_[a-z_]+", family.name)
+        assert not re.search(r"_(milliseconds|ms|mb|kb|minutes|percent)(_|$)", family.name)
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter")
+            assert set(sample.labels) <= {
+                "receiver",
+                "sender",
+                "context",
+                "pipeline",
+                "connection",
+                "engine",
+                "version",
+            }
+
+
+# --- to whom ---
+
+
+@pytest.mark.parametrize(
+    "host", ["example.com", "127.0.0.1.example.com:80", "10.0.0.1", "", "[::2]", "localhost:x", "a b"]
+)
+def test_o8_a_page_of_the_web_that_makes_its_name_mean_this_machine_reads_nothing(host):
+    with served() as (_, _, client):
+        for path in ("/ping", "/status", "/metrics", "/other"):
+            assert client.ask(path, Host=host)[0] in (400, 421)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1", "127.8.0.1:80", "[::1]", "[::1]:8080"])
+def test_names_of_this_machine_are_served(host):
+    with served() as (_, _, client):
+        assert client.ask("/status", Host=host)[0] == 200
+
+
+def test_two_hosts_are_refused():
+    with served() as (_, _, client):
+        answer = client.raw(b"GET /status HTTP/1.1\r\nHost: localhost\r\nHost: example.com\r\n\r\n")
+        assert answer.split()[1] in (b"400", b"421")
+
+
+def test_a_token_opens_what_is_not_for_probes():
+    with served(token=TOKEN) as (_, _, client):
+        for path in ("/status", "/metrics"):
+            assert client.ask(path)[0] == 401
+            assert client.ask(path)[2]["WWW-Authenticate"] == "Bearer"
+            for wrong in (
+                "",
+                "Bearer",
+                f"Bearer {TOKEN[1:]}",
+                f"Bearer {TOKEN}x",
+                f"bearer {TOKEN}",
+                f"Basic {TOKEN}",
+                "Bearer ü",
+            ):
+                assert client.ask(path, Authorization=wrong.encode("latin-1"))[0] == 401
+            assert client.ask(path, Authorization=f"Bearer {TOKEN}")[0] == 200
+        assert client.ask("/ping", Host="pod.example.com")[0] == 200
+        assert client.json("/ready") == {"ready": True}
+        assert client.json("/ready", Authorization=f"Bearer {TOKEN}") == {"ready": True, "reasons": []}
+        assert TOKEN not in repr(HttpSettings(port=0, token=TOKEN))
+
+
+def test_o8_nothing_but_these_routes():
+    with served() as (_, _, client):
+        assert client.ask("/stauts")[:2] == (404, "there is no such route. Did you mean /status?\n")
+        assert client.ask("/x")[1] == "there is no such route. There are /ping, /ready, /status, /metrics\n"
+        for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+            status, _, headers = client.ask("/status", method)
+            assert (status, headers["Allow"]) == (405, "GET, HEAD")
+        assert client.ask("/status", "HEAD")[:2] == (200, "")
+        assert client.ask("/" + "x" * 3000)[0] == 414
+        headers = client.ask("/status")[2]
+        assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
+        assert "Server" not in headers
+        long = b"GET /ping HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 600_000 + b"\r\n\r\n"
+        assert b" 200 " not in client.raw(long)
+        assert client.ask("/ping")[0] == 200
+
+
+@given(sent=st.binary(max_size=300))
+def test_o8_whatever_is_sent_the_server_goes_on(shared_client, sent):
+    shared_client.raw(sent)
+    assert shared_client.ask("/ping")[:2] == (200, "ok\n")
+
+
+@pytest.fixture(scope="module")
+def shared_client():
+    with served() as (_, _, client):
+        yield client
+
+
+# --- it never disturbs the engine ---
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_is_opened(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = EngineSettings(name="x", store=f"sqlite:///{tmp_path}/store.db", http=HttpSettings(port=port))
+        with pytest.raises(
+            ConfigError, match=rf"E1604 http: cannot listen at 127\.0\.0\.1 port {port}: Address already"
+        ):
+            Engine(settings).start()
+    assert list(tmp_path.iterdir()) == []
+    with Engine(settings) as engine:
+        assert Client(engine.http_address).ask("/ping")[0] == 200
+
+
+def serving():
+    return {thread for thread in threading.enumerate() if thread.name == "http"}
+
+
+def test_the_server_ends_with_the_engine_also_after_a_failed_start(tmp_path):
+    before = serving()
+    with served() as (_, _, client):
+        assert serving() != before
+    with pytest.raises(ConnectionRefusedError):
+        client.ask("/ping")
+    (tmp_path / "store.db").write_bytes(b"no store" * 200)
+    engine = Engine(EngineSettings(name="x", store=f"sqlite:///{tmp_path}/store.db", http=HttpSettings(port=0)))
+    with pytest.raises(Exception, match="E3"):
+        engine.start()
+    with pytest.raises(OSError):  # whichever it is
+        Client(engine.http_address).ask("/ping")
+    assert serving() == before
+
+
+def test_an_engine_stops_although_clients_hold_connections_open():
+    before = serving()
+    with served() as (_, _, client):
+        held = [socket.create_connection((client.host, client.port)) for _ in range(5)]
+        held[0].sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n")
+    assert serving() == before
+    for one in held:
+        one.close()
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(server, "_PACKAGES", ("uvicorn", "no_such_package"))
+    with pytest.raises(ConfigError, match=r"E1603 http: needs the packages no_such_package.*pip install"):
+        Engine(EngineSettings(name="x", http=HttpSettings(port=0))).start()
+
+
+@pytest.mark.parametrize(
+    ("http", "code"),
+    [
+        (HttpSettings(port=1, host="0.0.0.0"), "E1601"),
+        (HttpSettings(port=1, host="::"), "E1601"),
+        (HttpSettings(port=1, host="shop.example.com"), "E1601"),
+        (HttpSettings(port=1, token="t" * 31 + " "), "E1602"),
+        (HttpSettings(port=1, token="ü" * 32), "E1602"),
+        (HttpSettings(port=1, token="t" * 31 + "\n"), "E1602"),
+    ],
+)
+def test_settings_that_cannot_be_meant(http, code):
+    with pytest.raises(ConfigError) as refused:
+        Engine(EngineSettings(name="x", http=http))
+    assert [problem.code for problem in refused.value.problems] == [code]
+
+
+def test_a_forked_child_does_not_hold_the_port():
+    with served() as (_, _, client):
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.read(read, 1)
+            os._exit(0)
+    try:
+        with socket.create_server((client.host, client.port)):
+            pass
+    finally:
+        os.write(write, b"x")
+        os.waitpid(child, 0)
+        os.close(read)
+        os.close(write)

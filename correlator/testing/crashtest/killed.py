@@ -241,5 +241,6 @@ def _settings(settings: EngineSettings, store: str | None, interval: float) -> E
             for one in settings.senders
         ),
         status_interval=0.0,
+        http=None,
         input_log=None,
     )

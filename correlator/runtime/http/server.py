@@ -74,7 +74,7 @@ class HttpServer:
         return listening
 
     def start(self) -> None:
-        """Start the thread; returns when the server answers."""
+        """Start the thread. It answers clients that have connected before."""
         import uvicorn  # noqa: PLC0415  # 0.2 s that engines without the server do not pay
 
         self._server = uvicorn.Server(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from correlator import Engine, Message, Monitor, Reliability, StateTable, event, on
-from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
+from correlator.settings import EngineSettings, HttpSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.testing.memory import MemoryBroker
 
 BATCH = 1000
@@ -88,12 +88,21 @@ def raw_rate(directory: Path, bodies: list[bytes]) -> float:
     return len(bodies) / elapsed
 
 
-def engine_rate(directory: Path, inputs: list[Message], *, input_log: str | None = None, **fields: Any) -> float:
+def engine_rate(
+    directory: Path,
+    inputs: list[Message],
+    *,
+    input_log: str | None = None,
+    http: HttpSettings | None = None,
+    **fields: Any,
+) -> float:
     """Messages a second through the engine, until the last one is at the broker.
 
     Args:
         directory: for the store.
         inputs: what comes in.
+        input_log: where the engine records its inputs.
+        http: where it answers.
         fields: more settings, of the receiver and of the sender.
     """
     arrived = threading.Event()
@@ -134,6 +143,7 @@ def engine_rate(directory: Path, inputs: list[Message], *, input_log: str | None
         ),
         monitors=(MonitorSettings(type=f"{__name__}:Positions"),),
         input_log=input_log,
+        http=http,
     )
     with Engine(settings, connections={"memory": broker.connection()}):
         begin = time.perf_counter()

@@ -1,0 +1,66 @@
+"""What it costs to observe an engine: its rate and CPU time with `/status` and `/metrics` read each second, and without.
+
+`python -m tests.benchmarks.bench_http`; EXACTLY_ONCE in and out, one persistent monitor, SQLite, alternating.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from correlator import Message
+from correlator.settings import HttpSettings
+from tests.benchmarks import bench_engine
+from tests.servers import free_port
+
+READER = """
+import sys, time, urllib.request
+while True:
+    for route in ("status", "metrics"):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/{route}", timeout=5).read()
+        except OSError:
+            pass
+    time.sleep(1)
+"""
+
+
+def measured(inputs: Sequence[Message], http: HttpSettings | None) -> tuple[float, float]:
+    """Messages a second, and CPU microseconds of this process for each."""
+    with tempfile.TemporaryDirectory() as directory:
+        begin = time.process_time()
+        rate = bench_engine.engine_rate(Path(directory), list(inputs), http=http)
+        return rate, (time.process_time() - begin) / len(inputs) * 1e6
+
+
+def main() -> None:
+    """Run the rounds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=10)
+    arguments = parser.parse_args()
+    inputs = bench_engine.messages(arguments.messages)
+    http = HttpSettings(port=free_port())
+    rates, costs = [], []
+    with subprocess.Popen([sys.executable, "-c", READER, str(http.port)]) as reader:
+        try:
+            measured(inputs, http)  # imports
+            for number in range(arguments.rounds):
+                found = {one: measured(inputs, one) for one in ((None, http) if number % 2 else (http, None))}
+                (off, off_us), (on, on_us) = found[None], found[http]
+                rates.append(on / off)
+                costs.append(on_us / off_us)
+                print(
+                    f"off {off:,.0f}/s {off_us:.1f} us  on {on:,.0f}/s {on_us:.1f} us  cost {costs[-1]:.3f}", flush=True
+                )
+        finally:
+            reader.kill()
+    print(f"medians: rate {statistics.median(rates):.3f}, CPU time of a message {statistics.median(costs):.3f}")
+
+
+if __name__ == "__main__":
+    main()

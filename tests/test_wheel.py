@@ -23,9 +23,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     return zipfile.Path(built)
 
 
-def test_a_wheel_adds_two_packages_and_nothing_else_to_the_import_path(wheel: zipfile.Path) -> None:
+def test_a_wheel_adds_three_packages_and_nothing_else_to_the_import_path(wheel: zipfile.Path) -> None:
     names = {one.name for one in wheel.iterdir() if not one.name.endswith(".dist-info")}
-    assert names == {"correlator", "connectors"}
+    assert names == {"correlator", "connectors", "pyspark_correlator"}
     assert all((wheel / package / "py.typed").exists() for package in names)  # type checkers look for it
 
 

@@ -10,9 +10,9 @@ import typer
 from correlator.cli.arguments import Target
 from correlator.cli.loading import store_url
 from correlator.cli.output import Row, shortened, shown, write_table
-from correlator.cli.states import ShownState, shown_state
 from correlator.events import DeadLetter
 from correlator.storage import inspect as store
+from correlator.storage.states import ShownState, shown_state
 
 _LONGEST_VALUE = 2_000
 

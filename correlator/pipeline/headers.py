@@ -1,6 +1,8 @@
-"""The types that Spark expressions of a route may have as headers of a message."""
+"""Headers and properties of messages as values of Spark: the types of headers, the text of properties."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from correlator.errors import ConfigError, quoted
 
@@ -38,3 +40,10 @@ def check_header(name: str, kind: str, where: str) -> None:
             raise ConfigError("E1513", where, what, allowed, "Write to_json(...), or name one field")
     elif plain not in (*wanted.kinds, "void"):
         raise ConfigError("E1513", where, what, wanted.said, f"Write CAST(... AS {wanted.cast})")
+
+
+def property_text(value: Any) -> str:
+    """A property that is not null as the text that rows show."""
+    if isinstance(value, str):
+        return value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else msgspec.json.encode(value).decode()

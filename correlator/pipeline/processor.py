@@ -27,7 +27,7 @@ from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.compiler import compile_pipeline
 from correlator.pipeline.envelope import CLOCK, DEAD, FORWARD, MESSAGE, REWRITE, SEND
 from correlator.pipeline.halving import Overlay, in_halves, joined
-from correlator.pipeline.headers import STANDARD_HEADERS
+from correlator.pipeline.headers import STANDARD_HEADERS, property_text
 from correlator.pipeline.malformed import why_malformed
 from correlator.pipeline.memory import Memory
 from correlator.pipeline.spark import DATA_ERRORS, SharedSession, first_line
@@ -242,15 +242,9 @@ def _texts(messages: Sequence[Message]) -> pa.Array:
         for name, value in message.properties.items():
             if value is not None:
                 names.append(name)
-                texts.append(_text(value))
+                texts.append(property_text(value))
         ends.append(len(names))
     return pa.MapArray.from_arrays(ends, pa.array(names, pa.string()), pa.array(texts, pa.string()))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else msgspec.json.encode(value).decode()
 
 
 def _message(
@@ -278,7 +272,9 @@ def _typed(properties: str | None, before: Mapping[str, Any]) -> dict[str, Any]:
     """The properties of a row; a property whose text has not changed keeps the type with which it came."""
     texts = msgspec.json.decode(properties, type=dict[str, str | None]) if properties else {}
     unseen: dict[str, Any] = {name: None for name, value in before.items() if value is None}
-    same = {name: value for name, value in before.items() if value is not None and texts.get(name) == _text(value)}
+    same = {
+        name: value for name, value in before.items() if value is not None and texts.get(name) == property_text(value)
+    }
     return {**unseen, **{name: text for name, text in texts.items() if text is not None}, **same}
 
 

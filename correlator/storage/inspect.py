@@ -299,13 +299,13 @@ def _living(url: str) -> dict[tuple[str, bytes], bytes]:
     """Read the state log; return the value of each key after its last entry."""
     living: dict[tuple[str, bytes], bytes] = {}
     with reading(url) as connection:
-        rows = _all(connection, url, select(tables.state_log).order_by(tables.state_log.c.number))
-    for row in rows:
-        for entry in loading.state_of(row).entries:
-            if entry.value is None:
-                living.pop((entry.owner, entry.key), None)
-            else:
-                living[entry.owner, entry.key] = entry.value
+        _all(connection, url, select(tables.engine))
+        for segment in loading.state_segments(connection):
+            for entry in segment.entries:
+                if entry.value is None:
+                    living.pop((entry.owner, entry.key), None)
+                else:
+                    living[entry.owner, entry.key] = entry.value
     return living
 
 

@@ -107,6 +107,17 @@ def id_segments(connection: Connection) -> Iterator[IdSegment]:
         after = rows[-1]
 
 
+def state_segments(connection: Connection) -> Iterator[StateSegment]:
+    """State segments in the order of their numbers, read in pages."""
+    after: Row[Any] | None = None
+    while True:
+        rows = _state_pages(connection, after)
+        yield from map(state_of, rows)
+        if len(rows) < PAGE:
+            return
+        after = rows[-1]
+
+
 def received(connection: Connection, contexts: Sequence[ContextCut]) -> Received:
     """Return the numbers of the received messages that the store holds, without reading the messages.
 

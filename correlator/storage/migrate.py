@@ -14,7 +14,7 @@ from correlator.core.faults import point
 from correlator.errors import StoreError
 from correlator.storage import database as databases
 from correlator.storage import revising, tables
-from correlator.storage.owned import Database, foreign
+from correlator.storage.owned import Database, foreign, no_store
 
 HEAD = "0003"
 SCRIPTS = Path(__file__).with_name("migrations")
@@ -59,7 +59,8 @@ def bring_up(database: Database, *, head: str = HEAD, scripts: Path | None = Non
     if current == head:
         return current
     if current > head:
-        raise _newer(database, current, head)
+        with database.transaction() as connection:
+            raise _newer(connection, database.where, current, head)
     if current:
         database.back_up(f".backup-{current}")
     point("rec.migrate.begin")
@@ -90,6 +91,25 @@ def revision(database: Database) -> str:
     return current
 
 
+def refuse_other(connection: Connection, where: str) -> None:
+    """Refuse what a reader that changes nothing cannot read: anything but a store with the schema of this version.
+
+    Raises:
+        StoreError: E3010, the database holds no store; E3003, tables of another application; E3004, a newer schema;
+            E3012, an older one.
+    """
+    names = set(inspect_schema(connection).get_table_names())
+    current = _version(connection, names)
+    if not current:
+        raise foreign(where) if names & set(tables.metadata.tables) else no_store(where)
+    if current > HEAD:
+        raise _newer(connection, where, current, HEAD)
+    if current < HEAD:
+        what = f"has schema {int(current)}, this is schema {int(HEAD)}"
+        todo = "Stop its engine and upgrade the store: correlator db upgrade"
+        raise StoreError("E3012", where, what, "A reader changes no schema", todo)
+
+
 def _version(connection: Connection, names: set[str]) -> str:
     if VERSION_TABLE not in names:
         return ""
@@ -118,12 +138,11 @@ def settings(database: Database) -> dict[str, Any]:
     }
 
 
-def _newer(database: Database, current: str, head: str) -> StoreError:
-    with database.transaction() as connection:
-        product = connection.exec_driver_sql("SELECT product FROM engine").scalar() or "a newer version"
+def _newer(connection: Connection, where: str, current: str, head: str) -> StoreError:
+    product = connection.exec_driver_sql("SELECT product FROM engine").scalar() or "a newer version"
     return StoreError(
         "E3004",
-        database.where,
+        where,
         f"written by {product} (schema {int(current)}), this is schema {int(head)}",
         "A schema never goes back",
         "Upgrade this program first",

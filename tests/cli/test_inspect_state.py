@@ -7,7 +7,7 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from correlator.cli.states import plain, shown_state
+from correlator.storage.states import plain, shown_state
 from correlator.core.keyed import KeyedMonitor, KeyedRun
 from correlator.core.steps import RECORDS
 from correlator.pipeline.clock import clock_of

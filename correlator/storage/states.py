@@ -1,4 +1,4 @@
-"""How `inspect state` shows state: as values, decoded without the classes of the application and without Spark.
+"""State as commands and Spark programs show it: values, decoded without the classes of the application.
 
 The encoding of state names attributes but no types: a `Decimal` is text, a set is a list, a dataclass is an object. The
 fingerprint that the store holds for each keyed step says what the numbers of a window mean. State that this version
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from correlator.cli.output import shown
 from correlator.core.instances import StoredMonitor
 from correlator.core.keyed import KeyedState, keyed_state
 from correlator.core.steps import RECORDS, clock_of_step, owner_of, stored_steps
@@ -45,13 +44,13 @@ class ShownState(NamedTuple):
 
 def shown_state(state: State) -> list[ShownState]:
     """Every key of a store, in order."""
-    facts = _facts(state)
+    facts = facts_of(state)
     return [
-        _shown_key(owner, key, values[key], facts) for owner, values in sorted(state.items()) for key in sorted(values)
+        shown_key(owner, key, values[key], facts) for owner, values in sorted(state.items()) for key in sorted(values)
     ]
 
 
-def _facts(state: State) -> dict[str, Mapping[str, str]]:
+def facts_of(state: State) -> dict[str, Mapping[str, str]]:
     """The fingerprints of the keyed steps by owner; empty if one of them cannot be read."""
     try:
         return {owner_of(name): one.facts or {} for name, one in stored_steps(state).items()}
@@ -59,11 +58,12 @@ def _facts(state: State) -> dict[str, Mapping[str, str]]:
         return {}
 
 
-def _shown_key(owner: str, key: bytes, data: bytes, facts: Mapping[str, Mapping[str, str]]) -> ShownState:
+def shown_key(owner: str, key: bytes, data: bytes, facts: Mapping[str, Mapping[str, str]]) -> ShownState:
+    """The state of one key, with the fingerprints of `facts_of`."""
     try:
         value = plain(_decoded(owner, data, facts.get(owner, {})))
     except _UNREADABLE as error:
-        return ShownState(owner, shown(key), len(data), None, printable(f"cannot be read: {_reason(error)}"))
+        return ShownState(owner, _text(key), len(data), None, printable(f"cannot be read: {_reason(error)}"))
     return ShownState(owner, _key(owner, key), len(data), value, "")
 
 
@@ -84,7 +84,11 @@ def _decoded(owner: str, data: bytes, facts: Mapping[str, str]) -> Any:
 
 def _key(owner: str, key: bytes) -> str:
     """The key as text; the keys of tables are encoded as values are."""
-    return _name(msgspec.msgpack.decode(key)) if owner.startswith(_TABLE) else shown(key)
+    return _name(msgspec.msgpack.decode(key)) if owner.startswith(_TABLE) else _text(key)
+
+
+def _text(key: bytes) -> str:
+    return printable(key.decode("utf-8", "backslashreplace"))
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,155 @@
+"""Stores batches of a writer, each once and as a whole, whatever rows a repeat of the batch has.
+
+A *writer* is a program that sends numbered batches, and may send the last one again, perhaps with other messages or in
+another order. A streaming query of Spark is one: its id says which batches belong together, and begin with number 0.
+The broker knows the writer as the source `batches:WRITER:QUERY`. The last message of batch `b` has the sequence
+`(b + 1) * MOST`. So the broker has a batch if the last sequence of its source, in any destination, is that high.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from sqlalchemy import Connection
+
+from connectors.embedded import sending
+from connectors.embedded.access import Access
+from connectors.embedded.composing import Composer
+from connectors.embedded.limits import NoRoom
+from connectors.embedded.link import DatabaseLink
+from connectors.embedded.rooms import Rooms
+from connectors.embedded.sending import NoSuchDestination, Terms
+from connectors.embedded.sql import Sql
+from connectors.embedded.storing import NewMessage
+from correlator.errors import UsageError, quoted
+from correlator.events import Message, Outgoing
+
+MOST = 2**32
+"""More messages than a batch can have."""
+PATIENCE_S = 600.0
+"""Seconds that a batch waits for room in a full destination."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_SOURCES = Sql(
+    "SELECT source, max(last_sequence) FROM broker_sender"
+    " WHERE substr(source, 1, length(CAST(:prefix AS text))) = :prefix GROUP BY source"
+)
+_ALONE = Sql("SELECT 1", "SELECT pg_advisory_xact_lock({lock_key})")
+_FORGET = Sql("DELETE FROM broker_sender WHERE source = :source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A batch of a writer.
+
+    Attributes:
+        writer: name of the writer.
+        query: id of its query.
+        number: number of the batch in the query, 0 or more.
+        sends: the messages with their destinations, in order. Each is stored with a unique id, as those of an
+            `EXACTLY_ONCE` sender.
+        instead_of: id of the query that this one may replace; "" for none.
+    """
+
+    writer: str
+    query: str
+    number: int
+    sends: Sequence[tuple[str, Message]]
+    instead_of: str = ""
+
+
+def check_writer(where: str, name: str) -> None:
+    """Raise `UsageError` E2207 for a name that no writer can have."""
+    if not _NAME.fullmatch(name):
+        allowed = "1 to 200 of the characters A to Z, a to z, 0 to 9, '_', '-' and '.'"
+        raise UsageError("E2207", where, f"{quoted(name)} cannot be the name of a writer", allowed)
+
+
+def store_batch(store: str, batch: Batch) -> bool:
+    """Store a batch in one transaction, unless the broker has it or a later one; returns whether it was stored.
+
+    Args:
+        store: address of the broker's database, as `connection.store_url` returns it.
+        batch: the batch. Nothing is stored if one of its messages is refused.
+
+    Raises:
+        UsageError: E8111, the writer has another query.
+        SendRejected: the broker refuses a message; nothing was stored.
+        ConnectionLost: the database failed. Whether the batch was stored is not known; store it again.
+    """
+    where = f"writer {batch.writer}"
+    access = Access(store)
+    link = access.connect(where)
+    try:
+        return _Storing(where, access, link, batch).store()
+    finally:
+        access.close()
+
+
+class _Storing:
+    def __init__(self, where: str, access: Access, link: DatabaseLink, batch: Batch) -> None:
+        self._where = where
+        self._access = access
+        self._link = link
+        self._batch = batch
+        self._prefix = f"batches:{batch.writer}:"
+        self._source = f"{self._prefix}{batch.query}"
+        self._last = (batch.number + 1) * MOST
+        self._rooms = Rooms(access, PATIENCE_S)
+        self._composer = Composer(where, lasting=True, passing=False)
+        self._wanted: dict[str, list[tuple[Outgoing, NewMessage]]] = {}
+        for sequence, (destination, message) in enumerate(batch.sends, self._last - len(batch.sends) + 1):
+            stamp = {"uniqueMessageId": f"{sequence}:{self._source}", "messageSourceId": self._source}
+            stamped = msgspec.structs.replace(message, properties={**message.properties, **stamp})
+            out = Outgoing(sequence, self._source, destination, stamped)
+            self._wanted.setdefault(destination, []).append((out, self._composer.compose(out)))
+
+    def store(self) -> bool:
+        try:
+            terms = self._rooms.transact(
+                self._wanted, lambda: self._access.write(self._where, self._link, self._stored)
+            )
+        except NoRoom as full:
+            raise self._composer.limited(self._wanted[full.name][0][0], self._rooms.refusal(full.name)) from full
+        if terms is None:
+            return False
+        terms.tell_stored()
+        self._access.ring(list(self._wanted))
+        return True
+
+    def _stored(self, connection: Connection) -> Terms | None:
+        """Store the batch in a transaction; `None` if the broker has it."""
+        _ALONE.one(connection, name=self._prefix)
+        known = {str(source): int(last) for source, last in _SOURCES.rows(connection, prefix=self._prefix)}
+        for source in known.keys() - {self._source}:
+            self._replace(connection, source.removeprefix(self._prefix))
+        if known.get(self._source, 0) >= self._last:
+            return None
+        terms = Terms(self._link, self._rooms.nearly_full, whole=True)
+        sending.make_missing(connection, self._wanted)
+        # In the order of the names, so that two senders never wait for each other's destinations.
+        for destination in sorted(self._wanted):
+            outs = [out for out, _ in self._wanted[destination]]
+            entries = [entry for _, entry in self._wanted[destination]]
+            try:
+                verdict = sending.store(connection, destination, entries, terms)
+            except NoSuchDestination as error:
+                raise self._composer.gone(outs[0]) from error
+            if verdict is not None:
+                for at, refusal in sorted(verdict.refused.items()):
+                    raise self._composer.limited(outs[at], refusal)
+                if verdict.waiting:
+                    raise NoRoom(destination)
+        return terms
+
+    def _replace(self, connection: Connection, other: str) -> None:
+        if other != self._batch.instead_of:
+            raise UsageError(
+                "E8111",
+                self._where,
+                f"belongs to the query {other}, and this is the query {self._batch.query}: its batches would be stored"
+                " a second time",
+                "A writer has one query, whose id is in its checkpoint directory",
+                f"Restore that directory, give this query another name, or let it take over: takeover={other}",
+            )
+        _FORGET.run(connection, source=f"{self._prefix}{other}")

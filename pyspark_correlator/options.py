@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from connectors.embedded.batches import check_writer
-from connectors.embedded.connection import store_url
+from connectors.embedded.batches import check_producer
 from correlator.errors import UsageError
 from correlator.options import check_destination, check_options, choice_option, text_option, whole_option
 from correlator.storage.database import location, parse
@@ -14,10 +13,10 @@ WHERE = "correlator"
 TABLES = ("state", "receive_log", "outbox", "dead_letters")
 STREAMED = "dead_letters"
 """The only table whose rows stay until somebody removes them, in the order of their numbers."""
-_COMMON = ("store", "table", "partitions")
+_COMMON = ("store", "password", "table", "partitions")
 _OF_BATCHES = (*_COMMON, "push_filters")
 _OF_STREAMS = (*_COMMON, "max_rows_per_trigger", "missing_up_to")
-_OF_SINKS = ("store", "name", "to", "takeover", "checkpointlocation")
+_OF_SINKS = ("store", "password", "name", "to", "takeover", "checkpointlocation")
 _MOST_PARTITIONS = 10_000
 _MOST = 2**63 - 1
 
@@ -53,7 +52,7 @@ class Writing:
 
     Attributes:
         store: address of the database of an embedded broker.
-        name: name of the writer.
+        name: name of the producer.
         to: destination of the rows that name none; "" if each must name one.
         takeover: id of the query that this one may replace; "" for none.
     """
@@ -65,9 +64,14 @@ class Writing:
 
 
 def reading(options: Options) -> Reading:
-    """The options of a batch or a stream, as far as both have them. Raises `ConfigError` E1020, E1021, E1022, E1301."""
+    """The options of a batch or a stream, as far as both have them.
+
+    Raises:
+        ConfigError: E1020, E1021, E1022, E1301, an option is wrong.
+        UsageError: E2201, the password is at a wrong place.
+    """
     check_options(WHERE, options, {*_OF_BATCHES, *_OF_STREAMS})
-    store = _store(options)
+    store = _address(options)
     return Reading(
         store=store,
         where=location(store),
@@ -113,23 +117,31 @@ def writing(options: Options) -> Writing:
     """The options of a sink.
 
     Raises:
-        ConfigError: E1020, E1021, E1022, E1214, E1215, an option is wrong.
-        UsageError: E2207, the name is not allowed.
+        ConfigError: E1020, E1021, E1022, E1215, E1301, an option is wrong.
+        UsageError: E2201, the password is at a wrong place; E2207, the name is not allowed.
     """
     check_options(WHERE, options, _OF_SINKS)
     name = text_option(WHERE, options, "name")
-    check_writer(f"{WHERE}.name", name)
+    check_producer(f"{WHERE}.name", name)
     to = options.get("to", "")
     if to:
         check_destination(f"{WHERE}.to", to)
-    store = store_url(WHERE, text_option(WHERE, options, "store"))
-    return Writing(store=store, name=name, to=to, takeover=options.get("takeover", ""))
+    return Writing(store=_address(options), name=name, to=to, takeover=options.get("takeover", ""))
 
 
-def _store(options: Options) -> str:
-    """The address of the store with an absolute path: a worker of Spark may have another working directory."""
+def _address(options: Options) -> str:
+    """The address of the database, with the password and an absolute path: a worker may have another directory."""
     store = text_option(WHERE, options, "store")
     parsed = parse(store)
+    password = options.get("password")
+    if parsed.password is not None or "password" in parsed.query:
+        what = "the address has a password, and Spark shows this option in its plans"
+        todo = "Use the option 'password', which Spark hides, or PGPASSWORD or the file of passwords of PostgreSQL"
+        raise UsageError("E2201", f"{WHERE}.store", what, "postgresql://user@host/database", todo)
     if parsed.get_backend_name() == "sqlite":
+        if password is not None:
+            raise UsageError("E2201", f"{WHERE}.password", "a SQLite file has no password")
         parsed = parsed.set(database=location(store))
+    elif password is not None:
+        parsed = parsed.set(password=password)
     return parsed.render_as_string(hide_password=False)

@@ -1,6 +1,6 @@
 """Reads the tables of a store: as a batch at one moment, and dead letters as a stream."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +57,7 @@ class TableReader(DataSourceReader):
             if self._shape.table is None:
                 return [TablePart(Part(), share, moment) for share in range(number)]
             parts = scanning.divide(connection, self._shape.table, number)
-        return [TablePart(part, share, moment) for share, part in enumerate(parts or [Part()])]
+        return [TablePart(part, share, moment) for share, part in enumerate(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """The rows of a part. Raises `StoreError`, E2205 among others, and `RecoveryRefused` for an altered row."""
@@ -81,6 +81,16 @@ class TableReader(DataSourceReader):
         return self._shape.scan(connection, partition.part, self._chosen)
 
 
+_LIMITS: Mapping[Any, Callable[[int], tuple[int | None, int | None]]] = {
+    EqualTo: lambda value: (value, value),
+    GreaterThan: lambda value: (value + 1, None),
+    GreaterThanOrEqual: lambda value: (value, None),
+    LessThan: lambda value: (None, value - 1),
+    LessThanOrEqual: lambda value: (None, value),
+}
+"""For each comparison with a number: the lowest and the highest number that fit."""
+
+
 class FilteringReader(TableReader):
     """A reader to which Spark offers filters. Spark refuses it unless its setting for pushing filters is on."""
 
@@ -89,27 +99,15 @@ class FilteringReader(TableReader):
         return [one for one in filters if not self._takes(one)]
 
     def _takes(self, one: Filter) -> bool:
-        match one:
-            case EqualTo(attribute=(column,), value=str(value)) if column == self._shape.owner:
-                if self._chosen.owner not in (None, value):
-                    return False
-                self._chosen = replace(self._chosen, owner=value)
-                return True
-        if self._shape.table is None:
+        column, value = getattr(one, "attribute", None), getattr(one, "value", None)
+        if column == (self._shape.owner,) and type(one) is EqualTo and isinstance(value, str):
+            is_first = self._chosen.owner in (None, value)
+            self._chosen = replace(self._chosen, owner=value) if is_first else self._chosen
+            return is_first
+        limits = _LIMITS.get(type(one))
+        if self._shape.table is None or column != ("number",) or limits is None or not isinstance(value, int):
             return False
-        match one:
-            case EqualTo(attribute=("number",), value=int(value)):
-                self._limit(value, value)
-            case GreaterThan(attribute=("number",), value=int(value)):
-                self._limit(value + 1, None)
-            case GreaterThanOrEqual(attribute=("number",), value=int(value)):
-                self._limit(value, None)
-            case LessThan(attribute=("number",), value=int(value)):
-                self._limit(None, value - 1)
-            case LessThanOrEqual(attribute=("number",), value=int(value)):
-                self._limit(None, value)
-            case _:
-                return False
+        self._limit(*limits(value))
         return True
 
     def _limit(self, least: int | None, most: int | None) -> None:

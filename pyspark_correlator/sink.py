@@ -30,7 +30,7 @@ class Portion(WriterCommitMessage):
 class QueueSink(DataSourceStreamArrowWriter):
     """Tasks only make messages of rows, so it does not matter how often, and where, one runs. `commit` stores all.
 
-    The identity of a batch is the name of the writer, the id of the query, which its checkpoint directory holds, and
+    The identity of a batch is the name of the producer, the id of the query, which its checkpoint directory holds, and
     the number of the batch. The id of a run would be another one after each start.
     """
 
@@ -52,7 +52,7 @@ class QueueSink(DataSourceStreamArrowWriter):
     def store(self, query: str, number: int, messages: Sequence[Message]) -> None:
         """Store a batch, unless it is there."""
         batch = Batch(
-            writer=self._options.name,
+            producer=self._options.name,
             query=query,
             number=number,
             sends=[(message.destination or "", message) for message in messages],

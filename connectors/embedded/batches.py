@@ -1,8 +1,8 @@
-"""Stores batches of a writer, each once and as a whole, whatever rows a repeat of the batch has.
+"""Stores batches of a producer, each once and as a whole, whatever rows a repeat of the batch has.
 
-A *writer* is a program that sends numbered batches, and may send the last one again, perhaps with other messages or in
+Here a *producer* is a program that sends numbered batches, and may send the last one again, perhaps with other messages or in
 another order. A streaming query of Spark is one: its id says which batches belong together, and begin with number 0.
-The broker knows the writer as the source `batches:WRITER:QUERY`. The last message of batch `b` has the sequence
+The broker knows the producer as the source `batches:NAME:QUERY`. The last message of batch `b` has the sequence
 `(b + 1) * MOST`. So the broker has a batch if the last sequence of its source, in any destination, is that high.
 """
 
@@ -40,10 +40,10 @@ _FORGET = Sql("DELETE FROM broker_sender WHERE source = :source")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch of a writer.
+    """A batch of a producer.
 
     Attributes:
-        writer: name of the writer.
+        producer: name of the producer.
         query: id of its query.
         number: number of the batch in the query, 0 or more.
         sends: the messages with their destinations, in order. Each is stored with a unique id, as those of an
@@ -51,18 +51,18 @@ class Batch:
         instead_of: id of the query that this one may replace; "" for none.
     """
 
-    writer: str
+    producer: str
     query: str
     number: int
     sends: Sequence[tuple[str, Message]]
     instead_of: str = ""
 
 
-def check_writer(where: str, name: str) -> None:
-    """Raise `UsageError` E2207 for a name that no writer can have."""
+def check_producer(where: str, name: str) -> None:
+    """Raise `UsageError` E2207 for a name that no producer can have."""
     if not _NAME.fullmatch(name):
         allowed = "1 to 200 of the characters A to Z, a to z, 0 to 9, '_', '-' and '.'"
-        raise UsageError("E2207", where, f"{quoted(name)} cannot be the name of a writer", allowed)
+        raise UsageError("E2207", where, f"{quoted(name)} cannot be the name of a producer", allowed)
 
 
 def store_batch(store: str, batch: Batch) -> bool:
@@ -73,11 +73,11 @@ def store_batch(store: str, batch: Batch) -> bool:
         batch: the batch. Nothing is stored if one of its messages is refused.
 
     Raises:
-        UsageError: E8111, the writer has another query.
+        UsageError: E8111, the producer has another query.
         SendRejected: the broker refuses a message; nothing was stored.
         ConnectionLost: the database failed. Whether the batch was stored is not known; store it again.
     """
-    where = f"writer {batch.writer}"
+    where = f"producer {batch.producer}"
     access = Access(store)
     link = access.connect(where)
     try:
@@ -92,7 +92,7 @@ class _Storing:
         self._access = access
         self._link = link
         self._batch = batch
-        self._prefix = f"batches:{batch.writer}:"
+        self._prefix = f"batches:{batch.producer}:"
         self._source = f"{self._prefix}{batch.query}"
         self._last = (batch.number + 1) * MOST
         self._rooms = Rooms(access, PATIENCE_S)
@@ -149,7 +149,7 @@ class _Storing:
                 self._where,
                 f"belongs to the query {other}, and this is the query {self._batch.query}: its batches would be stored"
                 " a second time",
-                "A writer has one query, whose id is in its checkpoint directory",
+                "A producer has one query, whose id is in its checkpoint directory",
                 f"Restore that directory, give this query another name, or let it take over: takeover={other}",
             )
         _FORGET.run(connection, source=f"{self._prefix}{other}")

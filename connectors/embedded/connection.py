@@ -58,7 +58,7 @@ class EmbeddedConnection:
         where = f"connections.{name}"
         check_options(where, settings.options, ("store", "ack_timeout_ms", "auto_create"))
         self._name = name
-        self._store = store_url(where, text_option(where, settings.options, "store", DEFAULT_STORE))
+        self._store = _store_url(where, text_option(where, settings.options, "store", DEFAULT_STORE))
         self._ack_timeout_ms = whole_option(where, settings.options, "ack_timeout_ms", 0, MOST_TIMEOUT_MS, least=0)
         self._auto_create = flag_option(where, settings.options, "auto_create", default=True)
         if not self._store.startswith("sqlite:"):
@@ -164,11 +164,8 @@ def _no_broker(where: str, what: str) -> ConnectionLost:
     return ConnectionLost("E7003", where, what, "It is made by whoever first sends or receives", todo)
 
 
-def store_url(where: str, text: str) -> str:
-    """The URL of a broker's database with an absolute path.
-
-    Raises `ConfigError` E1214 without the URL, since it may hold a password.
-    """
+def _store_url(where: str, text: str) -> str:
+    """The URL with an absolute path. Raises `ConfigError` E1214 without the URL, since it may hold a password."""
     try:
         url = parse(text)
     except ConfigError as error:

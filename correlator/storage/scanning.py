@@ -132,14 +132,17 @@ def _is_wanted(owner: str, key: bytes, chosen: Chosen, share: int, shares: int) 
 
 
 def divide(connection: Connection, table: Table, parts: int) -> list[Part]:
-    """Divide a table of segments or dead letters into at most so many parts of about the same size in bytes."""
+    """Divide a table of segments or dead letters into 1 to `parts` parts of about the same size in bytes."""
     keys = _key_of(table)
     rows = connection.execute(select(*keys, func.length(table.c.content)).order_by(*keys)).all()
-    total, begins, seen = sum(row[-1] for row in rows), [], 0
+    total, seen = sum(row[-1] for row in rows), 0
+    begins: list[Key] = []
     for row in rows:
         if seen * parts >= total * len(begins):
             begins.append(tuple(row[:-1]))
         seen += row[-1]
+    if not begins:
+        return [Part()]
     return [Part(begin, end) for begin, end in zip(begins, [*begins[1:], None], strict=True)]
 
 

@@ -11,7 +11,9 @@ CODE = re.compile(r"\b[EWI]\d{4}\b")
 
 
 def used() -> set[str]:
-    sources = [path for name in ("correlator", "connectors", "pyspark_correlator") for path in (ROOT / name).rglob("*.py")]
+    sources = [
+        path for name in ("correlator", "connectors", "pyspark_correlator") for path in (ROOT / name).rglob("*.py")
+    ]
     return {code for path in sources if path != LIST for code in CODE.findall(path.read_text(encoding="utf-8"))}
 
 

@@ -7,7 +7,6 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from correlator.storage.states import plain, shown_state
 from correlator.core.keyed import KeyedMonitor, KeyedRun
 from correlator.core.steps import RECORDS
 from correlator.pipeline.clock import clock_of
@@ -15,6 +14,7 @@ from correlator.pipeline.correlation import pairs_class
 from correlator.pipeline.envelope import TIME
 from correlator.pipeline.sessions import sessions_class
 from correlator.pipeline.windows import Value, microseconds, windows_class
+from correlator.storage.states import plain, shown_state
 from tests.cli.commands import run
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -11,10 +11,11 @@ from correlator.storage.inspect import Selection, dead_letters
 from pyspark_correlator import options
 from pyspark_correlator.options import TABLES
 from pyspark_correlator.reader import LetterStream
+from tests.spark_programs.test_tables import address
 
 
 def stream_of(url, **more):
-    given = {"store": url, "table": "dead_letters", **{name: str(one) for name, one in more.items()}}
+    given = {**address(url), "table": "dead_letters", **{name: str(one) for name, one in more.items()}}
     return LetterStream(options.stream(given))
 
 

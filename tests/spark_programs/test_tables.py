@@ -5,11 +5,12 @@ import sqlite3
 
 import msgspec
 import pytest
+from sqlalchemy import URL
 
 from correlator.errors import ConfigError, RecoveryRefused, StoreError, UsageError
 from correlator.pipeline.headers import property_text
 from correlator.storage import inspect, loading, scanning, tables
-from correlator.storage.database import reading
+from correlator.storage.database import parse, reading
 from correlator.storage.states import shown_state
 from pyspark_correlator import options, rows
 from pyspark_correlator.options import TABLES
@@ -21,10 +22,19 @@ SECRET = "hunter2"
 
 
 def load(spark, url, table, **more):
-    reader = spark.read.format("correlator").option("store", url).option("table", table)
-    for name, value in more.items():
+    reader = spark.read.format("correlator").option("table", table)
+    for name, value in {**address(url), **more}.items():
         reader = reader.option(name, value)
     return reader.load()
+
+
+def address(url):
+    """The options that name a database."""
+    parsed = parse(url)
+    if parsed.password is None:
+        return {"store": url}
+    bare = URL.create(parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query)
+    return {"store": bare.render_as_string(), "password": parsed.password}
 
 
 def message_row(message):
@@ -75,7 +85,7 @@ def plain(row):
 
 
 def reader_of(url, table, kind=TableReader, **more):
-    return kind(options.batch({"store": url, "table": table, **{name: str(one) for name, one in more.items()}}))
+    return kind(options.batch({**address(url), "table": table, **{name: str(one) for name, one in more.items()}}))
 
 
 def read(reader):
@@ -184,7 +194,12 @@ def test_which_filters_the_store_takes(sqlite_store):
     )
 
     reader = reader_of(sqlite_store.url, "receive_log", FilteringReader)
-    left = [IsNotNull(("number",)), EqualTo(("key",), "k"), EqualTo(("headers", "type"), "x"), EqualTo(("receiver",), "b")]
+    left = [
+        IsNotNull(("number",)),
+        EqualTo(("key",), "k"),
+        EqualTo(("headers", "type"), "x"),
+        EqualTo(("receiver",), "b"),
+    ]
     taken = [
         EqualTo(("receiver",), "orders"),
         GreaterThan(("number",), 3),
@@ -217,6 +232,9 @@ def source(**given):
         ({"table": "state"}, "E1021 correlator: 'store' is missing"),
         ({"store": "sqlite:///x.db"}, "E1022 correlator.table: 'None' is not allowed. state, receive_log"),
         ({"store": "sqlite:///x.db", "table": "registry"}, "E1022 correlator.table: 'registry' is not allowed"),
+        ({"store": f"postgresql://u:{SECRET}@h/d", "table": "state"}, "E2201 correlator.store: .*option 'password'"),
+        ({"store": f"postgresql://h/d?password={SECRET}", "table": "state"}, "E2201 correlator.store"),
+        ({"store": "sqlite:///x.db", "password": SECRET, "table": "state"}, "E2201 correlator.password"),
         ({"store": f"mysql://u:{SECRET}@h/d", "table": "state"}, "E1301 store: 'mysql:…' is not the address"),
         ({"store": "sqlite:///x.db", "table": "state", "partitions": "0"}, "E1022 correlator.partitions: '0'"),
         ({"store": "sqlite:///x.db", "table": "state", "tabel": "x"}, "E1020 correlator.tabel: unknown key"),
@@ -224,7 +242,7 @@ def source(**given):
     ],
 )
 def test_wrong_options(given, code):
-    with pytest.raises((ConfigError, StoreError), match=f"^{code}") as caught:
+    with pytest.raises((ConfigError, StoreError, UsageError), match=f"^{code}") as caught:
         source(**given).schema()
     assert SECRET not in str(caught.value)
 
@@ -291,19 +309,27 @@ def test_spark_can_leave_out_the_frames_of_python(spark, tmp_path):
     assert "Traceback" not in str(caught.value).partition("JVM stacktrace")[0]
 
 
-def test_no_password_in_plans_and_errors(spark, store):
-    if store.url.startswith("sqlite"):
-        pytest.skip("SQLite has no passwords")
-    with_password = store.url.replace("://postgres@", f"://postgres:{SECRET}@")
-    assert with_password != store.url
-    frame = load(spark, with_password, "state")
-    plans = "".join(frame._jdf.queryExecution().explainString(mode) for mode in modes(spark))
-    assert "correlator" in plans
-    assert SECRET not in plans + str(frame.schema) + repr(frame)
-    wrong = with_password.rpartition("/")[0] + "/nowhere"
-    with pytest.raises(Exception, match=r"E3303") as caught:
-        load(spark, wrong, "state")
-    assert SECRET not in str(caught.value)
+@pytest.mark.postgres
+def test_no_password_in_plans_and_errors(spark, postgres_server, opened, tmp_path):
+    url = postgres_server.fresh_schema()
+    secret = parse(url).password
+    assert secret
+    opened(url)
+    frame = load(spark, url, "dead_letters").where("number > 1")
+    assert frame.count() == 6
+    stream = spark.readStream.format("correlator").options(**address(url), table="dead_letters").load()
+    written = stream.writeStream.format("correlator").options(**address(url), name="w", to="q")
+    texts = [frame._jdf.queryExecution().explainString(mode) for mode in modes(spark)]
+    assert all("correlator" in one for one in texts)
+    texts += [str(frame), repr(stream), stream._jdf.queryExecution().toString()]
+    nowhere = parse(url).set(database="nowhere").render_as_string(hide_password=False)
+    with pytest.raises(Exception, match=r"E3303 .*nowhere") as caught:
+        load(spark, nowhere, "state")
+    texts.append(str(caught.value))
+    with pytest.raises(Exception, match=r"E1215") as caught:
+        written.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination()
+    texts.append(str(caught.value))
+    assert [one for one in texts if secret in one] == []
 
 
 def modes(spark):

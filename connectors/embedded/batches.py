@@ -1,7 +1,7 @@
 """Stores batches of a producer, each once and as a whole, whatever rows a repeat of the batch has.
 
-Here a *producer* is a program that sends numbered batches, and may send the last one again, perhaps with other messages or in
-another order. A streaming query of Spark is one: its id says which batches belong together, and begin with number 0.
+Here a *producer* is a program that sends numbered batches, and may send the last one again, perhaps with other messages
+or in another order. A streaming query of Spark is one: its id says which batches belong together, and begin with 0.
 The broker knows the producer as the source `batches:NAME:QUERY`. The last message of batch `b` has the sequence
 `(b + 1) * MOST`. So the broker has a batch if the last sequence of its source, in any destination, is that high.
 """

@@ -26,7 +26,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def send(broker, *bodies, query=FIRST, number=0, producer="w", to="queue:q", instead_of=""):
     sends = [(to, Message(body.encode())) for body in bodies]
-    return store_batch(broker, Batch(producer=writer, query=query, number=number, sends=sends, instead_of=instead_of))
+    return store_batch(broker, Batch(producer=producer, query=query, number=number, sends=sends, instead_of=instead_of))
 
 
 def taken(broker, *destinations, first=()):

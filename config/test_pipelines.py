@@ -79,3 +79,15 @@ def test_each_order_is_paid_or_unpaid_and_none_is_both(world):
     assert sorted(world.sent("paid").values("order")) == sorted(one["order"] for one in PAYMENTS)
     assert sorted(world.sent("unpaid").values("order")) == [n for n in range(1, 31) if n % 4 == 0]
     assert world.sent("unknown").bodies() == []
+
+
+COPIED = [{"order": n, "customer": "abc"[n % 3], "cents": 100 * (n % 7), "day": "2026-01-05"} for n in range(1, 41)]
+
+
+@crash_test(config="spark-to-lake.yaml", budget="20s")
+def test_each_order_of_more_than_nothing_becomes_one_row(world):
+    world.publish("queue:orders", COPIED)
+    world.run_until_quiet()
+    world.check()
+    expected = [one["order"] for one in COPIED if one["cents"]]
+    assert world.sent("table").values("order") == expected != []

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("correlator", "connectors")
+PACKAGES = ("correlator", "connectors", "pyspark_correlator")
 
 GROUND = {
     "connector",
@@ -58,6 +58,11 @@ OPEN_TO_CONNECTORS = GROUND | {
     "storage.sqlite",
 }
 """What connectors may import of `correlator`."""
+OPEN_TO_SPARK_PROGRAMS = {f"correlator.{name}" for name in GROUND | {"options", "pipeline.headers", "storage"}} | {
+    "connectors.embedded.batches"
+}
+"""What the format of Spark may import. It is a package of its own, since PySpark finds a format by the name of its
+package, and since it needs both of the others: it reads stores, and writes into queues."""
 
 IMPURE = {
     "time",
@@ -73,7 +78,7 @@ IMPURE = {
     "structlog",
 }
 ONLY_IN = {
-    "pyspark": {"correlator/pipeline"},
+    "pyspark": {"correlator/pipeline", "pyspark_correlator"},
     "pyarrow": {"correlator/pipeline", "connectors/lake"},
     "deltalake": {"connectors/lake"},
     "sqlalchemy": {"correlator/storage", "connectors/embedded", "correlator/testing/kill9/stores.py"},
@@ -193,6 +198,21 @@ def test_connectors_see_ports_and_values_only():
     assert wrong == []
 
 
+def test_the_format_of_spark_sees_stores_and_batches_only():
+    wrong = [
+        str(one)
+        for one in all_imports("pyspark_correlator")
+        if one.module.split(".")[0] in ("correlator", "connectors")
+        and not f"{one.module}.".startswith(tuple(f"{name}." for name in OPEN_TO_SPARK_PROGRAMS))
+    ]
+    assert wrong == []
+
+
+def test_nobody_imports_the_format_of_spark():
+    wrong = [one for one in all_imports("correlator", "connectors") if one.module.startswith("pyspark_correlator")]
+    assert [str(one) for one in wrong] == []
+
+
 def test_the_page_of_the_architecture_states_the_rules_of_imports():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page.partition("\n| package or module | what is in it | may import |\n")[2].partition("\n\n")[0]
@@ -201,6 +221,11 @@ def test_the_page_of_the_architecture_states_the_rules_of_imports():
         part, _, allowed = line.strip("|").split(" | ")
         names = set(re.findall(r"`([\w.]+)`", allowed))
         stated[part.strip(" `")] = names | GROUND if "the ground" in allowed else names
+    format_of_spark = {
+        f"correlator.{name}" if not name.startswith("connectors.") else name
+        for name in stated.pop("pyspark_correlator")
+    }
+    assert format_of_spark == OPEN_TO_SPARK_PROGRAMS
     assert list(stated)[: len(GROUND)] == sorted(GROUND, key=list(LAYERS).index)
     assert stated == {**LAYERS, "connectors": OPEN_TO_CONNECTORS}
 
@@ -367,6 +392,7 @@ def test_the_top_level_is_as_documented():
         "CHANGELOG.md",
         "correlator",
         "connectors",
+        "pyspark_correlator",
         "config",
         "tests",
         "docs",

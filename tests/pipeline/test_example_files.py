@@ -50,6 +50,7 @@ def test_the_tests_of_an_example_pass(executed, file):
         ("flights.yaml", "test_every_late_departure_is_reported_in_order"),
         ("weather.yaml", "test_departures_in_bad_weather_are_those_of_plain_python"),
         ("payments.yaml", "test_each_order_is_paid_or_unpaid_and_none_is_both"),
+        ("spark-to-lake.yaml", "test_each_order_of_more_than_nothing_becomes_one_row"),
     ],
 )
 def test_the_crash_tests_of_the_examples_hold(file, name):

@@ -1,0 +1,69 @@
+"""docs/spark-programs.md: its programs and the engine do what the page says."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from tests.docs.test_pages import ROOT
+
+PAGE = ROOT / "docs" / "spark-programs.md"
+_FILE = re.compile(r"^```\w*\n# FILE (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN = "import sys; sys.path.insert(0, '.'); from correlator.cli.entry import main; main()"
+PATIENCE_S = 120.0
+
+
+@pytest.mark.spark
+def test_the_programs_of_the_page(tmp_path: Path) -> None:
+    text = PAGE.read_text()
+    for name, content in _FILE.findall(text):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    for _ in range(2):  # the second time there is nothing new
+        assert program(tmp_path, "copy_orders.py") == ""
+    engine = subprocess.Popen(
+        [sys.executable, "-c", RUN, "run", str(ROOT / "config" / "spark-to-lake.yaml")],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (rows := orders(tmp_path)) and time.monotonic() < deadline and engine.poll() is None:
+            time.sleep(0.1)
+        engine.send_signal(signal.SIGTERM)
+        _, errors = engine.communicate(timeout=PATIENCE_S)
+    finally:
+        engine.kill()
+    assert (engine.returncode, rows) == (128 + signal.SIGTERM, [1, 2]), errors
+    shown = text.partition("show_letters.py")[2].partition("\n```\n")[2].split("```\n")[1].partition("\n```")[0]
+    assert program(tmp_path, "show_letters.py") == f"{shown}\n"
+    for _ in range(2):
+        assert program(tmp_path, "follow_letters.py") == ""
+    followed = [json.loads(line) for path in (tmp_path / "letters").glob("*.json") for line in path.open()]
+    assert [(one["number"], one["body"]) for one in followed] == [(1, '{"order": "three"}')]
+
+
+def program(place: Path, name: str) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # as in an active environment of Python
+    done = subprocess.run(
+        [sys.executable, name], cwd=place, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def orders(place: Path) -> list[int]:
+    """The orders of the table; empty while there is none."""
+    if not (place / "lake" / "orders" / "_delta_log").exists():
+        return []
+    table = QueryBuilder().register("orders", DeltaTable(place / "lake" / "orders"))
+    return pa.table(table.execute('SELECT "order" FROM orders ORDER BY 1').read_all())["order"].to_pylist()

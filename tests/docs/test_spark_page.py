@@ -44,8 +44,8 @@ def test_the_programs_of_the_page(tmp_path: Path) -> None:
     finally:
         engine.kill()
     assert (engine.returncode, rows) == (128 + signal.SIGTERM, [1, 2]), errors
-    shown = text.partition("show_letters.py")[2].partition("\n```\n")[2].split("```\n")[1].partition("\n```")[0]
-    assert program(tmp_path, "show_letters.py") == f"{shown}\n"
+    (shown,) = re.findall(r"^```\n(1 orders .*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert program(tmp_path, "show_letters.py") == shown
     for _ in range(2):
         assert program(tmp_path, "follow_letters.py") == ""
     followed = [json.loads(line) for path in (tmp_path / "letters").glob("*.json") for line in path.open()]

@@ -1,6 +1,7 @@
 """`df.writeStream.format("correlator")`: rows become messages of an embedded broker, each batch once."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,15 @@ def test_another_query_is_refused_unless_it_may_take_over(broker):
     with pytest.raises(UsageError, match=f"^E8111 .*belongs to the query {SECOND}"):
         send(broker, "d", number=8)
     assert bodies(broker) == ["a", "c"]
+
+
+def test_of_two_attempts_at_the_same_time_one_stores_the_batch(broker):
+    send(broker, "first")
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(1, 9):
+            tries = [pool.submit(send, broker, "x", number=number, to=f"queue:{queue}") for queue in "qr"]
+            assert sorted(one.result() for one in tries) == [False, True]
+    assert len(bodies(broker, "queue:q", "queue:r")) == 9
 
 
 def test_names_do_not_hide_one_another(broker):

@@ -98,6 +98,7 @@ def test_names_do_not_hide_one_another(broker):
     assert send(broker, "a", producer="w")
     assert send(broker, "b", producer="w2", query=SECOND)
     assert send(broker, "c", producer="W", query=SECOND)
+    assert send(broker, "d", producer="w", number=1)
     for name in ("", "a b", "a:b", "x" * 201, "ü", "a%"):
         with pytest.raises(UsageError, match=r"^E2207 here"):
             batches.check_producer("here", name)

@@ -48,7 +48,8 @@ def test_the_programs_of_the_page(tmp_path: Path) -> None:
     assert program(tmp_path, "show_letters.py") == shown
     for _ in range(2):
         assert program(tmp_path, "follow_letters.py") == ""
-    followed = [json.loads(line) for path in (tmp_path / "letters").glob("*.json") for line in path.open()]
+    written = [path.read_text() for path in (tmp_path / "letters").glob("*.json")]
+    followed = [json.loads(line) for text in written for line in text.splitlines()]
     assert [(one["number"], one["body"]) for one in followed] == [(1, '{"order": "three"}')]
 
 

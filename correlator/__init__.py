@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from correlator.reliability import Reliability
     from correlator.runtime.engine import Engine
+    from correlator.runtime.member import Member
     from correlator.runtime.replay import replay
 
 _HOMES = {
@@ -35,6 +36,7 @@ _HOMES = {
     "Engine": "correlator.runtime.engine",
     "FlowControlMarker": "correlator.events",
     "KeyedMonitor": "correlator.core.keyed",
+    "Member": "correlator.runtime.member",
     "Message": "correlator.events",
     "Monitor": "correlator.core.monitor",
     "PartStatus": "correlator.events",
@@ -58,6 +60,7 @@ __all__ = [
     "Engine",
     "FlowControlMarker",
     "KeyedMonitor",
+    "Member",
     "Message",
     "Monitor",
     "PartStatus",

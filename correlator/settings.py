@@ -21,6 +21,8 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Token = Annotated[str, msgspec.Meta(min_length=32)]
 FewThreads = Annotated[int, msgspec.Meta(ge=0, le=64)]
 CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
+ShareCount = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+LeaseSeconds = Annotated[float, msgspec.Meta(ge=1, le=3600, extra={"unit": "duration"})]
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=200, extra={"identifier": True})]
 Template = Annotated[str, msgspec.Meta(extra={"template": True})]
 SelectorText = Annotated[str, msgspec.Meta(extra={"selector": True})]
@@ -242,6 +244,25 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSettings:
+    """The shares of an engine that several processes, its members, run together (docs/several-engines.md).
+
+    Each share is an engine of its own, with a store of its own. `${share}` in a text of the settings stands for its
+    number.
+
+    Attributes:
+        count: number of shares; they have the numbers from 0 on.
+        lease: how long nobody else runs the shares of a member that is not heard of.
+        schema: beginning of the names of the PostgreSQL schemas: `SCHEMA_leases`, and `SCHEMA_NUMBER` for each share.
+            By default it is made of the name of the engine, as in `risk_share`.
+    """
+
+    count: ShareCount
+    lease: LeaseSeconds = 10.0
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """One engine: its store, its connections, and its static receivers, senders and monitors.
 
@@ -273,6 +294,7 @@ class EngineSettings:
         handler_warning_after: how long a handler may run before the engine logs a warning (W5501); 0 for no warning.
         discard_state: state that the next start deletes, because its keyed steps are no longer configured. Each entry
             is `PIPELINE/STEP FINGERPRINT`, as the error of the refused start names it (E4331).
+        shares: the shares into which several processes divide the work; by default one process does it all.
     """
 
     name: Identifier
@@ -296,3 +318,4 @@ class EngineSettings:
     handler_warning_after: Seconds = 30.0
     input_log: str | None = None
     discard_state: tuple[str, ...] = ()
+    shares: ShareSettings | None = None

@@ -18,6 +18,10 @@ Overrides = Annotated[
         show_default=False,
     ),
 ]
+Share = Annotated[
+    int | None,
+    typer.Option("--share", metavar="NUMBER", help="Number of the share, if FILE has shares.", show_default=False),
+]
 Target = Annotated[
     str, typer.Argument(metavar="FILE_OR_STORE_URL", help="Configuration file, or URL of the store: sqlite:///PATH.")
 ]

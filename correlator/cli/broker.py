@@ -14,7 +14,7 @@ import typer
 
 from correlator.cli import browse
 from correlator.cli.failures import telling
-from correlator.cli.loading import connection_of, importable, load
+from correlator.cli.loading import connection_of, importable, load_engine
 from correlator.cli.output import shown, write_json, write_line, write_table
 from correlator.configuration.connectors import connector
 from correlator.connector import (
@@ -395,7 +395,7 @@ def _opened(
         yield Opened(made, _administration(made, EMBEDDED), given, {})
         return
     with importable(Path(given[0])):
-        loaded = load(Path(given[0]))
+        loaded = load_engine(Path(given[0]))
     with telling(loaded.secrets.redact):
         made = connection_of(given[1], loaded.settings)
         kind = loaded.settings.connections[given[1]].type

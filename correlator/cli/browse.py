@@ -7,7 +7,7 @@ import typer
 
 from correlator.cli.arguments import ConfigurationFile, ConnectionName
 from correlator.cli.failures import telling
-from correlator.cli.loading import connection_of, importable, load
+from correlator.cli.loading import connection_of, importable, load_engine
 from correlator.cli.output import Row, shortened, shown, write_table
 from correlator.configuration.words import did_you_mean
 from correlator.connector import Browsable, ListsQueues
@@ -41,7 +41,7 @@ def browse(
 ) -> None:
     """Show the oldest messages of a queue, and leave them in it. Control characters are escaped."""
     with importable(file):
-        loaded = load(file)
+        loaded = load_engine(file)
     with telling(loaded.secrets.redact):
         broker = _browsable(connection, loaded.settings)
         place = loaded.settings.destinations.get(destination, destination)

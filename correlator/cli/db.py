@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from alembic.runtime.migration import MigrationContext
 
-from correlator.cli.arguments import Target
+from correlator.cli.arguments import Share, Target
 from correlator.cli.failures import say
 from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import write_line, write_table
@@ -33,18 +33,18 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="db")
 
 
-def upgrade(target: Target) -> None:
+def upgrade(target: Target, share: Share = None) -> None:
     """Upgrade the schema of a store to this version, or create the store. The engine must be stopped.
 
     The start of an engine does the same.
     """
-    before, now = migrate.upgrade(store_url(target))
+    before, now = migrate.upgrade(store_url(target, share))
     write_line(f"{now}" if before == now else f"{before or 'new'} -> {now}")
 
 
-def current(target: Target) -> None:
+def current(target: Target, share: Share = None) -> None:
     """Show the schema version of a store, and whether it needs an upgrade. An engine may be running."""
-    url = store_url(target)
+    url = store_url(target, share)
     with reading(url) as connection:
         context = MigrationContext.configure(connection, opts={"version_table": migrate.VERSION_TABLE})
         revision = context.get_current_revision()
@@ -53,12 +53,12 @@ def current(target: Target) -> None:
         say(f"This version needs schema {migrate.HEAD}; the next start, or 'db upgrade', upgrades the store")
 
 
-def check(target: Target) -> None:
+def check(target: Target, share: Share = None) -> None:
     """Check a store for damage: the structure of a SQLite file, and every row against its digest.
 
     Prints a line for each damage, and exits with 3 if there is one. Changes nothing; an engine may be running.
     """
-    url = store_url(target)
+    url = store_url(target, share)
     structure, found = checking.check(url)
     damages = [*structure, *(damage for one in found for damage in one.damages)]
     rows = [(one.table, one.intact, len(one.damages)) for one in found]
@@ -72,6 +72,7 @@ def check(target: Target) -> None:
 
 def empty(
     target: Target,
+    share: Share = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
     ] = False,
@@ -80,7 +81,7 @@ def empty(
 
     The brokers, and the positions that file connections keep, stay as they are.
     """
-    url, settings = store_and_settings(target)
+    url, settings = store_and_settings(target, share)
     loss = contents(url)
     if not yes and any(one.rows for one in loss):
         _show("Would be lost", loss)
@@ -93,6 +94,7 @@ def empty(
 def forget_part(
     target: Target,
     part_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the receiver or sender.", show_default=False)],
+    share: Share = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
     ] = False,
@@ -102,7 +104,7 @@ def forget_part(
     Use it if no start accepts the receiver or sender any more. A program removes one from its running engine with
     'engine.remove'.
     """
-    url = store_url(target)
+    url = store_url(target, share)
     loss = holds(url, part_id)
     if not yes:
         _show("Would be lost", loss)
@@ -116,6 +118,7 @@ def forget_part(
 def backup(
     target: Target,
     copy: Annotated[Path, typer.Argument(metavar="COPY", help="File to write; it must not exist.", show_default=False)],
+    share: Share = None,
 ) -> None:
     """Copy a SQLite store to a file, as one consistent snapshot. An engine may be running, and goes on meanwhile.
 
@@ -123,7 +126,7 @@ def backup(
     it, and put the copy in its place. If the engine has sent messages that the copy does not know of, its start refuses
     the copy and says what to do.
     """
-    url = store_url(target)
+    url = store_url(target, share)
     if parse(url).get_backend_name() != "sqlite":
         todo = "Use pg_dump, which gives a copy of one moment as well"
         raise UsageError("E2026", location(url), "is a PostgreSQL database", "Only SQLite stores are copied", todo)

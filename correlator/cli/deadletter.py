@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from correlator.cli.arguments import Target
+from correlator.cli.arguments import Share, Target
 from correlator.cli.loading import store_url
 from correlator.cli.output import Row, shortened, shown, write_json, write_line, write_table
 from correlator.errors import UsageError
@@ -66,9 +66,11 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="deadletter")
 
 
-def list_letters(target: Target, kind: OfKind = None, origin: OfOrigin = "", json: Json = False) -> None:
+def list_letters(
+    target: Target, kind: OfKind = None, origin: OfOrigin = "", share: Share = None, json: Json = False
+) -> None:
     """List dead letters, one line for each. Changes nothing; an engine may be running."""
-    rows = store.dead_letters(store_url(target), _selection([], kind, origin))
+    rows = store.dead_letters(store_url(target, share), _selection([], kind, origin))
     if json:
         write_json([_whole(row) for row in rows])
     else:
@@ -81,10 +83,11 @@ def show(
         list[int],
         typer.Argument(metavar="NUMBER…", help="Numbers of dead letters, as 'list' shows them.", show_default=False),
     ],
+    share: Share = None,
     json: Json = False,
 ) -> None:
     """Show dead letters in full: reason, body, properties and headers. Changes nothing; an engine may be running."""
-    url, selection = store_url(target), Selection(numbers=numbers)
+    url, selection = store_url(target, share), Selection(numbers=numbers)
     store.counted_dead_letters(url, selection)
     rows = store.dead_letters(url, selection)
     if json:
@@ -102,13 +105,14 @@ def replay(
     kind: OfKind = None,
     origin: OfOrigin = "",
     everything: All = False,
+    share: Share = None,
 ) -> None:
     """Bring dead letters back: the next start handles or sends their messages again. The engine must be stopped.
 
     A received message goes to all contexts and pipelines that take from its receiver, also to those that have handled
     it before. If one of the named dead letters cannot go back, none does, and the error names it.
     """
-    url, selection = store_url(target), _chosen(numbers, kind, origin, everything=everything)
+    url, selection = store_url(target, share), _chosen(numbers, kind, origin, everything=everything)
     _tell("replayed", deadletters.replay(url, selection))
 
 
@@ -118,12 +122,13 @@ def discard(
     kind: OfKind = None,
     origin: OfOrigin = "",
     everything: All = False,
+    share: Share = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
     ] = False,
 ) -> None:
     """Delete dead letters for ever. The engine must be stopped."""
-    url, selection = store_url(target), _chosen(numbers, kind, origin, everything=everything)
+    url, selection = store_url(target, share), _chosen(numbers, kind, origin, everything=everything)
     loss = store.counted_dead_letters(url, selection)
     if loss and not yes:
         write_table("Would be lost", ("kind", "origin", "messages"), [(o.kind, o.origin, o.count) for o in loss])

@@ -12,6 +12,8 @@ from correlator.cli.codes import SEVERITIES
 from correlator.cli.failures import telling
 from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import write_json, write_line
+from correlator.configuration import of_share
+from correlator.configuration.shares import example
 from correlator.errors import ConnectionLost, CorrelatorError
 from correlator.pipeline.spec import PipelineFile
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -46,9 +48,11 @@ def doctor(
     with importable(file):
         loaded = load(file, [check_connectors], overrides or ())
         with telling(loaded.secrets.redact):
-            made = {name: connection_of(name, loaded.settings) for name in loaded.settings.connections}
+            engine = example(loaded.settings)
+            made = {name: connection_of(name, engine) for name in engine.connections}
             asked = {name: one for name, one in made.items() if isinstance(one, Examinable)}
-            findings = list(_findings(asked, loaded.settings))
+            found = [one for settings in _engines(loaded.settings) for one in _findings(asked, settings)]
+            findings = list({str(one): one for one in found}.values())
             if json:
                 write_json([_as_json(one, loaded.secrets.redact(one.what)) for one in findings])
             else:
@@ -57,6 +61,14 @@ def doctor(
                 write_line(_examined(asked, loaded.settings))
     if any(finding.code.startswith("E") for finding in findings):
         raise typer.Exit(ConnectionLost.exit_status)
+
+
+def _engines(settings: PipelineFile) -> Iterator[PipelineFile]:
+    """Return the settings of each share; of the engine if there are no shares."""
+    if settings.shares is None:
+        yield settings
+    else:
+        yield from (of_share(settings, number) for number in range(settings.shares.count))
 
 
 def _findings(asked: Mapping[str, Examinable], settings: PipelineFile) -> Iterator[CorrelatorError]:

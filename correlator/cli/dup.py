@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from correlator.cli.arguments import Target
+from correlator.cli.arguments import Share, Target
 from correlator.cli.loading import store_and_settings
 from correlator.cli.output import write_json, write_line
 from correlator.configuration.words import did_you_mean
@@ -39,6 +39,7 @@ def explain(
             metavar="DOMAIN", help="Show only this duplicate detection domain; all by default.", show_default=False
         ),
     ] = "",
+    share: Share = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each domain.")] = False,
 ) -> None:
     """Show whether a message with this id would be dropped, when the id was received, and how long it is remembered.
@@ -46,7 +47,7 @@ def explain(
     The windows are those of the configuration file; with the URL of a store, the default windows. Times are engine
     time, which stands still while the engine is down. The command changes nothing; an engine may be running.
     """
-    url, settings = store_and_settings(target)
+    url, settings = store_and_settings(target, share)
     windows = settings.duplicate_detection if settings else DuplicateDetectionSettings()
     detectors = store.detectors(url, windows)
     found = {name: _sightings(name, detectors, unique_id) for name in _domains(domain, detectors, settings)}

@@ -13,7 +13,7 @@ from correlator.cli.checks import check_connectors
 from correlator.cli.codes import CODES, FAMILIES, SEVERITIES
 from correlator.cli.effects import check_effects
 from correlator.cli.failures import say, telling
-from correlator.cli.loading import connection_of, importable, load
+from correlator.cli.loading import connection_of, importable, load_engine
 from correlator.cli.output import write_json, write_line, write_table
 from correlator.configuration.problems import OVERRIDDEN, Position
 from correlator.connector import Features
@@ -95,7 +95,7 @@ def _explain_code(code: str) -> None:
 
 def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> None:
     with importable(file):
-        loaded = load(file, [check_connectors, check_effects], overrides)
+        loaded = load_engine(file, [check_connectors, check_effects], overrides)
         for warning in loaded.warnings:
             say(warning)
         with telling(loaded.secrets.redact):

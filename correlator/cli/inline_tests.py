@@ -9,7 +9,7 @@ import typer
 
 from correlator.cli.checks import DEAD_LETTERS
 from correlator.cli.failures import telling
-from correlator.cli.loading import directory_of, importable, load
+from correlator.cli.loading import directory_of, importable, load_engine
 from correlator.cli.output import shown, write_line
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
@@ -63,7 +63,7 @@ def run_tests(
     close. The command prints 'ok' or 'failed' for each test, with the differences, and exits with 1 if one failed.
     """
     with importable(file):
-        loaded = load(file)
+        loaded = load_engine(file)
         if not loaded.settings.tests or not loaded.settings.pipelines:
             raise UsageError("E2015", str(file), "has no tests of pipelines", "They stand under 'tests:'")
         with telling(loaded.secrets.redact):

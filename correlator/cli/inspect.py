@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from correlator.cli.arguments import Target
+from correlator.cli.arguments import Share, Target
 from correlator.cli.loading import store_url
 from correlator.cli.output import Row, shortened, shown, write_table
 from correlator.events import DeadLetter
@@ -53,6 +53,7 @@ def add_to(app: typer.Typer) -> None:
 def inspect_store(
     part: Annotated[StorePart, typer.Argument(metavar="PART", help="What to show.", show_default=False)],
     target: Target,
+    share: Share = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each row.")] = False,
 ) -> None:
     """Show what a store holds, as one consistent snapshot. Changes nothing; an engine may be running.
@@ -64,7 +65,7 @@ def inspect_store(
     The path of a SQLite store is relative to the working directory, also if a configuration file names it.
     """
     view = VIEWS[part]
-    rows = view.rows(store_url(target))
+    rows = view.rows(store_url(target, share))
     write_table(view.title, view.columns, rows if json else map(view.text, rows), as_json=json)
 
 

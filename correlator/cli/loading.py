@@ -3,11 +3,13 @@
 import contextlib
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from correlator.cli.checks import check_pipelines
-from correlator.configuration import Check, Loaded, read_file
+from correlator.configuration import Check, Loaded, of_share, read_file
 from correlator.configuration.connectors import connector
+from correlator.configuration.shares import example
 from correlator.configuration.words import did_you_mean
 from correlator.connector import Connection
 from correlator.errors import UsageError, quoted
@@ -28,6 +30,23 @@ def load(
     """
     every = [check_pipelines, *checks]
     return read_file(file, PipelineFile, check_import=_anything, checks=every, overrides=overrides)
+
+
+def load_engine(
+    file: Path,
+    checks: Collection[Check[PipelineFile]] = (),
+    overrides: Sequence[str] = (),
+    share: int | None = None,
+) -> Loaded[PipelineFile]:
+    """Read a configuration file as `load`, for a command that needs the settings of one engine.
+
+    If the file has shares, the settings are those of the given share, or else of the first one. Raises `UsageError`
+    E2060 if there is no such share.
+    """
+    loaded = load(file, checks, overrides)
+    if share is not None:
+        return replace(loaded, settings=of_share(loaded.settings, share))
+    return replace(loaded, settings=example(loaded.settings))
 
 
 def directory_of(file: Path) -> str:
@@ -54,20 +73,35 @@ def importable(file: Path) -> Iterator[None]:
                 del sys.modules[name]
 
 
-def store_url(file_or_url: str) -> str:
+def store_url(file_or_url: str, share: int | None = None) -> str:
     """Return the URL of the store that an argument names: it is a URL, or the configuration file of the engine."""
-    return store_and_settings(file_or_url)[0]
+    return store_and_settings(file_or_url, share)[0]
 
 
-def store_and_settings(file_or_url: str) -> tuple[str, PipelineFile | None]:
-    """Return the URL of the store, and the settings of the file; `None` if the argument is a URL."""
+def store_and_settings(file_or_url: str, share: int | None = None) -> tuple[str, PipelineFile | None]:
+    """Return the URL of the store, and the settings of the file; `None` if the argument is a URL.
+
+    If the file has shares, `share` is the number of one of them; raises `UsageError` E2060 without it.
+    """
     _refuse_lost_directory()
     if file_or_url.startswith(_URL_SCHEMES):
+        if share is not None:
+            raise UsageError("E2060", "--share", "a URL names one store", "", "Name the configuration file instead")
         return file_or_url, None
     settings = read_file(file_or_url, PipelineFile).settings
+    if share is not None:
+        settings = of_share(settings, share)
+    refuse_shares(file_or_url, settings)
     if settings.store is None:
         raise UsageError("E2011", file_or_url, "has no store: this engine keeps nothing", "", "Name one in 'store'")
     return settings.store, settings
+
+
+def refuse_shares(file: str, settings: PipelineFile) -> None:
+    """Raise `UsageError` E2060 if the command line does not say which of the shares is meant."""
+    if settings.shares is not None:
+        what = f"has {settings.shares.count} shares, each with a store of its own"
+        raise UsageError("E2060", file, what, "", "Name one with --share NUMBER; 'correlator shares' lists them")
 
 
 def connection_of(name: str, settings: PipelineFile) -> Connection:

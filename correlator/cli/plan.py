@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from correlator.cli.arguments import ConfigurationFile, Overrides
+from correlator.cli.arguments import ConfigurationFile, Overrides, Share
 from correlator.cli.checks import check_connectors
 from correlator.cli.effects import check_effects
 from correlator.cli.failures import say, telling
-from correlator.cli.loading import directory_of, importable, load
+from correlator.cli.loading import directory_of, importable, load_engine
 from correlator.cli.output import Row, write_json, write_table
 from correlator.configuration.secrets import is_secret_name, url_passwords
 from correlator.core.commit import Endpoint
@@ -55,6 +55,7 @@ def add_to(app: typer.Typer) -> None:
 def plan(
     file: ConfigurationFile,
     overrides: Overrides = None,
+    share: Share = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each part.")] = False,
 ) -> None:
     """Compare a configuration file with its store, and show which changes the next start would accept.
@@ -63,10 +64,12 @@ def plan(
     reason and what to do. Exits with 2 if the file itself is wrong. Column 'rule' names the rule that allows or forbids
     a change of a receiver or sender.
 
+    If the file has shares, the command compares one of them, by default the first.
+
     The command changes nothing, and an engine may be running. It starts Spark to compile the pipelines of the file.
     """
     with importable(file):
-        loaded = load(file, [check_connectors, check_effects], overrides or ())
+        loaded = load_engine(file, [check_connectors, check_effects], overrides or (), share)
         for warning in loaded.warnings:
             say(warning)
         with telling(loaded.secrets.redact):

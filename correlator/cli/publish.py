@@ -12,7 +12,7 @@ import typer
 
 from correlator.cli.arguments import ConfigurationFile, ConnectionName
 from correlator.cli.failures import telling
-from correlator.cli.loading import connection_of, importable, load
+from correlator.cli.loading import connection_of, importable, load_engine
 from correlator.cli.output import write_line
 from correlator.connector import Sink
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, SendRejected, UsageError, quoted
@@ -51,7 +51,7 @@ def publish(
     the reason, publishes all others, and exits with 2.
     """
     with importable(file):
-        loaded = load(file)
+        loaded = load_engine(file)
     with telling(loaded.secrets.redact), _lines_of(messages) as lines:
         place = loaded.settings.destinations.get(destination, destination)
         publisher = Publisher(_sink(connection, place, loaded.settings), place)

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from correlator.cli.loading import importable, load
+from correlator.cli.arguments import Share
+from correlator.cli.loading import importable, load_engine
 from correlator.cli.output import write_table
 from correlator.errors import RecoveryRefused, UsageError, quoted
 from correlator.runtime.replay import Output, Replayed, replay
@@ -44,6 +45,7 @@ def replay_log(
             metavar="FILE", help="Fail if the sent messages differ from those in this file.", show_default=False
         ),
     ] = None,
+    share: Share = None,
     allow_connections: Annotated[bool, typer.Option("--allow-connections", hidden=True)] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -61,7 +63,7 @@ def replay_log(
             "Leave --allow-connections out; publish what should be sent once more",
         )
     with importable(config or Path("-")):
-        settings = None if config is None else load(config).settings
+        settings = None if config is None else load_engine(config, share=share).settings
         replayed = replay(log, settings)
     if out is not None:
         _write(out, replayed.outputs)

@@ -4,10 +4,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,7 +27,9 @@ from correlator.pipeline.runner import build_engine
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime import logs
 from correlator.runtime.engine import Engine
+from correlator.runtime.member import Member
 from correlator.runtime.status import PIPELINE_TIMES, PipelineCounters, Status
+from correlator.settings import EngineSettings
 from correlator.storage.database import location
 from correlator.storage.inspect import exists
 from correlator.storage.reset import contents, reset
@@ -92,6 +95,8 @@ def run(
     Paths in FILE are relative to the working directory; modules that FILE names may lie beside it. The log goes to
     standard error, the table at the end to standard output.
 
+    If the file has shares, the process is one of several members: it runs a part of the shares until it gets a signal.
+
     --clear-state deletes everything that the engine has kept. It asks first; where nobody can answer, it needs --yes.
     """
     with telling():
@@ -106,9 +111,13 @@ def run(
                 before, after = _shown(one)
                 log = logs.get_logger(setting=one.path, source="--set")
                 log.info("a setting of the file is overridden", before=before, after=after)
+            if clear_state and loaded.settings.shares is not None:
+                todo = "For each share: correlator db reset FILE --share NUMBER"
+                raise UsageError("E2060", str(file), "has shares, and --clear-state empties one store", "", todo)
             if clear_state and loaded.settings.store is not None:
                 _clear(loaded.settings.store, loaded.settings, yes=yes)
-            rows, status = _run(file, loaded, watcher())
+            run_it = _run if loaded.settings.shares is None else _run_member
+            rows, status = run_it(file, loaded, watcher())
     write_table("Done" if status == 0 else "Stopped", COLUMNS, rows)
     raise typer.Exit(status)
 
@@ -169,6 +178,32 @@ def _run(file: Path, loaded: Loaded[PipelineFile], shown: Watcher) -> tuple[list
         return _rows(status, seconds), signals.exit_status
 
 
+def _run_member(file: Path, loaded: Loaded[PipelineFile], _: Watcher) -> tuple[list[Row], int]:
+    """Run a member until a signal comes; returns the rows of the table, one for each share, and the exit status."""
+
+    def make(settings: EngineSettings, **more: Any) -> Engine:
+        assert isinstance(settings, PipelineFile)
+        return build_engine(settings, [directory_of(file)], **more)
+
+    with StopSignals() as signals, Member(loaded.settings, make_engine=make) as member:
+        began = time.monotonic()
+        while signals.received is None and member.failure is None:
+            time.sleep(TICK_S)
+        if signals.received is not None:
+            logs.get_logger().info("stopping", signal=signals.received.name)
+    member.raise_failure()
+    seconds = time.monotonic() - began
+    logs.get_logger().info("ended", seconds=round(seconds, 3))
+    every = [(f"share {number}", did) for number, did in sorted(member.totals.items())]
+    total = sum((did for _, did in every), Counter())
+    return [_row_of(name, did, seconds) for name, did in (*every, ("total", total))], signals.exit_status
+
+
+def _row_of(name: str, totals: Mapping[str, int], seconds: float) -> Row:
+    figures = (totals.get(column, 0) for column in COLUMNS[1:6])
+    return (name, *figures, _rate(totals.get("received", 0), seconds), _rate(totals.get("sent", 0), seconds))
+
+
 def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> float:
     """Recover, run, and stop in order; returns the seconds since the end of recovery.
 
@@ -227,9 +262,7 @@ def _rows(status: Status, seconds: float) -> list[Row]:
     for name, did in status.pipelines.items():
         rates = _rate(did.received, seconds), _rate(did.sent, seconds)
         rows.append((f"pipeline {name}", did.received, None, did.dead_letters, did.sent, None, *rates))
-    totals = status.totals()
-    figures = (totals[name] for name in COLUMNS[1:6])
-    return [*rows, ("total", *figures, _rate(totals["received"], seconds), _rate(totals["sent"], seconds))]
+    return [*rows, _row_of("total", status.totals(), seconds)]
 
 
 def _times(did: PipelineCounters) -> dict[str, float]:

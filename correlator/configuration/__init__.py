@@ -7,10 +7,16 @@ from correlator.configuration.files import EngineFile
 from correlator.configuration.imports import import_object
 from correlator.configuration.loading import Check, Loaded, read_file, read_text
 from correlator.configuration.problems import Findings, InvalidConfiguration, Position
-from correlator.configuration.programs import check_engine_settings, check_part_settings, require
+from correlator.configuration.programs import (
+    check_engine_settings,
+    check_member_settings,
+    check_part_settings,
+    require,
+)
 from correlator.configuration.rules import NOTHING_PROVIDED, Provided
 from correlator.configuration.schema import json_schema
 from correlator.configuration.secrets import Secrets
+from correlator.configuration.shares import in_schema, of_share, schema_of
 from correlator.configuration.urls import check_url
 
 __all__ = [
@@ -24,11 +30,15 @@ __all__ = [
     "Provided",
     "Secrets",
     "check_engine_settings",
+    "check_member_settings",
     "check_part_settings",
     "check_url",
     "import_object",
+    "in_schema",
     "json_schema",
+    "of_share",
     "read_file",
     "read_text",
     "require",
+    "schema_of",
 ]

@@ -2,7 +2,8 @@
 
 Only parsed scalars are interpolated, never the text of the file, so that no value can change the structure. An inserted
 value is not interpolated again. `$${` stands for a plain `${`. In a message template, a placeholder that begins with a
-lower-case word and has no resolver (`${row.flight}`) is left for the template.
+lower-case word and has no resolver (`${row.flight}`) is left for the template. In a file with shares, `${share}` is
+left for the settings of each share (`correlator.configuration.shares`).
 """
 
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from correlator.configuration.problems import Findings
 from correlator.configuration.secrets import is_secret_name, url_passwords
+from correlator.configuration.shares import PLACEHOLDER
 from correlator.errors import ConfigError, quoted
 
 _PLACEHOLDER = re.compile(r"(\$)?\$\{(?P<inside>[^}]*)(?P<end>\}?)")
@@ -25,10 +27,17 @@ _FORMS = "Use ${NAME}, ${NAME:default} or ${file:/path}; write $${ for a plain $
 
 
 class Interpolation:
-    """Replaces placeholders in the values of one configuration, and remembers the secret values."""
+    """Replaces placeholders in the values of one configuration, and remembers the secret values.
 
-    def __init__(self, environment: Mapping[str, str], findings: Findings) -> None:
+    Args:
+        environment: the variables.
+        findings: gets the mistakes.
+        shares: whether the file has shares.
+    """
+
+    def __init__(self, environment: Mapping[str, str], findings: Findings, *, shares: bool = False) -> None:
         self._environment = environment
+        self._shares = shares
         self._findings = findings
         self._length = 0
 
@@ -53,6 +62,8 @@ class Interpolation:
         inside = found["inside"]
         if found[1]:
             return found[0] if template else found[0][1:]
+        if self._shares and found[0] == PLACEHOLDER:
+            return found[0]
         if template and found["end"] and _TEMPLATE.fullmatch(inside):
             return found[0]
         if not found["end"] or "${" in inside:
@@ -99,6 +110,8 @@ class Interpolation:
 
 def _complaint(found: re.Match[str]) -> str:
     inside = found["inside"]
+    if found[0] == PLACEHOLDER:
+        return f"{quoted(PLACEHOLDER)} is for files with 'shares'"
     if not found["end"]:
         return "'${' is not closed by '}'"
     if "${" in inside:

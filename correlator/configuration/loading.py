@@ -32,6 +32,7 @@ from correlator.configuration.rules import (
     with_default_reliabilities,
 )
 from correlator.configuration.secrets import Secrets
+from correlator.configuration.shares import example
 from correlator.configuration.values import Values
 from correlator.errors import ConfigError, printable
 from correlator.settings import EngineSettings
@@ -167,7 +168,8 @@ def _read(
 ) -> Loaded[T]:
     tree = override(compose(text, findings), overrides, findings)
     check_version(tree, findings)
-    values = Values(Interpolation(environment, findings), findings)
+    has_shares = any(key.text == "shares" for key, _ in tree.entries)
+    values = Values(Interpolation(environment, findings, shares=has_shares), findings)
     settings = Reader(values, findings).read(tree, root)
     public = public_passwords(tree)
     in_file = [one for one in values.plain_secrets if findings.position(one) != OVERRIDDEN and one not in public]
@@ -180,7 +182,7 @@ def _read(
         settings = cast("T", complete)
     if settings is not None:
         for check in checks:
-            check(settings, findings)
+            check(_checkable(settings), findings)
     findings.raise_errors()
     assert settings is not None, "nothing was refused, so everything was read"
     return Loaded(
@@ -190,3 +192,8 @@ def _read(
         positions=findings.positions,
         overridden=findings.overridden,
     )
+
+
+def _checkable(settings: T) -> T:
+    """Return settings without the placeholder of shares."""
+    return cast("T", example(settings)) if isinstance(settings, EngineSettings) else settings

@@ -3,6 +3,7 @@
 from correlator.configuration.constraints import check_settings
 from correlator.configuration.problems import Findings
 from correlator.configuration.rules import NOTHING_PROVIDED, Provided, advisors, check_endpoint, check_engine
+from correlator.configuration.shares import check_shares
 from correlator.errors import ConfigError
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
@@ -51,5 +52,19 @@ def check_part_settings(
     check_settings(part, path, findings)
     findings.raise_errors()
     check_endpoint(path, part, settings, provided, advisors(settings, provided), findings)
+    findings.raise_errors()
+    return findings.warnings
+
+
+def check_member_settings(settings: EngineSettings) -> tuple[ConfigError, ...]:
+    """Check the settings of an engine with shares, except what the engine of each share checks; returns warnings.
+
+    Raises:
+        InvalidConfiguration: with all problems.
+    """
+    findings = Findings(_NO_FILE)
+    check_settings(settings, "", findings)
+    findings.raise_errors()
+    check_shares(settings, findings)
     findings.raise_errors()
     return findings.warnings

@@ -13,6 +13,7 @@ from correlator.configuration.document import MappingNode, ScalarNode
 from correlator.configuration.imports import import_object
 from correlator.configuration.problems import Findings, item, member
 from correlator.configuration.scalars import core_value
+from correlator.configuration.shares import check_shares, example
 from correlator.configuration.store_url import check_store
 from correlator.configuration.units import seconds
 from correlator.connector import Advising, Connection
@@ -98,6 +99,8 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     """Apply every rule over the settings of an engine."""
     if settings.store is not None:
         check_store(settings.store, findings)
+    check_shares(settings, findings)
+    settings = example(settings)
     made = {name: one for name, one in settings.connections.items() if name not in provided.connections}
     _check_connections(made, provided.connectors, findings)
     _check_destinations(settings.destinations, findings)

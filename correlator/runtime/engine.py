@@ -101,6 +101,7 @@ class Engine:
     Raises:
         ConfigError: the settings cannot work; `problems` has every problem (E1022 for an object that is no
             `EngineSettings`, E2040 for an input log beside pipelines). Correct the settings.
+        UsageError: E2052, the settings have shares; use `Member`.
     """
 
     def __init__(
@@ -117,6 +118,9 @@ class Engine:
         warnings: Sequence[ConfigError] | None = None,
     ) -> None:
         require(settings, EngineSettings, "Engine", "For a file: Engine.from_yaml(path)")
+        if settings.shares is not None:
+            todo = "Use Member, which runs an engine for each of its shares"
+            raise UsageError("E2052", f"engine {settings.name}", "has shares", "An Engine is one share", todo)
         self.settings = settings
         self.processors = processors
         self.checkpointer: Checkpointer | None = None

@@ -54,12 +54,13 @@ def location(url: str) -> str:
     return str(sqlite.path_of(parsed)) if _is_sqlite(parsed) else postgres.address_of(parsed)
 
 
-def connect(url: str, *, application_id: int = APPLICATION_ID) -> Database:
+def connect(url: str, *, application_id: int = APPLICATION_ID, displace: bool = False) -> Database:
     """Take the lock of a database for this process and open its only writing connection.
 
     Args:
         url: `sqlite:///path` or `postgresql://…`.
         application_id: marks the kind of data; a SQLite file with another mark is refused.
+        displace: whether to end the session of an owner of a PostgreSQL database that has the same application name.
 
     Raises:
         ConfigError: E1301.
@@ -67,8 +68,11 @@ def connect(url: str, *, application_id: int = APPLICATION_ID) -> Database:
         StoreError: E30xx, E31xx, E33xx, E91xx, the database cannot be used; nothing was changed.
     """
     parsed = parse(url)
-    kind = SqliteDatabase if _is_sqlite(parsed) else PostgresDatabase
-    database = kind(parsed, application_id)
+    database: Database
+    if _is_sqlite(parsed):
+        database = SqliteDatabase(parsed, application_id)
+    else:
+        database = PostgresDatabase(parsed, application_id, displace=displace)
     database.open()
     return database
 

@@ -197,17 +197,27 @@ class PostgresDatabase(Database):
 
     The lock ends with its session, so another process can take it while the former owner still runs. Therefore each
     transaction that writes must check a fencing token (the epoch).
+
+    Args:
+        url: the address.
+        application_id: see `Database`.
+        displace: whether to end the session of another owner that has the same application name. The caller knows that
+            this owner has lost the right to the store, although it may live: its process is frozen, or its host cannot
+            be reached.
     """
 
-    def __init__(self, url: URL, application_id: int) -> None:
+    def __init__(self, url: URL, application_id: int, *, displace: bool = False) -> None:
         super().__init__(address_of(url), application_id)
         self._url = url
+        self._displace = displace
         self._confirmed = 0.0  # monotonic time of the last query that has found the lock
         self._sessions: list[int] = []  # our backends that may have the lock; the last one is in use
 
     def _open(self) -> None:
         self.engine = postgres_engine(self._url)
         self._begin_session()
+        if self._displace:
+            self._end_other_owner()
         self._take_lock()
 
     @contextlib.contextmanager
@@ -300,12 +310,23 @@ class PostgresDatabase(Database):
         """End a lost session of this process that still has the lock, and wait for its end: it might still commit."""
         holder = self._holder()
         if holder and holder.pid in self._sessions[:-1]:
-            self.connection.exec_driver_sql("SELECT pg_terminate_backend(%(pid)s)", {"pid": holder.pid})
-            self.connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{CONNECT_TIMEOUT_S}s'")
-            self.connection.exec_driver_sql(
-                "SELECT pg_advisory_lock(%(kind)s, hashtext(current_schema()))", {"kind": self.application_id}
-            )
+            self._end_session(holder.pid)
         self.connection.commit()
+
+    def _end_other_owner(self) -> None:
+        """End the session that has the lock, if its application name is that of this session, and wait for its end."""
+        mine = self.connection.exec_driver_sql("SELECT current_setting('application_name')").scalar_one()
+        holder = self._holder()
+        if holder and holder.application_name == mine:
+            self._end_session(holder.pid)
+        self.connection.commit()
+
+    def _end_session(self, pid: int) -> None:
+        self.connection.exec_driver_sql("SELECT pg_terminate_backend(%(pid)s)", {"pid": pid})
+        self.connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{CONNECT_TIMEOUT_S}s'")
+        self.connection.exec_driver_sql(
+            "SELECT pg_advisory_lock(%(kind)s, hashtext(current_schema()))", {"kind": self.application_id}
+        )
 
     def _holder(self) -> Row[Any] | None:
         """The session that has the lock: process id of its backend, application name, start; `None` if none has it."""

@@ -30,11 +30,13 @@ class PostgresSession(psycopg.Connection[Any]):
 
     Attributes:
         patient: whether the session waits for an answer without a time limit.
+        answer_timeout_s: replaces `ANSWER_TIMEOUT_S`.
     """
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.patient = False
+        self.answer_timeout_s: float | None = None
         self._warnings: list[str] = []
         self.add_notice_handler(self._note)
 
@@ -70,8 +72,10 @@ class PostgresSession(psycopg.Connection[Any]):
                 ready = yield exchange.send(ready)
                 if ready != _NOT_READY:
                     heard = time.monotonic()
-                elif not self.patient and time.monotonic() - heard > ANSWER_TIMEOUT_S:
+                elif not self.patient and time.monotonic() - heard > (self.answer_timeout_s or ANSWER_TIMEOUT_S):
                     self.close()
-                    raise psycopg.OperationalError(f"the server has said nothing for {ANSWER_TIMEOUT_S:g} s")
+                    raise psycopg.OperationalError(
+                        f"the server has said nothing for {self.answer_timeout_s or ANSWER_TIMEOUT_S:g} s"
+                    )
         except StopIteration as done:
             return done.value

@@ -50,10 +50,13 @@ class SqlStore:
         name: name of the engine; the store cannot be opened under another name.
         witness_directory: directory for the witness (trap T33) of a PostgreSQL store, which has no witness without it.
             The witness of a SQLite store lies beside the store.
+        displace: whether `read` ends the session of an owner of a PostgreSQL store that has the same application name,
+            because its lease of the store has ended (`correlator.storage.leases`).
     """
 
-    def __init__(self, url: str, name: str, *, witness_directory: Path | None = None) -> None:
+    def __init__(self, url: str, name: str, *, witness_directory: Path | None = None, displace: bool = False) -> None:
         self._url = url
+        self._displace = displace
         self._name = name
         self._witness_directory = witness_directory
         self._database: Database | None = None
@@ -76,7 +79,7 @@ class SqlStore:
             StoreError: the store cannot be used.
         """
         point("rec.lock")
-        self._database = databases.connect(self._url)
+        self._database = databases.connect(self._url, displace=self._displace)
         try:
             return self._read(self._database)
         except BaseException:

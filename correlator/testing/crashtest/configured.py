@@ -9,6 +9,7 @@ import msgspec
 
 from correlator.configuration import read_file
 from correlator.configuration.connectors import connector
+from correlator.configuration.shares import example
 from correlator.connector import Features, Order, order_of
 from correlator.core.fields import as_json
 from correlator.core.mapping import ReceiveMapping
@@ -48,7 +49,7 @@ class Configured:
     def __init__(self, file: Path, database: str | None = None) -> None:
         self.file = file
         self.database = database
-        self.settings = read_file(file, PipelineFile).settings
+        self.settings = example(read_file(file, PipelineFile).settings)
         for monitor in self.settings.monitors:
             resolve(monitor.type, f"monitor {monitor.type}")
         for receiver in self.settings.receivers:

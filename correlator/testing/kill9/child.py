@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from correlator.configuration import read_file
+from correlator.configuration.shares import example
 from correlator.core import faults
 from correlator.core.instances import Deadline
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError
@@ -148,7 +149,9 @@ class ChildLife:
         pipelines = Path(job.pipelines)
         processors: Sequence[Processor] = ()
         if job.pipelines:
-            processors = processors_of(read_file(pipelines, PipelineFile).settings, [str(pipelines.absolute().parent)])
+            processors = processors_of(
+                example(read_file(pipelines, PipelineFile).settings), [str(pipelines.absolute().parent)]
+            )
         if job.settings.store is not None:
             store = SqlStore(job.settings.store, job.settings.name, witness_directory=self.directory)
             self._store = ToldStore(store, self.link)

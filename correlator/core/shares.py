@@ -6,6 +6,7 @@ take over from one another. They keep nobody from writing: that is the task of t
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ class Lease(NamedTuple):
     epoch: int
 
 
-class Seen(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Seen:
     """The leases at one moment, after this member has renewed its own.
 
     Attributes:

@@ -64,7 +64,7 @@ _USED = (
     " OR EXISTS (SELECT FROM share WHERE until > clock_timestamp())"
 )
 _TURN = "SELECT pg_advisory_xact_lock(%(lock)s, hashtext(%(schema)s))"
-_CONFIGURED = "SELECT version, name, count, digest FROM configuration"
+_CONFIGURED = "SELECT version, name, count AS shares, digest FROM configuration"
 _CONFIGURE = (
     "INSERT INTO configuration VALUES (1, %(version)s, %(name)s, %(count)s, %(digest)s)"
     " ON CONFLICT (id) DO UPDATE SET digest = excluded.digest"
@@ -205,13 +205,13 @@ class LeaseTable:
             what = f"the leases have version {row.version}, this program knows {VERSION}"
             raise StoreError("E3004", self._where, what, "", "Upgrade this program first")
         refuse_other_name(self._where, row.name, self._shares.name)
-        if row.count != len(self._shares.stores):
+        if row.shares != len(self._shares.stores):
             raise RecoveryRefused(
                 "E4340",
                 self._where,
-                f"the engine has {row.count} shares, the configuration says {len(self._shares.stores)}",
+                f"the engine has {row.shares} shares, the configuration says {len(self._shares.stores)}",
                 "Each share keeps its own state, which another number of shares does not divide anew",
-                f"Set shares.count to {row.count}, or stop all members and run: correlator shares FILE --recount",
+                f"Set shares.count to {row.shares}, or stop all members and run: correlator shares FILE --recount",
             )
         living = self._run(connection, _LIVING).all()
         if row.digest != self._shares.digest and living:
@@ -230,7 +230,7 @@ class LeaseTable:
             self._run(connection, SEEN)
         mine = sorted(Lease(*row) for row in self._run(connection, RENEW))
         row = connection.exec_driver_sql(_CONFIGURED).one_or_none()
-        if row is None or (row.count, row.digest) != (len(self._shares.stores), self._shares.digest):
+        if row is None or (row.shares, row.digest) != (len(self._shares.stores), self._shares.digest):
             raise Fenced(
                 "E3204",
                 self._where,
@@ -309,7 +309,8 @@ class MemberRow(NamedTuple):
     seconds: float
 
 
-class Table(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Table:
     """All shares and all living members at one moment; `count` is `None` if no member has ever started."""
 
     count: int | None
@@ -336,7 +337,7 @@ def shown(shares: Shares) -> Table:
         table = {"table": f"{shares.schema}.configuration"}
         if connection.exec_driver_sql("SELECT to_regclass(%(table)s)", table).scalar() is None:
             return Table(None)
-        count = connection.exec_driver_sql(_CONFIGURED).one().count
+        count = connection.exec_driver_sql(_CONFIGURED).one().shares
         rows = connection.exec_driver_sql(_SHARES, {"count": count}).all()
         members = connection.exec_driver_sql(_MEMBERS).all()
     return Table(count, [ShareRow(*row) for row in rows], [MemberRow(*row) for row in members])

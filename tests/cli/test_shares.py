@@ -164,8 +164,6 @@ def test_the_number_of_shares_changes_by_command_only(after_members):
 
 @pytest.mark.postgres
 def test_the_number_does_not_change_while_a_member_lives(shared, monkeypatch):
-    settings = load(shared / "engine.yaml").settings
-    del settings
     monkeypatch.chdir(shared)
     member = LeaseTable(shares_of(load(shared / "shares.yaml").settings), "somebody", 60.0)
     member.join()

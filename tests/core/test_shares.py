@@ -21,7 +21,7 @@ held = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(0,
 
 
 @given(st.integers(1, 60), held)
-def test_sp17_parts_are_fair_and_give_away_everything(count: int, held: dict[str, int]) -> None:
+def test_parts_are_fair_and_give_away_everything(count: int, held: dict[str, int]) -> None:
     parts = fair_parts(count, held)
     assert sum(parts.values()) == count
     assert max(parts.values()) - min(parts.values()) <= 1
@@ -29,7 +29,7 @@ def test_sp17_parts_are_fair_and_give_away_everything(count: int, held: dict[str
 
 
 @given(st.integers(1, 60), held)
-def test_sp17_no_share_moves_without_need(count: int, held: dict[str, int]) -> None:
+def test_no_share_moves_without_need(count: int, held: dict[str, int]) -> None:
     """No other fair division lets members keep more of what they have."""
     total = sum(held.values())
     parts = fair_parts(count, held)
@@ -42,7 +42,7 @@ def test_sp17_no_share_moves_without_need(count: int, held: dict[str, int]) -> N
 
 
 @given(st.integers(1, 60), held)
-def test_sp17_a_fair_division_stays(count: int, held: dict[str, int]) -> None:
+def test_a_fair_division_stays(count: int, held: dict[str, int]) -> None:
     parts = fair_parts(count, held)
     assert fair_parts(count, parts) == parts
 
@@ -67,7 +67,7 @@ def test_a_standby_has_nothing_to_do():
     assert Assignment("z", LEASE_S).look(seen(others=others, next_end=8.0)) == Orders([], [], [], 0, LEASE_S / 3)
 
 
-def test_sp19_a_standby_looks_again_when_the_next_lease_ends():
+def test_a_standby_looks_again_when_the_next_lease_ends():
     others = dict.fromkeys("abcdefgh", 1)
     orders = Assignment("z", LEASE_S).look(seen(others=others, next_end=1.0))
     assert orders.wait == pytest.approx(1.05)
@@ -259,7 +259,7 @@ class Fleet:
         assert max(running.values()) - min(running.values()) <= 1, running
 
 
-def test_sp17_members_that_come_get_their_part_with_as_few_moves_as_possible():
+def test_members_that_come_get_their_part_with_as_few_moves_as_possible():
     fleet = Fleet()
     for expected in (8, 4, 2, 2, 1, 1, 1, 1):  # shares that move to the new member
         before = fleet.table.moves
@@ -269,7 +269,7 @@ def test_sp17_members_that_come_get_their_part_with_as_few_moves_as_possible():
         assert fleet.table.moves - before == expected
 
 
-def test_sp17_nothing_moves_in_a_week():
+def test_nothing_moves_in_a_week():
     fleet = Fleet()
     for _ in range(3):
         fleet.join()
@@ -280,7 +280,7 @@ def test_sp17_nothing_moves_in_a_week():
     fleet.settled()
 
 
-def test_sp17_a_member_that_leaves_hands_over_within_a_look():
+def test_a_member_that_leaves_hands_over_within_a_look():
     fleet = Fleet()
     first, _ = fleet.join(), fleet.join()
     fleet.run(2 * LEASE_S)
@@ -290,7 +290,7 @@ def test_sp17_a_member_that_leaves_hands_over_within_a_look():
     fleet.settled()
 
 
-def test_sp19_the_shares_of_a_dead_member_are_taken_within_the_lease_and_two_seconds():
+def test_the_shares_of_a_dead_member_are_taken_within_the_lease_and_two_seconds():
     fleet = Fleet()
     first, second = fleet.join(), fleet.join()
     fleet.run(2 * LEASE_S)
@@ -300,7 +300,7 @@ def test_sp19_the_shares_of_a_dead_member_are_taken_within_the_lease_and_two_sec
 
 
 @pytest.mark.parametrize(("cut", "moved"), [(0.5, 0), (2.0, 4)])
-def test_sp18_a_lost_connection(cut: float, moved: int):
+def test_a_lost_connection(cut: float, moved: int):
     fleet = Fleet()
     first, _ = fleet.join(3600.0), fleet.join(-3600.0)
     fleet.run(2 * LEASE_S)
@@ -312,7 +312,7 @@ def test_sp18_a_lost_connection(cut: float, moved: int):
     fleet.settled()
 
 
-def test_sp16_a_frozen_member_loses_its_shares_and_joins_again():
+def test_a_frozen_member_loses_its_shares_and_joins_again():
     fleet = Fleet()
     first, second = fleet.join(), fleet.join()
     fleet.run(2 * LEASE_S)
@@ -336,7 +336,7 @@ events = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(events)
-def test_sp16_sp17_sp18_any_history_ends_with_every_share_at_one_member(history: list[tuple[str, int, float, float]]):
+def test_any_history_ends_with_every_share_at_one_member(history: list[tuple[str, int, float, float]]):
     fleet = Fleet()
     fleet.join()
     for what, which, seconds, offset in history:

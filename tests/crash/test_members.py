@@ -38,7 +38,7 @@ def all_held_by(fleet: Fleet, *pids: int) -> bool:
     )
 
 
-def test_sp19_a_standby_takes_over_within_the_lease_and_two_seconds(fleet: Fleet, orders: Orders):
+def test_a_standby_takes_over_within_the_lease_and_two_seconds(fleet: Fleet, orders: Orders):
     first = fleet.start()
     fleet.joined(first)
     fleet.wait(lambda _: all_held_by(fleet, first.pid), "the first member runs everything")
@@ -57,7 +57,7 @@ def test_sp19_a_standby_takes_over_within_the_lease_and_two_seconds(fleet: Fleet
     orders.check()
 
 
-def test_sp16_a_member_that_was_frozen_beyond_its_lease_is_fenced_and_joins_again(fleet: Fleet, orders: Orders):
+def test_a_member_that_was_frozen_beyond_its_lease_is_fenced_and_joins_again(fleet: Fleet, orders: Orders):
     first = fleet.start()
     fleet.joined(first)
     orders.publish(30)

@@ -146,7 +146,7 @@ def test_a_lone_member_runs_every_share_with_a_store_and_source_of_its_own(share
     assert sum(totals["received"] for totals in member.totals.values()) == 2 * COUNT
 
 
-def test_sp17_a_second_member_gets_half_and_the_first_keeps_the_rest(shared: Shared):
+def test_a_second_member_gets_half_and_the_first_keeps_the_rest(shared: Shared):
     first = shared.member()
     shared.wait_running((first, COUNT))
     kept = {number: engine for number, engine in first.engines.items() if number < 2}
@@ -159,7 +159,7 @@ def test_sp17_a_second_member_gets_half_and_the_first_keeps_the_rest(shared: Sha
     assert [one.epoch for one in shared.table().shares] == [1, 1, 3, 3]
 
 
-def test_sp19_state_and_numbers_go_with_the_share(shared: Shared):
+def test_state_and_numbers_go_with_the_share(shared: Shared):
     first = shared.member()
     shared.publish(3, 1, 2)
     shared.wait(lambda: len(shared.sent(3)) == 2)
@@ -171,7 +171,7 @@ def test_sp19_state_and_numbers_go_with_the_share(shared: Shared):
     assert len(shared.sources(3)) == 1
 
 
-def test_sp16_a_share_that_another_member_has_taken_is_dropped(shared: Shared):
+def test_a_share_that_another_member_has_taken_is_dropped(shared: Shared):
     member = shared.member()
     shared.wait_running((member, COUNT))
     shared.sql("UPDATE share SET owner = 'x', epoch = epoch + 1 WHERE number = 0")
@@ -182,7 +182,7 @@ def test_sp16_a_share_that_another_member_has_taken_is_dropped(shared: Shared):
     assert shared.table().shares[0].epoch == 3
 
 
-def test_sp16_the_store_of_a_frozen_owner_is_taken_over(shared: Shared):
+def test_the_store_of_a_frozen_owner_is_taken_over(shared: Shared):
     """Its session lives, and has the lock on the store."""
     of_first = of_share(shared.settings, 0)
     assert of_first.store is not None
@@ -211,12 +211,13 @@ def test_an_engine_that_nobody_displaces_keeps_its_store(shared: Shared):
     other = of_first.store.replace("application_name=orders_share_0", "application_name=somebody")
     assert other != of_first.store
     store = SqlStore(other, of_first.name)
-    store.take_over(store.read())
+    recovered = store.read()
+    store.take_over(recovered)
     with contextlib.closing(store):
         member = shared.member()
         shared.wait(lambda: shared.table().shares[0].problem == "E3201")
         assert sorted(member.engines) == [1, 2, 3]
-        store.commit(1, [])
+        store.commit(recovered.commit + 1, [])
     shared.wait_running((member, COUNT))
     shared.wait(lambda: shared.table().shares[0].problem == "")
 
@@ -235,7 +236,7 @@ def test_a_share_that_fails_is_started_again_and_the_others_go_on(shared: Shared
     assert shared.table().shares[1].epoch == 1
 
 
-def test_sp18_a_cut_of_all_connections_ends_in_the_same_epochs_if_nobody_else_is_there(
+def test_a_cut_of_all_connections_ends_in_the_same_epochs_if_nobody_else_is_there(
     shared: Shared, postgres_server: PostgresServer
 ):
     with FaultProxy(postgres_server.port) as proxy:
@@ -301,6 +302,7 @@ def test_a_member_with_an_outdated_configuration_stops(shared: Shared):
     shared.sql("UPDATE configuration SET digest = 'another'")
     with pytest.raises(Fenced, match="E3204"):
         member.run_forever()
+    member.stop()
     assert member.engines == {}
 
 

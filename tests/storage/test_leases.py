@@ -167,7 +167,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-def test_sp17_leases(world: World, scenario: Callable[[World], None]) -> None:
+def test_leases(world: World, scenario: Callable[[World], None]) -> None:
     scenario(world)
 
 
@@ -203,7 +203,7 @@ def test_a_member_that_is_not_heard_of_is_not_counted(world: World):
     world.sql("UPDATE member SET until = clock_timestamp() - interval '1 ms' WHERE id = 'b'")
     assert a.renew().others == {}
     b.renew()
-    assert a.renew().others == {"b": 1}, "it joins again by its next renewal (SP16)"
+    assert a.renew().others == {"b": 1}, "it joins again by its next renewal"
 
 
 def test_what_the_command_shows(world: World):
@@ -329,7 +329,7 @@ def test_a_pooler_is_refused(postgres_server: PostgresServer, shares: Shares):
         table.close()
 
 
-def test_sp18_a_lost_session_is_opened_again(world: World, postgres_server: PostgresServer):
+def test_a_lost_session_is_opened_again(world: World, postgres_server: PostgresServer):
     with FaultProxy(postgres_server.port) as proxy:
         behind = replace(world.shares, url=world.shares.url.replace(f":{postgres_server.port}/", f":{proxy.port}/"))
         a = world.member("a", shares=behind)
@@ -340,7 +340,7 @@ def test_sp18_a_lost_session_is_opened_again(world: World, postgres_server: Post
         assert a.renew().mine == [Lease(0, 1), Lease(1, 1)]
 
 
-def test_sp18_a_frozen_server_holds_nobody_up_for_long(world: World):
+def test_a_frozen_server_holds_nobody_up_for_long(world: World):
     with running(PostgresServer()) as server:
         database = server.fresh_database()
         shares = replace(world.shares, url=in_schema(database, world.shares.schema))
@@ -351,7 +351,7 @@ def test_sp18_a_frozen_server_holds_nobody_up_for_long(world: World):
         table.close()
 
 
-def test_sp16_an_open_transaction_of_a_frozen_member_ends(world: World):
+def test_an_open_transaction_of_a_frozen_member_ends(world: World):
     """Its rows would be locked, and skipped by those who take, for as long as it is frozen."""
     a, b = world.member("a", lease_s=1.0), world.member("b")
     a.take(4)

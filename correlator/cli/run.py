@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from correlator.cli import progress
 from correlator.cli.arguments import ConfigurationFile, Overrides
 from correlator.cli.checks import check_connectors
 from correlator.cli.failures import say, telling
@@ -188,6 +189,8 @@ def _run_member(file: Path, loaded: Loaded[PipelineFile], _: Watcher) -> tuple[l
     with StopSignals() as signals, Member(loaded.settings, make_engine=make) as member:
         began = time.monotonic()
         while signals.received is None and member.failure is None:
+            if (line := progress.present()) is not None:
+                line.show(f"running {len(member.engines)} of the shares")
             time.sleep(TICK_S)
         if signals.received is not None:
             logs.get_logger().info("stopping", signal=signals.received.name)

@@ -23,6 +23,10 @@ from correlator.storage.store import refuse_other_name
 
 T = TypeVar("T")
 VERSION = 1
+_PATIENCE_S = 30.0
+"""The longest wait of a member that joins, while others make tables."""
+_ANSWER_S = 0.25
+"""How much longer than the server a session waits: the server tells more than a silence does."""
 _LOCK = 0x73686172
 """Key of the lock under which members make tables one after the other: "shar"."""
 
@@ -62,6 +66,10 @@ _LIVING = "SELECT id FROM member WHERE until > clock_timestamp() AND id <> %(me)
 _USED = (
     "SELECT EXISTS (SELECT FROM member WHERE until > clock_timestamp())"
     " OR EXISTS (SELECT FROM share WHERE until > clock_timestamp())"
+)
+_LIMITS = (
+    "SELECT set_config('statement_timeout', %(ms)s, true),"
+    " set_config('idle_in_transaction_session_timeout', %(ms)s, true)"
 )
 _TURN = "SELECT pg_advisory_xact_lock(%(lock)s, hashtext(%(schema)s))"
 _CONFIGURED = "SELECT version, name, count AS shares, digest FROM configuration"
@@ -129,7 +137,7 @@ class LeaseTable:
                 other members run another configuration.
             StoreError: E3004, the tables were made by a newer version; E31xx, E33xx, the server cannot be used.
         """
-        self._transact(self._join)
+        self._transact(self._join, wait_s=_PATIENCE_S)
 
     def renew(self, *, leaving: bool = False) -> Seen:
         """Renew the leases of this member that nobody else has taken, and look at all leases.
@@ -169,7 +177,7 @@ class LeaseTable:
             RecoveryRefused: E4310, the leases belong to another engine.
             StoreError: as `join`.
         """
-        self._transact(self._recount)
+        self._transact(self._recount, wait_s=_PATIENCE_S)
 
     def close(self) -> None:
         """End the session; never raises."""
@@ -252,14 +260,22 @@ class LeaseTable:
     def _run(self, connection: Connection, statement: str, **more: Any) -> Any:
         return connection.exec_driver_sql(statement, {**self._parameters, **more})
 
-    def _transact(self, work: Callable[[Connection], T]) -> T:
-        """Do work in one transaction, in a new session if the last one was lost."""
+    def _transact(self, work: Callable[[Connection], T], *, wait_s: float | None = None) -> T:
+        """Do work in one transaction, in a new session if the last one was lost.
+
+        Args:
+            work: the statements.
+            wait_s: longest wait for an answer; by default a quarter of the lease, so that another try is possible.
+        """
         self._maker.check(f"leases in {self._where}")
         committing = False
         try:
             if self._connection is None:
-                self._connection = self._connected()
+                self._connection = postgres.connect_server(self._engine, self._where)
+            wait_s = self._lease_s / 4 if wait_s is None else wait_s
+            postgres.session_of(self._connection).answer_timeout_s = wait_s + _ANSWER_S
             with self._connection.begin() as transaction:
+                self._run(self._connection, _LIMITS, ms=f"{wait_s * 1000:.0f}")
                 done = work(self._connection)
                 committing = True
                 transaction.commit()
@@ -267,17 +283,6 @@ class LeaseTable:
             self.close()
             raise failure("postgresql", self._where, error, committing=committing) from error
         return done
-
-    def _connected(self) -> Connection:
-        """Open a session that never makes this member, or another one, wait for long."""
-        connection = postgres.connect_server(self._engine, self._where)
-        postgres.session_of(connection).answer_timeout_s = max(0.5, self._lease_s / 4)
-        for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-            connection.exec_driver_sql(
-                "SELECT set_config(%(name)s, %(ms)s, false)", {"name": name, "ms": str(int(self._lease_s * 250))}
-            )
-        connection.commit()
-        return connection
 
 
 class ShareRow(NamedTuple):

@@ -172,6 +172,14 @@ class Orders:
         self._sink = self._broker.sink(SenderSettings(id="producer", connection="local", destination="queue:in-0"))
         self._sink.connect()
 
+    def publish_one(self, share: int) -> None:
+        """Put one order into the queue of a share."""
+        self.published[share] += 1
+        number = self.published[share]
+        properties = {"uniqueMessageId": f"{number}:P{share}", "messageSourceId": f"P{share}"}
+        message = Message(msgspec.json.encode({"id": number}), properties)
+        assert not any(self._sink.send([Outgoing(0, "", f"queue:in-{share}", message)]))
+
     def publish(self, most: int) -> None:
         """Put orders into the queues of all shares."""
         for share, before in self.published.items():

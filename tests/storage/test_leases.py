@@ -346,7 +346,7 @@ def test_a_frozen_server_holds_nobody_up_for_long(world: World):
         shares = replace(world.shares, url=in_schema(database, world.shares.schema))
         table = LeaseTable(shares, "a", 2.0)
         table.join()
-        with server.frozen(), pytest.raises(StoreError, match=r"has said nothing for 0\.5 s"):
+        with server.frozen(), pytest.raises(StoreError, match=r"has said nothing for 0\.75 s"):
             table.renew()
         table.close()
 

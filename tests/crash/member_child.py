@@ -1,5 +1,6 @@
 """A member as a process: it runs its part of the shares until SIGTERM, between embedded queues on PostgreSQL."""
 
+import faulthandler
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -93,6 +94,7 @@ def settings_of(job: Job) -> EngineSettings:
 
 def run(job: Job, parent: Connection) -> None:
     """The whole life of a member; tells when it has joined."""
+    faulthandler.enable()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     with Member(settings_of(job)) as member:
         parent.send_bytes(b"joined")

@@ -143,9 +143,13 @@ class Fleet:
         deadline = time.monotonic() + PATIENCE_S
         while not condition(self.table()):
             assert time.monotonic() < deadline, f"{what}: {self.table()}"
-            for process in self.processes:
-                assert process.exitcode is None, f"a member has ended with status {process.exitcode}"
+            self.refuse_dead()
             time.sleep(LOOK_S)
+
+    def refuse_dead(self) -> None:
+        """Raise `AssertionError` if a member has ended that nobody has killed."""
+        ended = [process.exitcode for process in self.processes if process.exitcode is not None]
+        assert not ended, f"members have ended with status {ended}"
 
     def _gone(self, process: BaseProcess) -> None:
         self.processes.remove(process)
@@ -272,6 +276,7 @@ def one_round(rng: random.Random, job: Job, kills: int, figures: MemberFigures) 
         orders.publish(10)
         deadline = time.monotonic() + PATIENCE_S
         while not orders.all_left():
+            fleet.refuse_dead()
             assert time.monotonic() < deadline, f"orders are missing: {fleet.table()}"
             time.sleep(LOOK_S)
         figures.takes += sum(one.epoch - 1 for one in fleet.table().shares)
@@ -285,6 +290,7 @@ def one_round(rng: random.Random, job: Job, kills: int, figures: MemberFigures) 
 
 def strike(rng: random.Random, fleet: Fleet, figures: MemberFigures) -> None:
     """Kill a member and start another one, or freeze one for a while."""
+    fleet.refuse_dead()
     victim = rng.choice(fleet.processes)
     assert victim.pid is not None
     if rng.random() < 0.6:

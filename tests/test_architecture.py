@@ -385,6 +385,22 @@ def test_nothing_is_unpickled_or_evaluated():
     assert wrong == []
 
 
+def test_threads_do_not_let_msgspec_see_a_class_first():
+    """msgspec ends the process if two threads decode into a class that no decoder was made for before."""
+    wrong = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in sources(
+            "correlator/core", "correlator/runtime", "correlator/storage", "correlator/pipeline", "connectors"
+        )
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and _called(node) in ("decode", "convert")
+        for one in node.keywords
+        if one.arg == "type" and isinstance(one.value, ast.Name) and one.value.id.lstrip("_")[:1].isupper()
+    ]
+    replays = "correlator/runtime/replay.py"  # has one thread
+    assert [one for one in wrong if not one.startswith(replays)] == []
+
+
 def test_the_top_level_is_as_documented():
     documented = {
         "pyproject.toml",

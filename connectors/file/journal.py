@@ -35,6 +35,9 @@ class _Written(msgspec.Struct):
     lives: dict[str, int] = {}
 
 
+_decoder = msgspec.json.Decoder(_Written)
+
+
 class WriteOptions(NamedTuple):
     """How output files are written.
 
@@ -185,7 +188,7 @@ class Journal:
         if content is None:
             return self._adopt(length)
         try:
-            written = msgspec.json.decode(content, type=_Written)
+            written = _decoder.decode(content)
         except msgspec.MsgspecError as error:
             raise ConnectionLost("E7017", self._where, f"{self._sidecar} is damaged") from error
         if length == 0:

@@ -52,6 +52,9 @@ class _Position(Kept, frozen=True, omit_defaults=True):
     earlier: list[Kept] = []
 
 
+_decoder = msgspec.json.Decoder(_Position)
+
+
 class PositionFile:
     """The sidecar with the position of one receiver in the files of one name."""
 
@@ -65,7 +68,7 @@ class PositionFile:
         if content is None:
             return []
         try:
-            newest = msgspec.json.decode(content, type=_Position)
+            newest = _decoder.decode(content)
         except msgspec.MsgspecError as error:
             raise self.refused("its position file is damaged") from error
         return [*newest.earlier, newest]

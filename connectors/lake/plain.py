@@ -58,6 +58,9 @@ class _Columns(msgspec.Struct):
     columns: list[tuple[str, str]]
 
 
+_columns = msgspec.json.Decoder(_Columns)
+
+
 class ParquetLog:
     """The log of an open table."""
 
@@ -153,7 +156,7 @@ def columns_in(where: str, path: Path) -> pa.Schema | None:
             raise ConnectionLost("E7044", where, what, "", "Restore the file") from error
         return None
     with _damaged(where, path / COLUMNS):
-        found = msgspec.json.decode(content, type=_Columns)
+        found = _columns.decode(content)
         return pa.schema([(name, type_from(text)) for name, text in found.columns])
 
 

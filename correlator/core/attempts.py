@@ -34,6 +34,8 @@ from correlator.core.monitor import ListenerSpec
 from correlator.core.state import encode
 from correlator.core.timers import Timers
 
+_attempt = msgspec.msgpack.Decoder(StoredAttempt)
+_expression = msgspec.msgpack.Decoder(StoredExpression)
 CALENDAR_LOOK_S = 60.0
 """Seconds between two looks at the local calendar while `at` waits: so soon it notices that the clock was set."""
 
@@ -253,10 +255,10 @@ class Attempts:
         for key, data in stored.items():
             number, _, attempt = key.partition(b".")
             if attempt:
-                attempts.setdefault(number, {})[key] = msgspec.msgpack.decode(data, type=StoredAttempt)
+                attempts.setdefault(number, {})[key] = _attempt.decode(data)
         for key, data in stored.items():
             if b"." not in key:
-                kept = msgspec.msgpack.decode(data, type=StoredExpression)
+                kept = _expression.decode(data)
                 plan = Plan(restored_expression(resolve, kept.parts))
                 declared = kept.declared and missing.pop(_declaration(plan, kept.handler), None) is not None
                 if kept.declared and not declared:

@@ -19,6 +19,9 @@ from correlator.errors import RecoveryRefused, UsageError
 from correlator.reliability import RECEIVING, SENDING, Reliability
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 
+RECEIVER: msgspec.json.Decoder[ReceiverSettings] = msgspec.json.Decoder(ReceiverSettings)
+SENDER: msgspec.json.Decoder[SenderSettings] = msgspec.json.Decoder(SenderSettings)
+"""For the settings in the registry. Made here, by one thread: two threads must not let msgspec see a type first."""
 _NO_NAMES: Mapping[str, str] = {}
 
 
@@ -272,7 +275,7 @@ def _again(known: Endpoint, destinations: Mapping[str, str]) -> Endpoint:
     """Return the entry of a dynamic part with the present physical destination of its logical destination."""
     if known.kind == "sender":
         return known
-    settings = msgspec.json.decode(known.settings, type=ReceiverSettings)
+    settings = RECEIVER.decode(known.settings)
     return msgspec.structs.replace(known, domain=default_domain(settings, destinations))
 
 
@@ -445,4 +448,5 @@ def _is_same(known: Endpoint, settings: Settings) -> bool:
     """Whether a dynamic part has these settings; settings that were not recorded count as their defaults."""
     if known.origin != "dynamic" or known.kind != ("receiver" if isinstance(settings, ReceiverSettings) else "sender"):
         return False
-    return bool(msgspec.json.decode(known.settings, type=type(settings)) == settings)
+    decoder = RECEIVER if isinstance(settings, ReceiverSettings) else SENDER
+    return bool(decoder.decode(known.settings) == settings)

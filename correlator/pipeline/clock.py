@@ -29,6 +29,9 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True):
     horizon: int
 
 
+_decoder = msgspec.msgpack.Decoder(_Stored)
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """The event time of a step during a batch.
@@ -66,7 +69,7 @@ def clock_of(rows: Iterable[tuple[Place, int]], expires: float, stored: bytes | 
         expires: the distance in seconds.
         stored: what the store holds before the batch.
     """
-    before = msgspec.msgpack.decode(stored, type=_Stored) if stored is not None else _Stored(FIRST, FIRST)
+    before = _decoder.decode(stored) if stored is not None else _Stored(FIRST, FIRST)
     distance, latest, horizon = round(expires * 1e6), before.latest, before.horizon
     places: list[Place] = []
     horizons: list[int] = []

@@ -10,6 +10,7 @@ from correlator.configuration import NOTHING_PROVIDED, Provided, check_part_sett
 from correlator.core.commit import Endpoint
 from correlator.core.differences import Difference, Verdict
 from correlator.core.intake import Numbers
+from correlator.core.registry import RECEIVER, SENDER
 from correlator.errors import ConfigError, RecoveryRefused
 from correlator.ports import Processor
 from correlator.runtime.clock import EngineTime, SystemClock
@@ -25,8 +26,8 @@ def dynamic_part(endpoint: Endpoint) -> ReceiverSettings | SenderSettings:
     """
     try:
         if endpoint.kind == "receiver":
-            return msgspec.json.decode(endpoint.settings, type=ReceiverSettings)
-        return msgspec.json.decode(endpoint.settings, type=SenderSettings)
+            return RECEIVER.decode(endpoint.settings)
+        return SENDER.decode(endpoint.settings)
     except msgspec.ValidationError as error:
         raise _unusable(endpoint, f"E1022 {error}") from error
 

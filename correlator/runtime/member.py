@@ -88,6 +88,8 @@ class ShareThread(threading.Thread):
         lease: the lease of the share.
         valid_until: until when the share may run, on the monotonic clock.
         make: makes an engine of the share.
+        turn: held while an engine starts. A start makes msgspec learn the classes of the application, and msgspec ends
+            the process if two threads let it learn a class at the same time.
         clock: the clock.
         ended: called in this thread at its end.
         unfit: called in this thread with the error if the settings cannot work in this process.
@@ -106,6 +108,7 @@ class ShareThread(threading.Thread):
         valid_until: float,
         make: Callable[[int], Engine],
         *,
+        turn: threading.Lock,
         clock: Clock,
         ended: Callable[[], None],
         unfit: Callable[[ConfigError], None],
@@ -119,6 +122,7 @@ class ShareThread(threading.Thread):
         self.totals: Counter[str] = Counter()
         self.finished = False
         self._make = make
+        self._turn = turn
         self._clock = clock
         self._ended = ended
         self._unfit = unfit
@@ -160,9 +164,17 @@ class ShareThread(threading.Thread):
         return self._clock.monotonic() < self.valid_until
 
     def _live(self) -> None:
-        """Run one engine until it fails, the share is to stop, or the lease is too old. Raises the engine's failure."""
-        engine = self._make(self.lease.number)
-        engine.start()
+        """Run one engine until it fails, the share is to stop, or the lease is too old; none if another share starts.
+
+        Raises the failure of the engine.
+        """
+        if not self._turn.acquire(timeout=LOOK_S):
+            return
+        try:
+            engine = self._make(self.lease.number)
+            engine.start()
+        finally:
+            self._turn.release()
         self.engine, self.problem = engine, ""
         try:
             while self._fate is Fate.RUN and self._valid and engine.failure is None:
@@ -354,6 +366,7 @@ class Member:
         self._maker = Maker()
         self._log = get_logger(engine=settings.name)
         self._changed = threading.Event()
+        self._turn = threading.Lock()
         self._started = self._stopped = False
         self._make(0)  # raises for settings that no share can have
         me = str(uuid.uuid4())
@@ -458,6 +471,7 @@ class Member:
             lease,
             valid_until,
             self._make,
+            turn=self._turn,
             clock=self._clock,
             ended=self._keeper.wake,
             unfit=self._unfit,

@@ -20,6 +20,7 @@ from correlator.core.intake import Numbers
 from correlator.core.messages import decode_event
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
+from correlator.core.registry import RECEIVER, SENDER
 from correlator.core.routes import Acknowledge, Routes, nothing_left
 from correlator.core.tape import (
     Added,
@@ -225,10 +226,10 @@ class _Replay:
     def _add(self, endpoint: Endpoint) -> None:
         self._parts.use(endpoint.connection, _UnopenedConnection())
         if endpoint.kind == "sender":
-            sender = msgspec.json.decode(endpoint.settings, type=SenderSettings)
+            sender = SENDER.decode(endpoint.settings)
             self._parts.add_sender(self._parts.make_sender(sender, endpoint.source))
         else:
-            receiver = msgspec.json.decode(endpoint.settings, type=ReceiverSettings)
+            receiver = RECEIVER.decode(endpoint.settings)
             self._parts.add_receiver(self._parts.make_receiver(receiver, Numbers(), endpoint.domain))
 
     def _checkpoint_after(self, changes: Sequence[StateEntry]) -> Checkpoint:

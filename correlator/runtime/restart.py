@@ -72,6 +72,7 @@ OVERTAKEN = 10
 
 State = dict[str, dict[bytes, bytes]]
 Events = Callable[[int, Sequence[Any]], Sequence[Any]]
+_decoder = msgspec.msgpack.Decoder(StoredMonitor)
 MOST_TOLD = 20
 """How many stored messages that can no longer be mapped get a line of their own in the log."""
 
@@ -504,4 +505,4 @@ def stored_tables(state: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, int]:
 
 
 def _stored(data: bytes) -> StoredMonitor:
-    return msgspec.msgpack.decode(data, type=StoredMonitor)
+    return _decoder.decode(data)

@@ -44,6 +44,9 @@ class _Note(msgspec.Struct):
     digest: str
 
 
+_notes = msgspec.json.Decoder(_Note)
+
+
 class DeltaLog:
     """An open Delta table."""
 
@@ -165,7 +168,7 @@ def _actions(commit: Commit) -> list[AddAction | RemoveAction]:
 def _note(text: object) -> _Note | None:
     """The note of a commit; `None` for commits of other programs."""
     try:
-        return msgspec.json.decode(str(text), type=_Note)
+        return _notes.decode(str(text))
     except msgspec.MsgspecError:
         return None
 

@@ -53,6 +53,9 @@ class Entry(msgspec.Struct, frozen=True):
     digest: str
 
 
+_decoder = msgspec.json.Decoder(Entry)
+
+
 class _Columns(msgspec.Struct):
     version: int
     columns: list[tuple[str, str]]
@@ -163,7 +166,7 @@ def columns_in(where: str, path: Path) -> pa.Schema | None:
 def read_entry(where: str, path: Path) -> Entry:
     """An entry of a log. Raises `ConnectionLost` E7044 if it is damaged."""
     with _damaged(where, path):
-        return msgspec.json.decode(path.read_bytes(), type=Entry)
+        return _decoder.decode(path.read_bytes())
 
 
 def all_entries(where: str, path: Path) -> Iterator[Entry]:

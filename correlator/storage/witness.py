@@ -28,6 +28,9 @@ class WitnessContent(msgspec.Struct, frozen=True):
     checkpoint: int
 
 
+_decoder = msgspec.json.Decoder(WitnessContent)
+
+
 def witness_of(directory: str | Path | None, name: str, url: str) -> Path | None:
     """Return the path of the witness of a store.
 
@@ -107,7 +110,7 @@ class Witness:
         if self._path is None or not self._path.exists():
             return None
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=WitnessContent)
+            return _decoder.decode(self._path.read_bytes())
         except (OSError, msgspec.DecodeError) as error:
             raise RecoveryRefused(
                 "E4312",

@@ -216,7 +216,7 @@ def test_an_engine_that_nobody_displaces_keeps_its_store(shared: Shared):
     with contextlib.closing(store):
         member = shared.member()
         shared.wait(lambda: shared.table().shares[0].problem == "E3201")
-        assert sorted(member.engines) == [1, 2, 3]
+        shared.wait(lambda: sorted(member.engines) == [1, 2, 3])
         store.commit(recovered.commit + 1, [])
     shared.wait_running((member, COUNT))
     shared.wait(lambda: shared.table().shares[0].problem == "")

@@ -369,3 +369,19 @@ def test_wrong_settings_are_refused_before_anything_is_opened(shared: Shared):
         Member(replace(shared.settings, store="sqlite:///store.db"))
     with pytest.raises(ConfigError, match="E1211"):
         Member(replace(shared.settings, connections={}))
+
+
+def test_one_engine_of_a_process_starts_at_a_time(shared: Shared):
+    """msgspec ends the process if two threads let it learn a class of the application at the same time."""
+    starting, most = [0], [0]
+
+    class Counted(Engine):
+        def start(self) -> None:
+            starting[0] += 1
+            most[0] = max(most[0], starting[0])
+            super().start()
+            starting[0] -= 1
+
+    member = shared.member(make_engine=Counted)
+    shared.wait_running((member, COUNT))
+    assert most == [1]

@@ -3,7 +3,8 @@
     python -m tests.crash.members --kills 100
 
 Three members run eight shares, each from a queue of its own to another one. Again and again one of them is killed, and
-another process takes its place; or it is frozen for up to three times its lease, and goes on. The oracle is this
+another process takes its place; or it is frozen for up to three times its lease, and goes on. This mostly happens within
+a commit, an acknowledgement or a send. The oracle is this
 process: at the end every order has been counted once by the monitor of its share, and has left once, in the order in
 which the orders were published, with numbers of one source without a gap.
 
@@ -42,6 +43,24 @@ SHARES = 8
 MEMBERS = 3
 KILLS_OF_A_ROUND = 25
 PATIENCE_S = 120.0
+STRIKE_S = 1.0
+POINTS = (
+    "rx.tx.begin",
+    "rx.tx.fence",
+    "rx.tx.commit.before",
+    "rx.tx.commit.after",
+    "rx.ack.before",
+    "rx.ack.after",
+    "ck.tx.begin",
+    "ck.tx.fence",
+    "ck.tx.commit.before",
+    "ck.tx.commit.after",
+    "ck.release.after",
+    "tx.publish.before",
+    "tx.publish.after",
+    "tx.confirm",
+)
+"""Where a member is killed or frozen, if it comes there soon."""
 LOOK_S = 0.1
 
 _context = multiprocessing.get_context("forkserver")
@@ -95,7 +114,7 @@ class Fleet:
 
     def start(self) -> BaseProcess:
         """Start a member, without waiting for it."""
-        told, teller = _context.Pipe(duplex=False)
+        told, teller = _context.Pipe()
         process = _context.Process(target=run, args=(self.job, teller))
         process.start()
         teller.close()
@@ -114,6 +133,17 @@ class Fleet:
         """Kill it, and wait until it is gone."""
         process.kill()
         self._gone(process)
+
+    def strike(self, process: BaseProcess, number: int, point: str) -> None:
+        """Let a signal strike it at a fault point, or at any moment if it does not come there."""
+        assert process.pid is not None
+        self._told[process.pid].send_bytes(f"{number} {point}".encode())
+        deadline = time.monotonic() + STRIKE_S
+        while time.monotonic() < deadline:
+            if state_of_process(process.pid) in "TZX":
+                return
+            time.sleep(LOOK_S / 10)
+        os.kill(process.pid, number)
 
     def stop(self) -> None:
         """Let all members stop in order, and wait for that."""
@@ -160,6 +190,14 @@ class Fleet:
             process.kill()
             process.join()
         process.close()
+
+
+def state_of_process(pid: int) -> str:
+    """`T` for a frozen process, `Z` or `X` for a dead one."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 class Orders:
@@ -245,14 +283,15 @@ def state_of(store: str, name: str) -> tuple[int, dict[int, int]]:
 
 
 def campaign(
-    server: PostgresServer, *, kills: int, seed: int, lease: float = 2.0, shares: int = SHARES
+    server: PostgresServer, *, kills: int, seed: int, lease: float = 2.0, shares: int = SHARES, protected: bool = True
 ) -> MemberFigures:
     """Rounds until so many members were killed or frozen; a violation ends it."""
     figures = MemberFigures()
     begin = time.monotonic()
     while figures.struck < kills and not figures.violations:
         rng = random.Random(f"{seed} {figures.rounds}")
-        job = Job(store=server.fresh_database(), broker=server.fresh_database(), shares=shares, lease=lease)
+        store, broker = server.fresh_database(), server.fresh_database()
+        job = Job(store=store, broker=broker, shares=shares, lease=lease, protected=protected)
         try:
             one_round(rng, job, min(KILLS_OF_A_ROUND, kills - figures.struck), figures)
         except AssertionError as error:
@@ -272,7 +311,7 @@ def one_round(rng: random.Random, job: Job, kills: int, figures: MemberFigures) 
         for _ in range(kills):
             orders.publish(10)
             time.sleep(rng.uniform(0.1, 1.0))
-            strike(rng, fleet, figures)
+            strike(rng, fleet, orders, figures)
         orders.publish(10)
         deadline = time.monotonic() + PATIENCE_S
         while not orders.all_left():
@@ -288,18 +327,21 @@ def one_round(rng: random.Random, job: Job, kills: int, figures: MemberFigures) 
         fleet.close()
 
 
-def strike(rng: random.Random, fleet: Fleet, figures: MemberFigures) -> None:
-    """Kill a member and start another one, or freeze one for a while."""
+def strike(rng: random.Random, fleet: Fleet, orders: Orders, figures: MemberFigures) -> None:
+    """Kill a member and start another one, or freeze one for a while, mostly while it has something under way."""
     fleet.refuse_dead()
     victim = rng.choice(fleet.processes)
     assert victim.pid is not None
-    if rng.random() < 0.6:
+    number, point = rng.choice((signal.SIGKILL, signal.SIGSTOP)), rng.choice(POINTS)
+    before = fleet.held(victim.pid)
+    orders.publish(10)
+    fleet.strike(victim, number, point)
+    orders.publish(10)
+    if number == signal.SIGKILL:
         fleet.kill(victim)
         figures.killed += 1
         fleet.start()
         return
-    before = fleet.held(victim.pid)
-    os.kill(victim.pid, signal.SIGSTOP)
     try:
         time.sleep(rng.uniform(0.1, 3.0) * fleet.job.lease)
         after = fleet.held(victim.pid)
@@ -315,10 +357,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lease", type=float, default=2.0)
+    parser.add_argument("--unprotected", action="store_true", help="control: stores have neither lock nor fence")
     parser.add_argument("--report", type=Path)
     parsed = parser.parse_args(arguments)
     with running(PostgresServer()) as server:
-        figures = campaign(server, kills=parsed.kills, seed=parsed.seed, lease=parsed.lease)
+        protected = not parsed.unprotected
+        figures = campaign(server, kills=parsed.kills, seed=parsed.seed, lease=parsed.lease, protected=protected)
     sys.stdout.write("\n".join([*figures.violations, figures.line()]) + "\n")
     if parsed.report is not None:
         write_json(parsed.report, {name: getattr(figures, name) for name in figures.__slots__})

@@ -12,12 +12,16 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from _pytest.outcomes import Failed
 
 from correlator.configuration import in_schema
+from correlator.core import faults
 from correlator.core.shares import Lease
 from correlator.errors import CommitUnknown, Fenced, RecoveryRefused, StoreBusy, StoreError, UsageError
 from correlator.storage import leases
 from correlator.storage.leases import LeaseTable, Shares, shown
+from correlator.storage.postgres import PostgresDatabase
+from correlator.storage.store import SqlStore
 from correlator.testing.network import FaultProxy
 from tests.servers import PgBouncer, PostgresServer, running
 
@@ -376,3 +380,100 @@ def test_a_forked_child_leaves_the_leases_alone(world: World):
         os._exit(0 if refused else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert a.take(1) == [Lease(0, 1)], "the session of the parent goes on"
+
+
+# --- the fence of a store, which decides who can write ---
+
+
+class Stores:
+    """Two owners of one store: `first` owns it, `second` displaces it."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self.url = in_schema(server.fresh_database(), "public")
+        self.first, self.second = (SqlStore(self.url, "risk/0", displace=True) for _ in range(2))
+        self.first.take_over(self.first.read())
+
+    def close(self) -> None:
+        faults.install(None)
+        self.first.close()
+        self.second.close()
+
+
+@pytest.fixture
+def stores(postgres_server: PostgresServer) -> Iterator[Stores]:
+    made = Stores(postgres_server)
+    yield made
+    made.close()
+
+
+def no_takeover_between_the_check_of_the_epoch_and_the_commit(stores: Stores) -> None:
+    taken = []
+
+    def take(name: str) -> None:
+        if name != "cfg.tx.fence":
+            return
+        with psycopg.connect(stores.url) as other, contextlib.suppress(psycopg.errors.LockNotAvailable):
+            other.execute("SET lock_timeout = '300ms'")
+            other.execute("UPDATE engine SET epoch = epoch + 1")
+            taken.append(name)
+
+    faults.install(take)
+    with contextlib.suppress(Fenced):
+        stores.first.commit(1, [])
+        assert not taken, "both have happened"
+
+
+def what_is_committed_after_the_reading_is_not_lost(stores: Stores) -> None:
+    stores.first.close()
+    recovered = stores.second.read()
+    stores.server.terminate_backends(stores.url)  # the lock is free
+    first = SqlStore(stores.url, "risk/0")
+    again = first.read()
+    first.take_over(again)
+    first.commit(again.commit + 1, [])
+    first.close()
+    with pytest.raises(Fenced, match="E3202 .*another engine or a command has changed it"):
+        stores.second.take_over(recovered)
+
+
+def an_owner_that_was_displaced_commits_nothing(stores: Stores) -> None:
+    stores.second.take_over(stores.second.read())
+    with pytest.raises(CommitUnknown):
+        stores.first.commit(1, [])
+    with pytest.raises(Fenced, match="E3201"):
+        stores.first.resolve(1)
+    stores.second.commit(1, [])
+    stores.second.close()
+    with pytest.raises(Fenced, match="E3202"):
+        stores.first.resolve(1)
+
+
+def _checked_before(self: SqlStore, _: object, number: int) -> None:
+    with psycopg.connect(self._url, autocommit=True) as other:
+        ((epoch, before),) = other.execute("SELECT epoch, commit_number FROM engine").fetchall()
+        assert (epoch, before) == (self._epoch, number - 1)
+        other.execute("UPDATE engine SET commit_number = %s", [number])
+
+
+FENCES = [
+    (no_takeover_between_the_check_of_the_epoch_and_the_commit, SqlStore, "_fence", _checked_before),
+    (what_is_committed_after_the_reading_is_not_lost, SqlStore, "_refuse_changed", lambda *_: None),
+    (an_owner_that_was_displaced_commits_nothing, PostgresDatabase, "_end_other_owner", lambda _: None),
+    (an_owner_that_was_displaced_commits_nothing, PostgresDatabase, "_take_lock", lambda one: one.connection.commit()),
+]
+
+
+@pytest.mark.parametrize("scenario", dict.fromkeys(one[0] for one in FENCES), ids=lambda one: one.__name__)
+def test_the_fence_of_a_store(stores: Stores, scenario: Callable[[Stores], None]) -> None:
+    scenario(stores)
+
+
+@pytest.mark.parametrize(("scenario", "place", "name", "mutant"), FENCES)
+def test_a_mutant_of_the_fence_is_noticed(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, scenario: Callable, place: type, name: str, mutant: Callable
+) -> None:
+    monkeypatch.setattr(place, name, mutant)
+    with pytest.raises((AssertionError, Failed, StoreError)) as noticed:
+        scenario(stores)
+    assert not isinstance(noticed.value, CommitUnknown)

@@ -72,6 +72,7 @@ CODES = {
     "E1331": "The shares of an engine need a PostgreSQL store; its URL sets no search_path.",
     "E1332": "Every share would receive from one destination, or write one file: its text lacks ${share}.",
     "E1333": "The names of the schemas of shares, or the name of the engine, are too long or not allowed.",
+    "E1334": "Every share would listen at the same port; with port 0 the system chooses one for each share.",
     "E1302": "An option of the store would let it lose confirmed commits at a loss of power.",
     "I1411": "EXACTLY_ONCE recognises repeats only within its windows; AT_LEAST_ONCE has no windows to size.",
     "W1401": "The per-source window is smaller than a batch: a redelivered batch may not be recognised.",

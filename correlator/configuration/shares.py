@@ -71,6 +71,9 @@ def check_shares(settings: EngineSettings, findings: Findings) -> None:
             findings.error("E1332", member(item("receivers", index), "destination"), what, allowed, todo)
     if settings.input_log is not None and PLACEHOLDER not in settings.input_log:
         findings.error("E1332", "input_log", "every share would write the same file", "", f"Put {PLACEHOLDER} into it")
+    if settings.http is not None and settings.http.port:
+        what = f"every share would listen at port {settings.http.port}"
+        findings.error("E1334", "http.port", what, "", "Set it to 0: the log names the port of each share")
 
 
 def _check_store(store: str | None, findings: Findings) -> None:

@@ -95,6 +95,7 @@ IN = 'receivers: [{id: r, connection: broker, destination: "queue:in-${share}"}]
         (f"{HEAD}{PG}\n{IN}".replace("-${share}", ""), [("E1332", "receivers[0].destination")]),
         (f"{HEAD}{PG}\n{IN}".replace("queue:in-${share}", "queue:in-$${share_}"), [("E1332", "receivers[0].destination")]),
         (f"{HEAD}{PG}\ninput_log: here.log\n{IN}", [("E1332", "input_log")]),
+        (f"{HEAD}{PG}\nhttp: {{port: 8080}}\n{IN}", [("E1334", "http.port")]),
         (f"{HEAD}{PG}\n{IN}".replace("count: 8", "count: 8, schema: pg_mine"), [("E1333", "shares.schema")]),
         (f"{HEAD}{PG}\n{IN}".replace("count: 8", 'count: 8, schema: "a b"'), [("E1333", "shares.schema")]),
         (f"{HEAD}{PG}\n{IN}".replace("count: 8", 'count: 8, schema: "a;DROP"'), [("E1333", "shares.schema")]),

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from correlator.cli.loading import load
+from correlator.cli.loading import importable, load
 from correlator.runtime.member import shares_of
 from correlator.storage.leases import LeaseTable
 from tests.cli.commands import assert_fails, run, start, wait_for, write
@@ -164,9 +164,9 @@ def test_the_number_of_shares_changes_by_command_only(after_members):
 
 
 @pytest.mark.postgres
-def test_the_number_does_not_change_while_a_member_lives(shared, monkeypatch):
-    monkeypatch.syspath_prepend(shared)
-    member = LeaseTable(shares_of(load(shared / "shares.yaml").settings), "somebody", 60.0)
+def test_the_number_does_not_change_while_a_member_lives(shared):
+    with importable(shared / "shares.yaml"):
+        member = LeaseTable(shares_of(load(shared / "shares.yaml").settings), "somebody", 60.0)
     member.join()
     write(shared / "shares.yaml", [FILE.replace("count: 2", "count: 3")])
     assert_fails(run("shares", "shares.yaml", "--recount", "--yes", cwd=shared), "E2062", 2)

@@ -143,10 +143,12 @@ class Fleet:
             if state_of_process(process.pid) in "TZX":
                 return
             time.sleep(LOOK_S / 10)
+        self._told[process.pid].send_bytes(b"0 nowhere")
         os.kill(process.pid, number)
 
     def stop(self) -> None:
         """Let all members stop in order, and wait for that."""
+        self.refuse_dead()
         for process in self.processes:
             process.terminate()
         for process in list(self.processes):
@@ -177,7 +179,10 @@ class Fleet:
             time.sleep(LOOK_S)
 
     def refuse_dead(self) -> None:
-        """Raise `AssertionError` if a member has ended that nobody has killed."""
+        """Raise `AssertionError` if a member has ended that nobody has killed; let those go on that came to their point late."""
+        for process in self.processes:
+            if process.exitcode is None and process.pid is not None and state_of_process(process.pid) == "T":
+                os.kill(process.pid, signal.SIGCONT)
         ended = [process.exitcode for process in self.processes if process.exitcode is not None]
         assert not ended, f"members have ended with status {ended}"
 

@@ -146,9 +146,17 @@ class Fleet:
         self._told[process.pid].send_bytes(b"0 nowhere")
         os.kill(process.pid, number)
 
+    def wake(self) -> None:
+        """Let those go on that came to their fault point late."""
+        self.refuse_dead()
+        for process in self.processes:
+            assert process.pid is not None
+            if state_of_process(process.pid) == "T":
+                os.kill(process.pid, signal.SIGCONT)
+
     def stop(self) -> None:
         """Let all members stop in order, and wait for that."""
-        self.refuse_dead()
+        self.wake()
         for process in self.processes:
             process.terminate()
         for process in list(self.processes):
@@ -179,10 +187,7 @@ class Fleet:
             time.sleep(LOOK_S)
 
     def refuse_dead(self) -> None:
-        """Raise `AssertionError` if a member has ended that nobody has killed; let those go on that came to their point late."""
-        for process in self.processes:
-            if process.exitcode is None and process.pid is not None and state_of_process(process.pid) == "T":
-                os.kill(process.pid, signal.SIGCONT)
+        """Raise `AssertionError` if a member has ended that nobody has killed."""
         ended = [process.exitcode for process in self.processes if process.exitcode is not None]
         assert not ended, f"members have ended with status {ended}"
 
@@ -320,7 +325,7 @@ def one_round(rng: random.Random, job: Job, kills: int, figures: MemberFigures) 
         orders.publish(10)
         deadline = time.monotonic() + PATIENCE_S
         while not orders.all_left():
-            fleet.refuse_dead()
+            fleet.wake()
             assert time.monotonic() < deadline, f"orders are missing: {fleet.table()}"
             time.sleep(LOOK_S)
         figures.takes += sum(one.epoch - 1 for one in fleet.table().shares)
@@ -334,7 +339,7 @@ def one_round(rng: random.Random, job: Job, kills: int, figures: MemberFigures) 
 
 def strike(rng: random.Random, fleet: Fleet, orders: Orders, figures: MemberFigures) -> None:
     """Kill a member and start another one, or freeze one for a while, mostly while it has something under way."""
-    fleet.refuse_dead()
+    fleet.wake()
     victim = rng.choice(fleet.processes)
     assert victim.pid is not None
     number, point = rng.choice((signal.SIGKILL, signal.SIGSTOP)), rng.choice(POINTS)

@@ -5,6 +5,7 @@ stops the engine of the share. A thread of a share looks at its lease by itself,
 keeper waits for the database.
 """
 
+import dataclasses
 import hashlib
 import os
 import secrets
@@ -70,7 +71,7 @@ def shares_of(settings: EngineSettings) -> Shares:
         raise UsageError("E2061", f"engine {settings.name}", what, "A member runs shares", todo)
     assert settings.store is not None
     schema = schema_of(settings)
-    common = {name: getattr(settings, name, ()) for name in _COMMON}
+    common = {name: _chosen(getattr(settings, name, ())) for name in _COMMON}
     content = msgspec.json.encode(common, enc_hook=lambda one: type(one).__qualname__)
     return Shares(
         url=in_schema(settings.store, f"{schema}_leases"),
@@ -79,6 +80,22 @@ def shares_of(settings: EngineSettings) -> Shares:
         name=settings.name,
         digest=hashlib.sha256(content).hexdigest(),
     )
+
+
+def _chosen(value: Any) -> Any:
+    """Return a value without the settings that have their defaults: later versions may have more of them."""
+    if isinstance(value, Mapping):
+        return {name: _chosen(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_chosen(one) for one in value]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    chosen = {}
+    for field in dataclasses.fields(value):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if (one := getattr(value, field.name)) != default:
+            chosen[field.name] = _chosen(one)
+    return {type(value).__name__: chosen}
 
 
 class ShareThread(threading.Thread):

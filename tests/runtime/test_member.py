@@ -20,6 +20,7 @@ from correlator.errors import CommitUnknown, ConfigError, Fenced, RecoveryRefuse
 from correlator.events import Message, Outgoing
 from correlator.runtime.member import shares_of
 from correlator.settings import (
+    CheckpointSettings,
     ConnectionSettings,
     EngineSettings,
     MonitorSettings,
@@ -385,3 +386,24 @@ def test_one_engine_of_a_process_starts_at_a_time(shared: Shared):
     member = shared.member(make_engine=Counted)
     shared.wait_running((member, COUNT))
     assert most == [1]
+
+
+def test_members_need_the_same_settings_but_not_the_same_spelling(shared: Shared):
+    def digest(**changes: Any) -> str:
+        return shares_of(replace(shared.settings, **changes)).digest
+
+    (first,) = shared.settings.receivers
+    same = [
+        {},
+        {"checkpoint": CheckpointSettings(interval=9.0)},
+        {"shares": ShareSettings(count=COUNT, lease=77.0)},
+        {"receivers": (replace(first, max_batch_size=1000),)},  # its default
+    ]
+    other = [
+        {"receivers": (replace(first, max_batch_size=7),)},
+        {"receivers": (first, replace(first, id="second"))},
+        {"monitors": ()},
+        {"destinations": {"a": "queue:b-${share}"}},
+    ]
+    assert len({digest(**one) for one in same}) == 1
+    assert len({digest(**one) for one in (*same, *other)}) == 1 + len(other)

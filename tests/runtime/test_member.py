@@ -23,6 +23,7 @@ from correlator.settings import (
     CheckpointSettings,
     ConnectionSettings,
     EngineSettings,
+    HttpSettings,
     MonitorSettings,
     SenderSettings,
     ShareSettings,
@@ -407,3 +408,40 @@ def test_members_need_the_same_settings_but_not_the_same_spelling(shared: Shared
     ]
     assert len({digest(**one) for one in same}) == 1
     assert len({digest(**one) for one in (*same, *other)}) == 1 + len(other)
+
+
+def test_each_share_answers_over_http_at_a_port_of_its_own(shared: Shared):
+    member = shared.member(replace(shared.settings, http=HttpSettings(port=0)))
+    shared.wait_running((member, COUNT))
+    addresses = {engine.http_address for engine in member.engines.values()}
+    assert len(addresses) == COUNT
+    assert None not in addresses
+
+
+def test_a_short_cut_takes_nothing_away_and_a_long_one_does(shared: Shared, postgres_server: PostgresServer):
+    with FaultProxy(postgres_server.port) as proxy:
+        assert shared.settings.store is not None
+        behind = shared.settings.store.replace(f":{postgres_server.port}/", f":{proxy.port}/")
+        first = shared.member(replace(shared.settings, store=behind, shares=ShareSettings(count=COUNT, lease=6.0)))
+        second = shared.member(replace(shared.settings, shares=ShareSettings(count=COUNT, lease=6.0)))
+        shared.wait_running((first, 2), (second, 2))
+        cut_off = sorted(first.engines)
+        before = [one.epoch for one in shared.table().shares]
+
+        def left() -> float:
+            return min(shared.table().shares[number].seconds or 0.0 for number in cut_off)
+
+        proxy.refuse()
+        proxy.cut()
+        shared.wait(lambda: left() < 3.0)  # half of the lease
+        proxy.accept()
+        shared.wait(lambda: left() > 5.0)
+        shared.wait_running((first, 2), (second, 2))
+        assert [one.epoch for one in shared.table().shares] == before
+        proxy.refuse()
+        proxy.cut()
+        shared.wait_running((first, 0), (second, COUNT))
+        after = [one.epoch for one in shared.table().shares]
+        assert after == [epoch + (number in cut_off) for number, epoch in enumerate(before)], "once"
+        proxy.accept()
+        shared.wait_running((first, 2), (second, 2))

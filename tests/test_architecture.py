@@ -80,6 +80,8 @@ IMPURE = {
 ONLY_IN = {
     "pyspark": {"correlator/pipeline", "pyspark_correlator"},
     "pyarrow": {"correlator/pipeline", "connectors/lake"},
+    "fastavro": {"correlator/pipeline", "connectors/pulsar"},
+    "google": {"correlator/pipeline"},
     "deltalake": {"connectors/lake"},
     "sqlalchemy": {"correlator/storage", "connectors/embedded", "correlator/testing/kill9/stores.py"},
     "alembic": {"correlator/storage", "correlator/cli/db.py", "connectors/embedded"},

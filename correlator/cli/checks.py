@@ -19,6 +19,7 @@ from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
 from correlator.errors import ConfigError, UsageError
 from correlator.handlers import refuse_deferred
+from correlator.pipeline.places import setting_path
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
 from correlator.pipeline.static_checks import check_steps
 from correlator.reliability import RECEIVING, Reliability
@@ -68,19 +69,12 @@ def check_pipeline_steps(settings: PipelineFile, findings: Findings) -> None:
         checked = check_steps(pipeline, settings.spark.config)
         unchecked += len(checked.unchecked)
         for number, error in checked.mistakes:
-            path = _setting(f"pipelines[{index}].steps[{number}]", pipeline.steps[number], error.where, findings)
+            path = setting_path(index, number, pipeline.steps[number], error.where, findings.positions)
             findings.error(error.code, path, error.what, error.allowed, error.todo)
     if unchecked:
         what = f"the expressions of {unchecked} step{'s' if unchecked > 1 else ''} were not checked completely"
         command = f"correlator plan {findings.file}" if settings.store is not None else "The start of the engine"
         findings.warn("I1526", "pipelines", what, "", f"{command} checks them with Spark")
-
-
-def _setting(place: str, step: Step, setting: str, findings: Findings) -> str:
-    """Return the path of a setting of a step; the file may write a shorthand instead of the setting's name."""
-    path = f"{place}.{step.word}.{setting}".rstrip(".")
-    short = f"{place}.{step.word}{setting.removeprefix(getattr(step, 'shorthand', setting))}"
-    return path if path in findings.positions or short not in findings.positions else short
 
 
 def _check_endpoints(settings: PipelineFile, connections: Mapping[str, Connection], findings: Findings) -> None:

@@ -101,7 +101,7 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
         with telling(loaded.secrets.redact):
             unhandled = list(unhandled_of(loaded.settings))
             paths = [(path, guarantee(*path)) for path in paths_of(loaded.settings, unhandled)]
-            settings = list(settings_of(loaded.settings, loaded.positions))
+            settings = list(settings_of(loaded.settings, loaded.places.positions))
     if as_json:
         effective = [setting._asdict() for setting in settings]
         nobody = [_unhandled_as_json(one) for one in unhandled]

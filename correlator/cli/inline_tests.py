@@ -67,7 +67,7 @@ def run_tests(
         if not loaded.settings.tests or not loaded.settings.pipelines:
             raise UsageError("E2015", str(file), "has no tests of pipelines", "They stand under 'tests:'")
         with telling(loaded.secrets.redact):
-            processors = processors_of(loaded.settings, [directory_of(file)], ends_soon=True)
+            processors = processors_of(loaded.settings, [directory_of(file)], loaded.places, ends_soon=True)
             failed = _run_all(processors, loaded.settings.tests)
     if failed:
         raise typer.Exit(FAILED_STATUS)

@@ -12,6 +12,7 @@ from correlator.cli.effects import check_effects
 from correlator.cli.failures import say, telling
 from correlator.cli.loading import directory_of, importable, load_engine
 from correlator.cli.output import Row, write_json, write_table
+from correlator.configuration import Places
 from correlator.configuration.secrets import is_secret_name, url_passwords
 from correlator.core.commit import Endpoint
 from correlator.core.dedup import DuplicateDetector
@@ -77,7 +78,7 @@ def plan(
                 raise UsageError(
                     "E2011", str(file), "has no store: this engine keeps nothing", "", "Name one in 'store'"
                 )
-            found = differences(loaded.settings, loaded.settings.store, directory_of(file))
+            found = differences(loaded.settings, loaded.settings.store, directory_of(file), loaded.places)
             redact = loaded.secrets.redact
             if json:
                 write_json([_as_json(one, redact) for one in found])
@@ -105,17 +106,18 @@ class _Held:
             self.ids = {domain.domain: domain.ids for domain in store.domains(url)}
 
 
-def differences(settings: PipelineFile, url: str, directory: str) -> list[Difference]:
+def differences(settings: PipelineFile, url: str, directory: str, places: Places) -> list[Difference]:
     """Compare every part of the file with the store as a start does; the engine itself comes first.
 
     Args:
         settings: the settings of the file.
         url: the URL of the store.
         directory: directory in which modules are looked up, beside the usual places.
+        places: where the settings stand, for the messages of errors.
     """
     phases.begin("reading the store")
     held = _Held(url, settings)
-    processors = processors_of(settings, [directory], ends_soon=True)
+    processors = processors_of(settings, [directory], places, ends_soon=True)
     unusable = compare_stored(held.endpoints, settings)
     unusable += compare_made(_but(held.endpoints, unusable), settings, processors)
     usable = _but(held.endpoints, unusable)

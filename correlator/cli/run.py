@@ -169,7 +169,7 @@ def _agreed(question: str) -> bool:
 def _run(file: Path, loaded: Loaded[PipelineFile], shown: Watcher) -> tuple[list[Row], int]:
     """Run the engine; returns the rows of the table and the exit status."""
     with StopSignals() as signals:
-        engine = build_engine(loaded.settings, [directory_of(file)])
+        engine = build_engine(loaded.settings, [directory_of(file)], loaded.places)
         seconds = _drive(engine, signals, shown)
         status = engine.status()
         for name, did in status.pipelines.items():

@@ -6,7 +6,7 @@ The package knows the settings, the errors and the reliability modes, but nothin
 from correlator.configuration.files import EngineFile
 from correlator.configuration.imports import import_object
 from correlator.configuration.loading import Check, Loaded, read_file, read_text
-from correlator.configuration.problems import Findings, InvalidConfiguration, Position
+from correlator.configuration.problems import Findings, InvalidConfiguration, Places, Position
 from correlator.configuration.programs import (
     check_engine_settings,
     check_member_settings,
@@ -26,6 +26,7 @@ __all__ = [
     "Findings",
     "InvalidConfiguration",
     "Loaded",
+    "Places",
     "Position",
     "Provided",
     "Secrets",

@@ -19,7 +19,7 @@ from correlator.configuration.problems import (
     Findings,
     InvalidConfiguration,
     Overridden,
-    Position,
+    Places,
 )
 from correlator.configuration.reader import Reader
 from correlator.configuration.rules import (
@@ -50,14 +50,14 @@ class Loaded(Generic[T]):
         settings: the settings, with all defaults.
         warnings: settings that work but are probably not meant, in the order of the file; to be printed, not raised.
         secrets: values that no output may show.
-        positions: the place in the file of each path such as `receivers[0].destination`.
+        places: the places of the settings in the file.
         overridden: the settings that the command line has set, in its order.
     """
 
     settings: T
     warnings: tuple[ConfigError, ...]
     secrets: Secrets
-    positions: Mapping[str, Position]
+    places: Places
     overridden: Sequence[Overridden] = ()
 
 
@@ -189,7 +189,7 @@ def _read(
         settings=settings,
         warnings=findings.warnings,
         secrets=findings.secrets,
-        positions=findings.positions,
+        places=Places(findings.file, findings.positions),
         overridden=findings.overridden,
     )
 

@@ -4,7 +4,8 @@ If a reader stopped at the first mistake, its user would have to run it once for
 one `Findings` and goes on. Only mistakes that make the rest unreadable (syntax, encoding) end the reading at once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from correlator.configuration.secrets import Secrets
@@ -24,6 +25,33 @@ class Position(NamedTuple):
 
 OVERRIDDEN = Position(0, 0)
 """The place of a value that the command line has given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places of the settings of a file; without a file nothing is known.
+
+    Attributes:
+        file: the name of the file in messages.
+        positions: the place in the file of each path, such as `receivers[0].destination`.
+    """
+
+    file: str = ""
+    positions: Mapping[str, Position] = field(default_factory=dict)
+
+    def at(self, path: str) -> str:
+        """The place of the value at `path`: `file:line:column`; `--set path` for an overridden value."""
+        if not self.file:
+            return ""
+        line, column = position = nearest(path, self.positions)
+        return f"--set {printable(path)}" if position == OVERRIDDEN else f"{self.file}:{line}:{column}"
+
+
+def nearest(path: str, positions: Mapping[str, Position]) -> Position:
+    """The place of the value at `path`; for a default value, the place of the mapping around it."""
+    while path and path not in positions:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return positions.get(path, Position(1, 1))
 
 
 class Overridden(NamedTuple):
@@ -106,9 +134,7 @@ class Findings:
 
     def position(self, path: str) -> Position:
         """Return the place of the value at `path`; for a default value, the place of the mapping around it."""
-        while path and path not in self.positions:
-            path = path[: max(path.rfind("."), path.rfind("["), 0)]
-        return self.positions.get(path, Position(1, 1))
+        return nearest(path, self.positions)
 
     def where(self, path: str, *, at: Position | None = None) -> str:
         """Return the place for a message: `file:line:column path.in.config`; `--set path` for an overridden value."""

@@ -12,25 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_string
 
 from correlator.configuration import import_object
+from correlator.configuration.problems import item, member
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.steps import ConfiguredStep
-from correlator.errors import ConfigError, quoted
+from correlator.errors import ConfigError, UsageError, quoted
 from correlator.handlers import refuse_deferred
 from correlator.pipeline import steps as sql
+from correlator.pipeline.blame import NAMING, entries_of
 from correlator.pipeline.columns import ddl_of, fields_of, python_type, refuse_no_number
 from correlator.pipeline.compiled import INPUT, CompiledPipeline
-from correlator.pipeline.decode_options import ALLOWED
-from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE, OF_MESSAGES, ROW, collect_sql, visible
+from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE, OF_MESSAGES, collect_sql, visible
 from correlator.pipeline.facts import facts_of
+from correlator.pipeline.formats import BINARY, columns_of_bodies
 from correlator.pipeline.headers import check_header
 from correlator.pipeline.lookup import Lookup
+from correlator.pipeline.places import StepPlaces
 from correlator.pipeline.planning import Jobs
 from correlator.pipeline.repeatable import evaluate_constants, not_repeatable, plan_of
 from correlator.pipeline.small import SmallBatches
@@ -55,6 +58,7 @@ from correlator.pipeline.stages import KeyedWork, PythonWork, Stage
 from correlator.pipeline.windows import Call, Value, parse_call
 from correlator.pipeline.worker import (
     ArrowFunction,
+    DecodeFunction,
     KeyedFunction,
     MonitorFactory,
     PairsMonitor,
@@ -71,7 +75,12 @@ _NODE = re.compile(r"^[ :]*[+:]- (\w+)", re.MULTILINE)
 
 
 def compile_pipeline(
-    session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...], scratch: Path
+    session: SparkSession,
+    pipeline: PipelineSettings,
+    prefix: str,
+    directories: tuple[str, ...],
+    scratch: Path,
+    places: StepPlaces,
 ) -> CompiledPipeline:
     """Compile a pipeline.
 
@@ -81,11 +90,14 @@ def compile_pipeline(
         prefix: the names of its temporary views begin so.
         directories: where modules that the pipeline names are looked up beside the usual places.
         scratch: a directory that is removed after the pipeline has ended.
+        places: where the steps stand in their file.
 
     Raises:
-        ConfigError: E1511, Spark refuses an expression; E15xx, another mistake. The error names the step.
+        ConfigError: E1511, Spark refuses an expression; E15xx, another mistake. The error names the step and the place
+            of the setting.
+        UsageError: E4117, a function of a `python` step is a coroutine; as above.
     """
-    compiled = _Compiler(session, pipeline, prefix, directories).compile()
+    compiled = _Compiler(session, pipeline, prefix, directories, places).compile()
     if is_local(session.sparkContext.master):
         directory = scratch / prefix
         directory.mkdir(mode=0o700)
@@ -105,15 +117,24 @@ def not_row_by_row(plan: str) -> str:
 
 
 class _Compiler:
-    """Goes through the steps and keeps the columns that the next step sees."""
+    """Goes through the steps and keeps the columns that the next step sees.
+
+    An error within a step has the path of the wrong setting as its place, or nothing; `_compile_all` completes it.
+    """
 
     def __init__(
-        self, session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...]
+        self,
+        session: SparkSession,
+        pipeline: PipelineSettings,
+        prefix: str,
+        directories: tuple[str, ...],
+        places: StepPlaces,
     ) -> None:
         self._session = session
         self._pipeline = pipeline
         self._prefix = prefix
         self._directories = directories
+        self._places = places
         self._compiled = CompiledPipeline(session=session, jobs=Jobs(session, pipeline.name))
         self._parts: list[str] = []
         self._steps: list[str] = []
@@ -122,6 +143,7 @@ class _Compiler:
         self._columns: dict[str, str] = {}
         self._rows = sql.RowKind.RECEIVED
         self._where = f"pipeline {pipeline.name}"
+        self._word = ""
         self._views: list[str] = []
 
     def compile(self) -> CompiledPipeline:
@@ -139,10 +161,17 @@ class _Compiler:
             self._where = f"pipeline {self._pipeline.name} step {number + 1} ({step.word})"
             phases.begin(_compiling(self._pipeline, number))
             self._steps.append(f"{number + 1} {step.word}")
+            self._word = step.word
             try:
                 self._compile(step, number)
-            except ConfigError as error:
-                raise ConfigError(error.code, self._where, error.what, error.allowed, error.todo) from error
+            except (ConfigError, UsageError) as error:
+                if error.where.endswith(self._where):  # a lookup names its place itself: it may fail later, too
+                    raise
+                where = self._placed(number, step, error.where or self._blamed(step))
+                raise type(error)(error.code, where, error.what, error.allowed, error.todo) from error
+            except (PySparkException, Py4JError) as error:
+                where = self._placed(number, step, self._blamed(step))
+                raise ConfigError("E1511", where, first_line(error), _known(self._columns)) from error
             self._rows = _rows_after(step, self._rows)
         self._end(collect_sql(self._last), None)
         return self._compiled
@@ -167,6 +196,29 @@ class _Compiler:
                 self._keyed(step, number)
             case RouteStep():
                 self._route(step, number)
+
+    def _placed(self, number: int, step: Step, setting: str) -> str:
+        """The place of a setting, and the step."""
+        return f"{self._places.of(number, step, setting)} {self._where}".lstrip()
+
+    def _blamed(self, step: Step) -> str:
+        """The first setting whose expression Spark refuses by itself; empty if Spark accepts each of them."""
+        match step:
+            case SqlStep():
+                return "query"
+            case ExplodeStep():
+                return "array"
+            case LookupStep():
+                return next((item("on", at) for at, name in enumerate(step.on) if name not in self._columns), "")
+        before = ""
+        for setting, entry in entries_of(step):
+            try:
+                self._checked(f"SELECT * FROM (SELECT {before}{entry} FROM {self._last})")
+            except (ConfigError, PySparkException, Py4JError):
+                return setting
+            if isinstance(step, SelectStep):
+                before += f"{entry}, "
+        return ""
 
     @property
     def _view(self) -> str:
@@ -219,7 +271,7 @@ class _Compiler:
         try:
             return self._session.sql(text)
         except (AnalysisException, ParseException) as error:
-            raise ConfigError("E1511", self._where, first_line(error), _known(self._columns)) from error
+            raise ConfigError("E1511", "", first_line(error), _known(self._columns)) from error
 
     def _checked(self, text: str) -> DataFrame:
         """Refuse an expression that looks at other rows, or that may have another value when the batch comes again."""
@@ -227,7 +279,7 @@ class _Compiler:
         found = not_row_by_row(plan_of(query))
         if found:
             todo = "Use 'aggregate' for groups, 'explode' for arrays, 'lookup' for joins, 'monitor' for order"
-            raise ConfigError("E1516", self._where, f"depends on other rows ({found})", "A step sees one row", todo)
+            raise ConfigError("E1516", "", f"depends on other rows ({found})", "A step sees one row", todo)
         self._check_repeatable(query, text)
         return query
 
@@ -240,64 +292,57 @@ class _Compiler:
                 f"For a time use a column of the message, for an id concat({MESSAGE}.receiver, ':', {MESSAGE}.number), "
                 "for chance a hash of a column"
             )
-            raise ConfigError("E1525", self._where, what, allowed, todo)
+            raise ConfigError("E1525", "", what, allowed, todo)
 
     def _columns_of(self, schema: StructType, hidden: Sequence[str]) -> dict[str, str]:
         """The columns of the user with their types."""
-        names = visible(schema.names, hidden, self._where)
+        names = visible(schema.names, hidden, NAMING.get(self._word, ""))
         return {name: schema[name].dataType.simpleString() for name in names}
 
     def _decode(self, step: DecodeStep, number: int) -> None:
         if "body" not in self._columns:
-            raise ConfigError("E1517", self._where, "there is no column 'body'", _known(self._columns))
+            raise ConfigError("E1517", "format", "there is no column 'body'", _known(self._columns))
+        if step.format in BINARY:
+            self._decode_binary(step, number)
+            return
         self._compiled.decodes[number] = step
-        names = ["text"] if step.format == "text" else self._decoded_names(step)
-        if step.format in ALLOWED:
+        names = ["text"]
+        if step.schema is not None:
+            names = self._parsed(step.schema).names
             self._try(replace(step, options={}), "E1511", "schema")
             self._try(step, "E1527", "options")
         reason = f"E5101 {self._where}: not {step.format} of the schema"
         self._add(sql.decode_sql(step, self._last, number, self._hidden, names, reason))
 
-    def _decoded_names(self, step: DecodeStep) -> list[str]:
-        found = self._of_avro(step) if step.format == "avro" else self._parsed(step.schema or "")
-        return [entry.name for entry in found.fields]
-
-    def _of_avro(self, step: DecodeStep) -> StructType:
-        """The columns of an Avro schema, which must be a record."""
-        try:
-            found: DataType = (
-                self._analyzed(f"SELECT {sql.parsed(step)} AS {ROW} FROM {self._last}").schema[ROW].dataType
-            )
-        except ConfigError as error:
-            if "AVRO_NOT_LOADED" not in error.what:
-                raise
-            what = "format avro needs the module spark-avro of Spark, which is not loaded"
-            jar = f"org.apache.spark:spark-avro_2.13:{self._session.version}"
-            todo = f"Get the jar {jar} and name its file in the setting spark.jars of spark.config"
-            raise ConfigError("E1528", self._where, what, "Neither PySpark nor correlator contains it", todo) from error
-        if not isinstance(found, StructType):
-            raise ConfigError("E1511", self._where, "schema: is no record", "The type of an Avro schema must be record")
-        return found
+    def _decode_binary(self, step: DecodeStep, number: int) -> None:
+        """Python decodes the bodies."""
+        format_, found = columns_of_bodies(step)
+        columns = self._parsed(", ".join(f"{sql.quote(name)} {kind}" for name, kind in found.items()))
+        text = sql.bodies_sql(self._last, self._hidden)
+        rows = self._analyzed(text).schema
+        schema = StructType([*(one for one in rows if one.name in self._hidden), *columns])
+        function = DecodeFunction(format_, step.format, number, self._where, _arrow(schema))
+        self._end(text, PythonWork(function=function, schema=schema))
+        self._add(f"SELECT * FROM {self._view}")
 
     def _try(self, step: DecodeStep, code: str, setting: str) -> None:
         """Let Spark evaluate constants with the types and options of a step, which it else does with the first body."""
         try:
             evaluate_constants(self._session.sql(sql.trial_sql(step)))
         except (PySparkException, Py4JJavaError) as error:
-            raise ConfigError(code, self._where, f"{setting}: {first_line(error)}") from error
+            raise ConfigError(code, setting, f"{setting}: {first_line(error)}") from error
 
     def _parsed(self, ddl: str) -> StructType:
         try:
             found: DataType = _parse_datatype_string(ddl)
         except (PySparkException, Py4JJavaError) as error:
-            raise ConfigError("E1511", self._where, f"schema: {first_line(error)}") from error
+            raise ConfigError("E1511", "schema", f"schema: {first_line(error)}") from error
         if not isinstance(found, StructType):
-            raise ConfigError(
-                "E1511", self._where, "schema: needs names and types", "Example: carrier STRING, delay INT"
-            )
+            raise ConfigError("E1511", "schema", "schema: needs names and types", "Example: carrier STRING, delay INT")
         return found
 
     def _explode(self, step: ExplodeStep) -> None:
+        visible([*self._hidden, step.name], self._hidden, "name")
         text = sql.explode_sql(step, self._last, self._columns)
         query = self._analyzed(text)
         self._check_repeatable(query, text)
@@ -319,18 +364,19 @@ class _Compiler:
         return StructType([one for one in schema if (one.name, one.dataType) != (MESSAGE, message)])
 
     def _lookup(self, step: LookupStep, number: int) -> None:
-        lookup = Lookup(self._session, step, f"{self._prefix}_lookup_{number}", self._where)
+        where = self._placed(number, step, "file" if step.file is not None else "table")
+        lookup = Lookup(self._session, step, f"{self._prefix}_lookup_{number}", where)
         added = [name for name in lookup.columns if name not in step.on]
         clash = next((name for name in added if name in self._columns), None)
         if clash is not None:
-            raise ConfigError("E1517", self._where, f"column '{clash}' is there already", "", "Rename one of them")
+            raise ConfigError("E1517", "", f"column '{clash}' is there already", "", "Rename one of them")
         self._compiled.lookups.append(lookup)
         self._add(sql.lookup_sql(step, self._last, lookup.view, added))
 
     def _route(self, step: RouteStep, number: int) -> None:
         if step.headers:
             for header in self._analyzed(f"SELECT {sql.header_columns(step)} FROM {self._last}").schema:
-                check_header(header.name, header.dataType.simpleString(), self._where)
+                check_header(header.name, header.dataType.simpleString(), member("headers", header.name))
         self._compiled.senders[number] = step.to
         self._add_checked(sql.route_sql(step, self._last, number, self._columns, self._rows))
 
@@ -339,17 +385,17 @@ class _Compiler:
         if step.schema is not None:
             hidden = [entry for entry in schema if entry.name in self._hidden]
             schema = StructType([*hidden, *self._parsed(step.schema)])
-        refuse_deferred(import_object(step.function), f"{self._where} {step.function}")
+        refuse_deferred(import_object(step.function, "function"), "function")
         try:
             made = _arrow(schema)
         except PySparkException as error:
-            raise ConfigError("E1511", self._where, f"schema: {first_line(error)}") from error
+            raise ConfigError("E1511", "schema", f"schema: {first_line(error)}") from error
         function = ArrowFunction(step.function, self._directories, number, self._where, made)
         self._end(f"SELECT * FROM {self._last}", PythonWork(function=function, schema=schema))
         self._add(f"SELECT * FROM {self._view}")
 
     def _keyed(self, step: KeyedStep, number: int) -> None:
-        values = sql.keyed_values(step, self._columns, self._wanted(step), self._where)
+        values = sql.keyed_values(step, self._columns, self._wanted(step))
         self._check_means(step)
         text = sql.keyed_sql(step, self._last, number, values, self._where)
         rows = self._checked(text).schema
@@ -388,9 +434,9 @@ class _Compiler:
         """The columns that a monitor's row type has, `None` for all."""
         if not isinstance(step, MonitorStep):
             return None
-        if not _is_monitor(import_object(step.class_)):
+        if not _is_monitor(import_object(step.class_, "class")):
             what, allowed = f"{step.class_} is not a KeyedMonitor", "Write class Name(KeyedMonitor[Row, Output])"
-            raise ConfigError("E1503", self._where, what, allowed)
+            raise ConfigError("E1503", "class", what, allowed)
         row_type = UserMonitor(step.class_, self._directories)().row_type
         if row_type is dict:
             return None
@@ -398,7 +444,7 @@ class _Compiler:
         missing = next((name for name, required in fields.items() if required and name not in self._columns), None)
         if missing is not None:
             what = f"field '{missing}' of {row_type.__name__} is not a column"
-            raise ConfigError("E1517", self._where, what, _known(self._columns))
+            raise ConfigError("E1517", "class", what, _known(self._columns))
         return [name for name in fields if name in self._columns]
 
     def _machine(self, step: KeyedStep, rows: StructType) -> tuple[MonitorFactory, StructType]:
@@ -423,8 +469,8 @@ class _Compiler:
         calls = _calls(step)
         kinds = [rows[f"v{at}"].dataType.simpleString() for at in range(len(calls))]
         for call, kind, name in zip(calls, kinds, step.values, strict=True):
-            refuse_no_number(call.function, call.argument, kind, f"{self._where} {name}")
-            python_type(kind, f"{self._where} {name}")
+            refuse_no_number(call.function, call.argument, kind, member("values", name))
+            python_type(kind, member("values", name))
         values = tuple(
             Value(name, call.function, kind) for name, call, kind in zip(step.values, calls, kinds, strict=True)
         )
@@ -438,18 +484,21 @@ class _Compiler:
 
     def _check_means(self, step: KeyedStep) -> None:
         """Refuse means of what is no number; `keyed_sql` converts each argument, so only this text shows its type."""
-        calls = _calls(step) if isinstance(step, AggregateStep) else []
+        if not isinstance(step, AggregateStep):
+            return
+        calls = _calls(step)
         if all(call.function != "avg" for call in calls):
             return
         arguments = ", ".join(f"{call.argument} AS v{at}" for at, call in enumerate(calls))
         kinds = self._analyzed(f"SELECT {arguments} FROM {self._last}").schema
-        for at, call in enumerate(calls):
+        for at, (call, name) in enumerate(zip(calls, step.values, strict=True)):
             if call.function == "avg":
-                refuse_no_number("avg", call.argument, kinds[f"v{at}"].dataType.simpleString(), self._where)
+                where = member("values", name)
+                refuse_no_number("avg", call.argument, kinds[f"v{at}"].dataType.simpleString(), where)
 
 
 def _calls(step: AggregateStep) -> list[Call]:
-    return [parse_call(value, name) for name, value in step.values.items()]
+    return [parse_call(value, member("values", name)) for name, value in step.values.items()]
 
 
 def _compiling(pipeline: PipelineSettings, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Why a body could not be decoded, for its dead letter; Spark gives no reason. Pure."""
+"""Why Spark could not decode a body, for its dead letter; Spark gives no reason. Pure."""
 
 import csv
 import re
@@ -23,8 +23,6 @@ _UNFIT = ": the values do not fit the schema"
 
 def why_malformed(step: DecodeStep, body: bytes) -> str:
     """The end of the reason of the dead letter: the cause with its position if it can be found, and the body."""
-    if step.format == "avro":
-        return f": {len(body)} bytes"
     try:
         content = body.decode()
     except UnicodeDecodeError as error:

@@ -30,6 +30,7 @@ from correlator.pipeline.halving import Overlay, in_halves, joined
 from correlator.pipeline.headers import STANDARD_HEADERS, property_text
 from correlator.pipeline.malformed import why_malformed
 from correlator.pipeline.memory import Memory
+from correlator.pipeline.places import StepPlaces
 from correlator.pipeline.spark import DATA_ERRORS, SharedSession, first_line
 from correlator.pipeline.spec import PipelineSettings, RouteStep
 from correlator.pipeline.stages import KeyedWork
@@ -41,6 +42,7 @@ CONCLUDED_AT_ONCE = 50_000
 
 _OF_A_MESSAGE = (*DATA_ERRORS, MappingError, UnicodeDecodeError)
 """Errors that one message of a batch causes. The texts of Spark need not be UTF-8."""
+_NOWHERE = StepPlaces()
 _views = itertools.count(1)
 
 
@@ -52,6 +54,7 @@ class SparkProcessor:
         session: the Spark session of the engine.
         directories: where modules that the pipeline names are looked up beside the usual places, such as the directory
             of the pipeline file.
+        places: where the steps stand in their file, for the messages of errors.
         repeats: whether the same messages come again and again, as in crash tests: a local Spark then sees each of
             them once.
     """
@@ -61,6 +64,7 @@ class SparkProcessor:
         pipeline: PipelineSettings,
         session: SharedSession,
         directories: Iterable[str] = (),
+        places: StepPlaces = _NOWHERE,
         *,
         repeats: bool = False,
     ) -> None:
@@ -72,6 +76,7 @@ class SparkProcessor:
         self._pipeline = pipeline
         self._shared = session
         self._directories = tuple(directories)
+        self._places = places
         self._repeats = repeats
         self._reads_numbers = MESSAGE in repr(pipeline.steps).lower()
         self._compiled: CompiledPipeline | None = None
@@ -92,7 +97,12 @@ class SparkProcessor:
         session = self._shared.acquire()
         try:
             self._compiled = compile_pipeline(
-                session, self._pipeline, f"correlator_{next(_views)}", self._directories, self._shared.scratch
+                session,
+                self._pipeline,
+                f"correlator_{next(_views)}",
+                self._directories,
+                self._shared.scratch,
+                self._places,
             )
         except BaseException:
             self._shared.release()

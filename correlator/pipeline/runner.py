@@ -4,16 +4,21 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from correlator.configuration import Places
 from correlator.errors import ConfigError
+from correlator.pipeline.places import StepPlaces
 from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Processor
 from correlator.runtime import phases
 from correlator.runtime.engine import Engine
 
+_NOWHERE = Places()
 _SPARK_PARTS = ("correlator.pipeline.spark", "correlator.pipeline.processor")
 
 
-def build_engine(file: PipelineFile, directories: Iterable[str] = (), **overrides: Any) -> Engine:
+def build_engine(
+    file: PipelineFile, directories: Iterable[str] = (), places: Places = _NOWHERE, **overrides: Any
+) -> Engine:
     """An engine with the pipelines of a file. Nothing is opened, and Spark does not start, before `Engine.start`.
 
     The engine does not log the warnings of the file: the caller that read it has them.
@@ -21,19 +26,26 @@ def build_engine(file: PipelineFile, directories: Iterable[str] = (), **override
     Args:
         file: the settings.
         directories: where modules that the file names are looked up beside the usual places.
+        places: where the settings stand, for the messages of errors.
         overrides: arguments of `Engine`, such as connections of a test.
 
     Raises:
         ConfigError: E1519, there are pipelines and PySpark is not installed; others as `Engine`.
     """
-    return Engine(file, processors=processors_of(file, directories), warnings=(), **overrides)
+    return Engine(file, processors=processors_of(file, directories, places), warnings=(), **overrides)
 
 
 def processors_of(
-    file: PipelineFile, directories: Iterable[str] = (), *, ends_soon: bool = False, repeats: bool = False
+    file: PipelineFile,
+    directories: Iterable[str] = (),
+    places: Places = _NOWHERE,
+    *,
+    ends_soon: bool = False,
+    repeats: bool = False,
 ) -> Sequence[Processor]:
     """The processors of the pipelines of a file; raises `ConfigError` E1519 if PySpark is needed and not installed.
 
+    `places` says where the settings stand, for the messages of errors.
     `ends_soon` is for commands that run for seconds: Spark then starts with less work, and computes more slowly.
     `repeats` is for crash tests, to which the same messages come again and again: Spark then sees each of them once.
     """
@@ -43,7 +55,10 @@ def processors_of(
     spark, processor = _spark_parts()
     session = spark.SharedSession(file.spark, ends_soon=ends_soon)
     where = tuple(directories)
-    return [processor.SparkProcessor(pipeline, session, where, repeats=repeats) for pipeline in file.pipelines]
+    return [
+        processor.SparkProcessor(pipeline, session, where, StepPlaces(places, at), repeats=repeats)
+        for at, pipeline in enumerate(file.pipelines)
+    ]
 
 
 def _spark_parts() -> Iterable[Any]:

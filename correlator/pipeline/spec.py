@@ -14,12 +14,20 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from correlator.errors import ConfigError, quoted
-from correlator.pipeline.decode_options import ALLOWED, check_options
+from correlator.pipeline.decode_options import check_options
 from correlator.settings import Bytes, Count, EngineSettings, Identifier, ImportPath, Seconds, SomeSeconds
 
 Sql = Annotated[str, msgspec.Meta(min_length=1)]
-Format = Literal["json", "csv", "avro", "text"]
+Format = Literal["json", "csv", "avro", "protobuf", "text"]
 FileFormat = Literal["csv", "json", "parquet"]
+_OF_FORMATS = {
+    "json": ("schema", "options"),
+    "csv": ("schema", "options"),
+    "avro": ("schema", "schema_file", "writer_schema"),
+    "protobuf": ("descriptor", "message"),
+    "text": (),
+}
+"""The settings of a `decode` step that each format takes beside `format`."""
 _DURATIONS = ("window", "session", "every", "lateness", "within", "expires")
 _LONGEST = 100 * 366 * 86_400.0
 _DECISION = re.compile(r"(keep|discard) [0-9a-f]{8}")
@@ -45,6 +53,11 @@ class DecodeStep:
     Attributes:
         format: the format of the body; `text` makes one column `text`.
         schema: the columns as Spark DDL (`carrier STRING, dep_delay INT`); for `avro` the Avro schema as JSON.
+        schema_file: path of a file with the Avro schema, instead of `schema`.
+        writer_schema: the Avro schema with which the bodies were written, as JSON; by default it is the schema of the
+            columns.
+        descriptor: path of a file with a protobuf descriptor set, which contains the imported files, too.
+        message: the full name of the protobuf message type, such as `shop.Order`.
         options: options of Spark's reader of `json` or `csv`, such as `delimiter` or `timestampFormat`.
     """
 
@@ -52,18 +65,35 @@ class DecodeStep:
 
     format: Format
     schema: str | None = None
+    schema_file: str | None = None
+    writer_schema: str | None = None
+    descriptor: str | None = None
+    message: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (self.schema is None) != (self.format == "text"):
-            what = "has a 'schema'" if self.schema else "has no 'schema'"
-            raise ConfigError(
-                "E1510", "decode", f"format {self.format} {what}", "json, csv and avro need one, text none"
-            )
-        if self.options and self.format not in ALLOWED:
-            what = f"format {self.format} has 'options'"
-            raise ConfigError("E1510", "options", what, "Only json and csv have options", "Remove them")
+        taken = _OF_FORMATS[self.format]
+        for name in ("schema", "schema_file", "writer_schema", "descriptor", "message", "options"):
+            if getattr(self, name) and name not in taken:
+                formats = [one for one, names in _OF_FORMATS.items() if name in names]
+                what, allowed = f"format {self.format} has {quoted(name)}", f"It is for {' and '.join(formats)}"
+                raise ConfigError("E1510", name, what, allowed, "Remove it")
+        missing = self._missing()
+        if missing:
+            raise ConfigError("E1510", "decode", f"format {self.format} {missing}")
         check_options(self.format, self.options)
+
+    def _missing(self) -> str:
+        """What the format needs and the step does not have; empty for nothing."""
+        match self.format:
+            case "json" | "csv" if self.schema is None:
+                return "has no 'schema'"
+            case "avro" if (self.schema is None) == (self.schema_file is None):
+                return "needs exactly one of 'schema' and 'schema_file'"
+            case "protobuf" if self.descriptor is None or self.message is None:
+                return "needs 'descriptor' and 'message'"
+            case _:
+                return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The stages of a compiled pipeline.
 
 A *stage* is one SQL text over a temporary view, followed by Python work on its Arrow batches or by nothing: steps that
-are SQL fuse into one text, and only `monitor`, `aggregate`, `correlate` and `python` end a stage. The last stage
-collects all effects of the rows.
+are SQL fuse into one text, and only `monitor`, `aggregate`, `correlate`, `python` and a `decode` of a binary format end
+a stage. The last stage collects all effects of the rows.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,15 +20,15 @@ from correlator.pipeline import envelope
 from correlator.pipeline.arrow_rows import KEYED_SCHEMA, in_place
 from correlator.pipeline.clock import Clock, DueKeys, clock_of
 from correlator.pipeline.envelope import CLOCK, KEY, TIME
-from correlator.pipeline.worker import ArrowFunction, KeyedFunction
+from correlator.pipeline.worker import ArrowFunction, DecodeFunction, KeyedFunction
 from correlator.ports import StateView
 
 
 @dataclass(frozen=True, kw_only=True)
 class PythonWork:
-    """A `python` step at the end of a stage."""
+    """A `python` step, or a `decode` step of a binary format, at the end of a stage."""
 
-    function: ArrowFunction
+    function: ArrowFunction | DecodeFunction
     schema: StructType
 
     def apply(self, rows: DataFrame) -> DataFrame:

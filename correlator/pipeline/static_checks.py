@@ -18,6 +18,7 @@ from correlator.errors import ConfigError, quoted
 from correlator.pipeline.columns import ddl_of, fields_of, python_type, refuse_no_number
 from correlator.pipeline.ddl import Columns, Kind, columns_of, struct_of
 from correlator.pipeline.envelope import HIDDEN, MESSAGE, OF_MESSAGES, RESERVED, visible
+from correlator.pipeline.formats import BINARY, columns_of_bodies
 from correlator.pipeline.headers import check_header
 from correlator.pipeline.references import Path as Names
 from correlator.pipeline.references import Query, References, references, simple_query
@@ -170,8 +171,8 @@ class _Checker:
     def _decode(self, step: DecodeStep) -> None:
         if self._columns is not None and "body" not in self._columns:
             self._report("", "E1517", "there is no column 'body'", _known(self._columns))
-        if step.format == "avro":
-            self._columns = None
+        if step.format in BINARY:
+            self._columns = self._decoded(step)
         elif step.format == "text":
             self._columns = {"text": _STRING}
         else:
@@ -184,6 +185,15 @@ class _Checker:
             if step.format == "csv":
                 self._plain(columns or [])
             self._columns = self._visible("schema", columns)
+
+    def _decoded(self, step: DecodeStep) -> Known | None:
+        """The columns of a binary format."""
+        try:
+            _, found = columns_of_bodies(step)
+        except ConfigError as error:
+            self._refused(error.where, error)
+            return None
+        return {name: _kind_of(kind) for name, kind in found.items()}
 
     def _plain(self, columns: Columns) -> None:
         for name, kind in columns:
@@ -443,6 +453,11 @@ class _Checker:
                 did_you_mean(name, kind.fields),
             )
         return found[0] if len(found) == 1 else None
+
+
+def _kind_of(ddl: str) -> Kind | None:
+    columns = columns_of(f"c {ddl}")
+    return None if columns is None else columns[0][1]
 
 
 def _monitor(path: str) -> type[KeyedMonitor[Any, Any]] | None:

@@ -9,6 +9,7 @@ only: a row that was dropped must not fail again.
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
+from correlator.configuration.problems import member
 from correlator.errors import ConfigError
 from correlator.pipeline.decode_options import FORMATS, canonical
 from correlator.pipeline.envelope import (
@@ -110,17 +111,20 @@ def decode_sql(
     return f"SELECT {kept}{columns} FROM ({judged})"
 
 
+def bodies_sql(source: str, hidden: Sequence[str]) -> str:
+    """The bodies, for a format that Python decodes."""
+    return f"SELECT {hidden_sql(hidden)}, CAST(body AS BINARY) AS body FROM {source}"
+
+
 def parsed(step: DecodeStep, body: str = "CAST(body AS STRING)") -> str:
-    """The body as a struct."""
+    """The body as a struct, of a format that Spark decodes."""
     schema = step.schema or ""
     match step.format:
         case "csv":
             return f"from_csv({body}, {text(f'{schema}, {REJECTED} STRING')}, {_options(step)})"
         case "json":
             return f"from_json({body}, {text(f'{schema}, {REJECTED} STRING')}, {_options(step)})"
-        case "avro":
-            return f"from_avro(body, {text(schema)}, map('mode', 'PERMISSIVE'))"
-        case "text":
+        case _:
             return f"named_struct('text', {body})"
 
 
@@ -138,8 +142,6 @@ def _options(step: DecodeStep) -> str:
 
 
 def _malformed(step: DecodeStep) -> str:
-    if step.format == "avro":
-        return f"{ROW} IS NULL"
     conditions = ["body IS NULL", f"NOT is_valid_utf8({_BODY})"]
     if step.format != "text":
         conditions += [f"{ROW} IS NULL", f"{ROW}.{REJECTED} IS NOT NULL", f"trim({_BODY}) = ''"]
@@ -182,7 +184,7 @@ def sql_sql(step: SqlStep, source: str, hidden: Sequence[str], columns: Sequence
     """The user's SELECT with the hidden columns added, but without the effects of earlier steps (`beside_sql`)."""
     select, *rest = step.query.split(None, 1)
     if select.upper() != "SELECT":
-        raise ConfigError("E1511", "sql", "does not begin with SELECT", "Write SELECT … FROM input WHERE …")
+        raise ConfigError("E1511", "query", "does not begin with SELECT", "Write SELECT … FROM input WHERE …")
     shown = ", ".join(quote(name) for name in columns)
     rows = f"WITH input AS (SELECT * FROM {source} WHERE {LIVE}) SELECT {hidden_aside(hidden)}, {' '.join(rest)}"
     return f"SELECT {hidden_back(hidden)}, {shown} FROM ({rows})"
@@ -289,20 +291,19 @@ def _unusable(step: KeyedStep, where: str) -> str:
     )
 
 
-def keyed_values(step: KeyedStep, columns: Mapping[str, str], wanted: list[str] | None, where: str) -> dict[str, str]:
+def keyed_values(step: KeyedStep, columns: Mapping[str, str], wanted: list[str] | None) -> dict[str, str]:
     """Name and expression of each value that the worker of a keyed step gets.
 
     Args:
         step: its settings.
         columns: Spark's types of the columns that the step sees.
         wanted: the columns that the row type of a monitor has, `None` for all.
-        where: pipeline and step, for messages.
     """
     match step:
         case MonitorStep():
             return {name: quote(name) for name in (columns if wanted is None else wanted)}
         case AggregateStep():
-            calls = [parse_call(value, f"{where} {name}") for name, value in step.values.items()]
+            calls = [parse_call(value, member("values", name)) for name, value in step.values.items()]
             return {f"v{at}": _argument(call) for at, call in enumerate(calls)}
         case CorrelateStep():
             return {"side": f"CASE WHEN {step.first} THEN 'first' ELSE 'second' END", "row": json_of(columns)}

@@ -7,10 +7,10 @@ pass through.
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -18,8 +18,9 @@ import msgspec
 import pyarrow as pa
 
 from correlator.core.keyed import Handled, KeyedMonitor, KeyedRun
-from correlator.errors import StateError, quoted
+from correlator.errors import StateError, printable, quoted
 from correlator.pipeline import arrow_rows, envelope
+from correlator.pipeline.binary import Format, Malformed
 from correlator.pipeline.clock import Clock, Place
 from correlator.pipeline.correlation import pairs_class
 from correlator.pipeline.envelope import DEAD, HIDDEN, KEY, PART, POSITION, STATE, TIME
@@ -27,6 +28,11 @@ from correlator.pipeline.sessions import sessions_class
 from correlator.pipeline.windows import EPOCH, Value, windows_class
 
 _MOST_ROWS = 10_000
+_MOST_BYTES = 1024 * 1024
+"""The bytes of bodies of which the values are in memory as Python objects at a time; a longer body is alone."""
+_LONGEST_WHY = 300
+BODY = "body"
+"""The column with the bodies that a `DecodeFunction` decodes."""
 _AFTER_ALL = "G"
 """Sorts behind every hexadecimal digit (`envelope.PART`)."""
 _UNREADABLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
@@ -383,3 +389,84 @@ class ArrowFunction:
     def _dead(self, row: pa.RecordBatch, error: Exception) -> pa.RecordBatch:
         reason = f"E5106 {self.where}: {type(error).__name__}: {error}".encode()
         return arrow_rows.with_effect(row, envelope.effect(DEAD, self.step, None, reason), self.schema)
+
+
+@dataclass(frozen=True)
+class DecodeFunction:
+    """Makes columns of bodies of a binary format; a body that is not of the format becomes a dead letter.
+
+    Attributes:
+        format: decodes bodies.
+        word: the name of the format.
+        step: the number of the step, which marks its dead letters.
+        where: pipeline and step, for messages.
+        schema: of the result, with the hidden columns.
+    """
+
+    format: Format
+    word: str
+    step: int
+    where: str
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Called by Spark once for each partition."""
+        for batch in batches:
+            yield from self._decoded(arrow_rows.live_rows(batch))
+            others = arrow_rows.other_rows(batch)
+            if others.num_rows:
+                yield arrow_rows.only_carrying(others, self.schema)
+
+    def _decoded(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        decode = _decoder(self.format)
+        good: list[int] = []
+        values: list[Mapping[str, Any]] = []
+        size = 0
+        for at, body in enumerate(rows.column(BODY).to_pylist()):
+            try:
+                values.append(_value_of(decode, body))
+                good.append(at)
+            except Exception as error:  # noqa: BLE001  no body may stop the engine
+                yield self._dead(rows.slice(at, 1), error)
+                continue
+            size += len(body)
+            if size >= _MOST_BYTES:
+                yield from self._made(rows.take(pa.array(good)), values)
+                good, values, size = [], [], 0
+        if good:
+            yield from self._made(rows.take(pa.array(good)), values)
+
+    def _made(self, rows: pa.RecordBatch, values: list[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+        hidden = arrow_rows.hidden_of(self.schema)
+        visible = pa.schema([one for one in self.schema if one.name not in hidden])
+        try:
+            made = pa.RecordBatch.from_pylist(values, schema=visible)
+        except Exception as error:  # noqa: BLE001  as above
+            if len(values) == 1:
+                yield self._dead(rows, error)
+                return
+            half = len(values) // 2
+            yield from self._made(rows.slice(0, half), values[:half])
+            yield from self._made(rows.slice(half), values[half:])
+            return
+        columns = [(rows if one.name in hidden else made).column(one.name) for one in self.schema]
+        yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _dead(self, row: pa.RecordBatch, error: Exception) -> pa.RecordBatch:
+        why = str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}"
+        size = len(row.column(BODY)[0].as_py() or b"")
+        why = printable(why)[:_LONGEST_WHY]
+        reason = f"E5101 {self.where}: not {self.word} of the schema: {why}: {size} bytes".encode()
+        return arrow_rows.with_effect(row, envelope.effect(DEAD, self.step, None, reason), self.schema)
+
+
+@lru_cache(maxsize=32)
+def _decoder(format_: Format) -> Callable[[bytes], Mapping[str, Any]]:
+    """Makes a decoder once in each process; Spark sends the function of a step with every job."""
+    return format_.decoder()
+
+
+def _value_of(decode: Callable[[bytes], Mapping[str, Any]], body: bytes | None) -> Mapping[str, Any]:
+    if body is None:
+        raise Malformed("is NULL")
+    return decode(body)

@@ -133,7 +133,7 @@ def test_an_engine():
     assert settings.senders[1].options == {"append": True}
     assert settings.monitors[0].options == {"limit": 15, "names": ["a", "b"]}
     assert loaded.warnings == ()
-    assert loaded.positions["receivers[0].destination"] == (11, 54)
+    assert loaded.places.positions["receivers[0].destination"] == (11, 54)
 
 
 def test_keys_of_keywords_and_lists():

@@ -1,5 +1,6 @@
 """One Spark session for all tests of pipelines, and an engine just large enough to run a processor."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,8 @@ def session():
 
 def refuse_disagreement(mistakes, error):
     """The first mistake is what the compiler refuses, or lies behind it."""
-    refused = int(error.where.split()[3]) - 1
+    (number,) = re.findall(r" step (\d+) ", error.where)
+    refused = int(number) - 1
     assert all(one.step >= refused for one in mistakes), mistakes
     assert [one.error.code for one in mistakes if one.step == refused][:1] in ([], [error.code]), mistakes
 

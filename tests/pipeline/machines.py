@@ -77,6 +77,10 @@ def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+async def later(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
 def double(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Adds a column; fails when a value is 13."""
     if 13 in batch.column("value").to_pylist():

@@ -1,11 +1,13 @@
 """A pipeline whose steps change between two lives, over a real engine, store and Spark."""
 
+import datetime as dt
 import json
 
 import pytest
 
 from correlator.core.steps import stored_steps
 from correlator.errors import RecoveryRefused
+from correlator.events import Message
 from correlator.pipeline.processor import SparkProcessor
 from correlator.pipeline.spec import (
     AggregateStep,
@@ -19,6 +21,7 @@ from correlator.pipeline.spec import (
 )
 from correlator.storage import inspect
 from tests.pipeline.conftest import CONFIG, HERE
+from tests.pipeline.test_decode_binary import avro, record, written
 from tests.runtime.world import World, contents, receiver, sender
 
 READINGS = DecodeStep(format="json", schema="sensor STRING, at TIMESTAMP, a INT, b INT")
@@ -42,10 +45,10 @@ class Lives:
         self.world = World(f"sqlite:///{directory / 'engine.db'}")
         self._session = session
 
-    def live(self, *steps, bodies=(), **settings):
+    def live(self, *steps, bodies=(), decode=READINGS, **settings):
         """One life with these steps: the rows that it sends for these bodies."""
         sent = len(self.world.sent())
-        pipelines = [PipelineSettings(name="p", from_=("in",), steps=(READINGS, *steps, OUT))] if steps else []
+        pipelines = [PipelineSettings(name="p", from_=("in",), steps=(decode, *steps, OUT))] if steps else []
         processors = [SparkProcessor(one, self._session, [str(CONFIG), str(HERE)]) for one in pipelines]
         parts = (receiver(), sender())
         with self.world.engine(*parts, processors=processors, stop_timeout=PATIENT, **settings):
@@ -105,6 +108,34 @@ def test_windows_that_fit_go_on(lives):
     kept = windows(lateness=60.0, values={"total": "sum(b)"}, state=f"keep {lives.mark(told)}")
     (row,) = lives.live(kept, bodies=[reading(25, b=9)])
     assert row["total"] == 3
+
+
+def avro_of(kind):
+    fields = [
+        ("sensor", "string"),
+        ("at", {"type": "long", "logicalType": "timestamp-micros"}),
+        ("a", kind),
+        ("b", "int"),
+    ]
+    return record(*fields)
+
+
+def avro_reading(schema, minute, a):
+    at = dt.datetime(2026, 1, 1, 0, minute, tzinfo=dt.UTC)
+    (body,) = written(schema, {"sensor": "x", "at": at, "a": a, "b": 1})
+    return Message(body, {"uniqueMessageId": f"avro {minute}"})
+
+
+def test_bodies_of_another_format_or_schema(lives):
+    """The state belongs to the columns and their types, wherever these come from."""
+    lives.live(windows(), bodies=[reading(1, a=5)])
+    whole, halves = avro_of("int"), avro_of("double")
+    assert lives.live(windows(), decode=avro(whole), bodies=[avro_reading(whole, 2, 1)]) == []
+    told = lives.refused(windows(), decode=avro(halves))
+    assert told.startswith("E4330 step 'p/aggregate#0'")
+    assert "value 1 type: int -> float" in told
+    (row,) = lives.live(windows(), bodies=[reading(12, a=9)])
+    assert row["n"] == 6, "the next life reads JSON again"
 
 
 def test_a_step_that_comes_or_goes_or_gets_a_name(lives):

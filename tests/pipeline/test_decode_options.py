@@ -117,7 +117,7 @@ def test_another_option_is_refused(format_, options, setting, what, todo):
 
 @pytest.mark.parametrize(("format_", "schema"), [("text", None), ("avro", "{}")])
 def test_a_format_without_options_refuses_them(format_, schema):
-    with pytest.raises(ConfigError, match=f"E1510 options: format {format_} has 'options'. Only json and csv"):
+    with pytest.raises(ConfigError, match=f"E1510 options: format {format_} has 'options'. It is for json and csv"):
         DecodeStep(format=format_, schema=schema, options={"locale": "de"})
 
 

@@ -11,9 +11,11 @@ from correlator.cli import main
 from correlator.testing.crashtest.levels import opened
 from tests.crash.projects import assert_holds_at
 from tests.pipeline.conftest import CONFIG
+from tests.pipeline.protos import compiled
 
 STEPS = CONFIG.parent / "docs" / "steps.md"
-_EXAMPLE = re.compile(r"^```(?:yaml|py)?\n# (?:FILE )?(\S+\.\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_EXAMPLE = re.compile(r"^```(?:yaml|py|proto)?\n(?:#|//) (?:FILE )?(\S+\.\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PROTOC = "protoc --include_imports --descriptor_set_out=shop.desc shop.proto"
 
 FILES = sorted(file for file in CONFIG.glob("*.yaml"))
 
@@ -66,6 +68,8 @@ def test_the_examples_of_the_page_of_steps_pass_their_tests(executed, tmp_path):
         # For Spark, which runs already, a relative path counts from the directory in which it began.
         path.write_text(text.replace("{file: ", f"{{file: {tmp_path}/"))
         path.chmod(0o600)
+    assert f"\n{_PROTOC}\n" in STEPS.read_text()
+    compiled((tmp_path / "shop.proto").read_text(), tmp_path).rename(tmp_path / "shop.desc")
     files = [path for path, _ in examples if path.suffix == ".yaml"]
     assert len(files) > 10
     for file in files:

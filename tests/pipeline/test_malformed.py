@@ -16,7 +16,6 @@ STEPS = [
     DecodeStep(format="csv", schema="item STRING, price INT", options={"Delimiter": "\\t", "quote": ""}),
     DecodeStep(format="csv", schema="item STRING, price INT", options={"quote": "'", "escape": "^", "sep": ";"}),
     DecodeStep(format="text"),
-    DecodeStep(format="avro", schema="{}"),
 ]
 HOSTILE = [
     b"",
@@ -98,7 +97,3 @@ def test_a_comma_in_a_comment_of_the_schema_makes_no_column():
 )
 def test_the_place_of_a_mistake_in_json(body, reason):
     assert why_malformed(JSON, body).startswith(reason)
-
-
-def test_a_body_of_a_binary_format_need_not_be_utf_8():
-    assert why_malformed(DecodeStep(format="avro", schema="{}"), b"\x00\xff") == ": 2 bytes"

@@ -97,7 +97,7 @@ def test_an_expression_that_a_start_refuses_is_refused_before_there_is_a_store(p
     write(place / "sales.yaml", [FILE.replace("      - route", "      - where: rand() < 0.5\n      - route")])
     assert main.execute(["plan", "sales.yaml"]) == 2
     planned = capsys.readouterr().err
-    assert planned.startswith("E1525 pipeline sales step 3 (where): 'rand()' may have another value")
+    assert planned.startswith("E1525 sales.yaml:18:16 pipeline sales step 3 (where): 'rand()' may have another value")
     assert not (place / "store.db").exists()
     assert started() == 2
     assert planned == capsys.readouterr().err

@@ -22,6 +22,7 @@ from correlator.pipeline.spec import (
 )
 from correlator.pipeline.static_checks import check_steps
 from tests.pipeline.conftest import HERE
+from tests.pipeline.protos import compiled
 
 DECODE = DecodeStep(format="json", schema="sensor STRING, at TIMESTAMP, value INT, s STRUCT<x: INT>, l ARRAY<INT>")
 PAIRS = CorrelateStep(key="sensor", event_time="at", first="value = 1", second="value = 2", within=60.0)
@@ -136,8 +137,25 @@ def test_csv_has_no_nested_columns():
     assert mistake == (1, "E1511", "schema", "schema: column 'b' is array<int>", "")
 
 
-def test_columns_of_avro_are_not_known():
-    assert found(DecodeStep(format="avro", schema="{}"), WhereStep(condition="nope > 1")) == []
+def test_columns_of_avro_and_protobuf_are_known(tmp_path):
+    avro = '{"type": "record", "name": "R", "fields": [{"name": "at", "type": ["null", "string"]}]}'
+    descriptor = compiled('syntax = "proto3"; message M { string at = 1; }', tmp_path)
+    for step in (
+        DecodeStep(format="avro", schema=avro),
+        DecodeStep(format="protobuf", descriptor=str(descriptor), message="M"),
+    ):
+        assert found(step, WhereStep(condition="at > ''")) == []
+        ((_, code, _, what, hint),) = found(step, WhereStep(condition="att > ''"))
+        assert (code, what, hint) == ("E1511", "'att' is not a column", "Did you mean 'at'?")
+
+
+def test_a_binary_format_that_cannot_be_used_is_a_mistake_of_its_setting():
+    avro = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}'
+    assert [one[1:3] for one in found(DecodeStep(format="avro", schema=avro))] == [("E1513", "schema")]
+    assert [one[1:3] for one in found(DecodeStep(format="avro", schema="{"))] == [("E1529", "schema")]
+    assert [one[1:3] for one in found(DecodeStep(format="avro", schema_file="no.avsc"))] == [("E1529", "schema_file")]
+    protobuf = DecodeStep(format="protobuf", descriptor="no.desc", message="M")
+    assert [one[1:3] for one in found(protobuf)] == [("E1529", "descriptor")]
 
 
 def test_every_mistake_is_reported():

@@ -49,7 +49,8 @@ class Configured:
     def __init__(self, file: Path, database: str | None = None) -> None:
         self.file = file
         self.database = database
-        self.settings = example(read_file(file, PipelineFile).settings)
+        loaded = read_file(file, PipelineFile)
+        self.settings, self.places = example(loaded.settings), loaded.places
         for monitor in self.settings.monitors:
             resolve(monitor.type, f"monitor {monitor.type}")
         for receiver in self.settings.receivers:

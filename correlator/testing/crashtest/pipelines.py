@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from correlator.configuration import Places
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.steps import ConfiguredStep
 from correlator.pipeline.runner import processors_of
@@ -22,15 +23,16 @@ class Pipelines:
     Args:
         settings: the file.
         directory: of the file.
+        places: where the settings stand in it.
 
     Raises `ConfigError` as `Processor.open`.
     """
 
-    def __init__(self, settings: PipelineFile, directory: Path) -> None:
+    def __init__(self, settings: PipelineFile, directory: Path, places: Places) -> None:
         here = replace(settings, spark=replace(settings.spark, master=_MASTER))
         self._processors: list[Processor] = []
         try:
-            for processor in processors_of(here, [str(directory.absolute())], repeats=True):
+            for processor in processors_of(here, [str(directory.absolute())], places, repeats=True):
                 processor.open()
                 self._processors.append(processor)
         except BaseException:

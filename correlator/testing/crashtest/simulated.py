@@ -110,7 +110,7 @@ class Simulated:
 
     def __init__(self, configured: Configured) -> None:
         self._configured = configured
-        self._pipelines = Pipelines(configured.settings, configured.file.parent)
+        self._pipelines = Pipelines(configured.settings, configured.file.parent, configured.places)
 
     def run(self, body: Body, plan: RunPlan) -> Outcome:
         """See `runs.Level`. The same plan makes the same history."""

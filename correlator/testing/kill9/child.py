@@ -149,9 +149,9 @@ class ChildLife:
         pipelines = Path(job.pipelines)
         processors: Sequence[Processor] = ()
         if job.pipelines:
-            processors = processors_of(
-                example(read_file(pipelines, PipelineFile).settings), [str(pipelines.absolute().parent)]
-            )
+            loaded = read_file(pipelines, PipelineFile)
+            directories = [str(pipelines.absolute().parent)]
+            processors = processors_of(example(loaded.settings), directories, loaded.places)
         if job.settings.store is not None:
             store = SqlStore(job.settings.store, job.settings.name, witness_directory=self.directory)
             self._store = ToldStore(store, self.link)

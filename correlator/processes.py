@@ -182,7 +182,7 @@ def _leave_to_parent() -> None:
 def _descriptor_of(opened: HasDescriptor) -> int:
     try:
         return opened.fileno()
-    except (OSError, ValueError):
+    except Exception:  # noqa: BLE001  a connection of a driver that is lost has an error of its own, and no descriptor
         return -1
 
 

@@ -1,5 +1,6 @@
 """A lock on a file, which ends with the process at the latest."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,3 +45,20 @@ def test_whoever_has_waited_for_long_asks_as_often_as_a_newcomer(
     assert 0.0002 <= pauses[0] <= 0.001  # the lock is free for about as long between two writes of one process
     for each in (one, other):
         each.close()
+
+
+class _Lost:
+    """A connection whose server has died: its driver raises an error of its own."""
+
+    def fileno(self) -> int:
+        raise RuntimeError("the connection is lost")
+
+
+def test_a_lost_connection_does_not_leave_the_locks_to_a_forked_child(tmp_path: Path) -> None:
+    lost, lock = _Lost(), LockFile(tmp_path / "lock")
+    processes.keep(lost)
+    child = os.fork()
+    if not child:
+        os._exit(0 if Path(f"/proc/self/fd/{lock.fileno()}").readlink() == Path(os.devnull) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    lock.close()

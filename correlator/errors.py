@@ -134,6 +134,20 @@ class HandlerFailed(CorrelatorError):
     exit_status = 1
 
 
+class TryAgain(CorrelatorError):
+    """A pipeline cannot compute a batch at present (W551x). Nothing has changed: the engine computes the batch again.
+
+    Args:
+        wait_s: how many seconds to wait before.
+    """
+
+    exit_status = 1
+
+    def __init__(self, code: str, where: str, what: str, todo: str, wait_s: float) -> None:
+        self.wait_s = wait_s
+        super().__init__(code, where, what, "", todo)
+
+
 class ConnectionLost(CorrelatorError):
     """The broker cannot be reached (E7xxx). The engine waits and connects again, without a limit of attempts."""
 

@@ -87,7 +87,7 @@ class Processor(Protocol):
 
     The result of `process` must depend on its arguments only: after a crash the same messages come again, perhaps cut
     into other batches. The method changes nothing itself: the engine applies the effects. An exception stops the
-    engine.
+    engine; only after `TryAgain` the engine calls the method again, with the same messages and perhaps more.
 
     Attributes:
         name: name of the pipeline; part of the names of its state.
@@ -129,7 +129,10 @@ class Processor(Protocol):
         ...
 
     def conclude(self, state: StateView, engine_time: float) -> Effects:
-        """Compute the effects of the end of all input, such as due timers. Called when every source has ended."""
+        """Compute the effects of the end of all input, such as due timers. Called when every source has ended.
+
+        After `TryAgain` the engine calls it again.
+        """
         ...
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ COMMANDS = (
     Command("test", "correlator.cli.inline_tests", "Run the tests of a pipeline file, without a broker."),
     Command("crashtest", "correlator.testing.command", "Kill the engine of a file again and again, and check it."),
     Command("shares", "correlator.cli.shares", "Show which process runs which share."),
+    Command("package", "correlator.cli.package", "Write the modules that the workers of a Spark cluster need."),
     Command("inspect", "correlator.cli.inspect", "Show what a store holds."),
     Command("browse", "correlator.cli.browse", "Show messages of a queue without removing them."),
     Command("broker", "correlator.cli.broker", "Administer a broker: destinations, consumers, messages, transactions."),

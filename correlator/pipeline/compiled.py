@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from correlator.core.steps import ConfiguredStep
@@ -57,7 +59,7 @@ class CompiledPipeline:
 
     session: SparkSession
     jobs: Jobs
-    planning: Planning = field(default_factory=Planning)
+    planning: Planning
     stages: list[Stage] = field(default_factory=list)
     keyed: dict[int, ConfiguredStep] = field(default_factory=dict)
     senders: dict[int, str] = field(default_factory=dict)
@@ -87,8 +89,7 @@ class CompiledPipeline:
 
     def refresh(self, engine_time: float) -> None:
         """Read the joined files again that are older than their steps allow. Raises `ConfigError` as `Lookup`."""
-        if self.lookups:
-            self.jobs.prepare()
+        self.jobs.prepare()
         changed = [lookup for lookup in self.lookups if lookup.refresh(engine_time)]
         if changed and self.small is not None:
             self.small.forget_plans()
@@ -99,6 +100,21 @@ class CompiledPipeline:
         if (small := self._small_for(table)) is not None:
             return small.run(table, 0, state)
         return self._run(self.session.createDataFrame(table), 0, state)
+
+    def failing(self, table: pa.Table, state: StateView) -> str:
+        """The step with Python code that fails on a batch, which all stages together have failed on; as it is told.
+
+        If several steps have Python code, the stages run again up to each of them. Empty if each of them succeeds.
+        """
+        working = [at for at, stage in enumerate(self.stages) if stage.work is not None]
+        for at in working:
+            if len(working) == 1:
+                return _where(self.stages[at])
+            try:
+                self._run(self.session.createDataFrame(table), 0, state, at)
+            except (PySparkException, Py4JError):
+                return _where(self.stages[at])
+        return ""
 
     def conclude(self, at: int, keys: list[str], state: StateView) -> pa.Table:
         """The effects of the end of all input for keys of the stage `at`, in this stage and the later ones; as `run`.
@@ -118,11 +134,13 @@ class CompiledPipeline:
     def _small_for(self, rows: pa.Table) -> SmallBatches | None:
         return self.small if rows.num_rows <= MOST_ROWS else None
 
-    def _run(self, rows: DataFrame, first: int, state: StateView) -> pa.Table:
+    def _run(self, rows: DataFrame, first: int, state: StateView, last: int | None = None) -> pa.Table:
+        """The rows after the stage `last`, or the effects after all stages."""
         kept: list[DataFrame] = []
-        self.jobs.name(steps_of(self.stages[first:]))
+        stages = self.stages[first:] if last is None else self.stages[first : last + 1]
+        self.jobs.name(steps_of(stages))
         try:
-            for stage in self.stages[first:]:
+            for stage in stages:
                 if stage.reads_twice and stage is not self.stages[0]:
                     kept.append(rows.persist())
                 rows = self._query(stage, rows)
@@ -165,3 +183,8 @@ class CompiledPipeline:
         kept.append(rows.persist())
         keys = rows.where(LIVE).select(KEY).distinct().toArrow().column(0).to_pylist()
         return work.states(keys, state)
+
+
+def _where(stage: Stage) -> str:
+    assert stage.work is not None
+    return stage.work.function.where

@@ -34,7 +34,7 @@ from correlator.pipeline.formats import BINARY, columns_of_bodies
 from correlator.pipeline.headers import check_header
 from correlator.pipeline.lookup import Lookup
 from correlator.pipeline.places import StepPlaces
-from correlator.pipeline.planning import Jobs
+from correlator.pipeline.planning import Jobs, Planning
 from correlator.pipeline.repeatable import evaluate_constants, not_repeatable, plan_of
 from correlator.pipeline.small import SmallBatches
 from correlator.pipeline.spark import first_line, is_local
@@ -81,6 +81,7 @@ def compile_pipeline(
     directories: tuple[str, ...],
     scratch: Path,
     places: StepPlaces,
+    planning: Planning,
 ) -> CompiledPipeline:
     """Compile a pipeline.
 
@@ -88,17 +89,21 @@ def compile_pipeline(
         session: the Spark session.
         pipeline: its settings.
         prefix: the names of its temporary views begin so.
-        directories: where modules that the pipeline names are looked up beside the usual places.
+        directories: where modules that the pipeline names are looked up beside the usual places. The workers of a
+            cluster look them up in the package that they have got.
         scratch: a directory that is removed after the pipeline has ended.
         places: where the steps stand in their file.
+        planning: measures how long Spark plans.
 
     Raises:
         ConfigError: E1511, Spark refuses an expression; E15xx, another mistake. The error names the step and the place
             of the setting.
         UsageError: E4117, a function of a `python` step is a coroutine; as above.
     """
-    compiled = _Compiler(session, pipeline, prefix, directories, places).compile()
-    if is_local(session.sparkContext.master):
+    is_on_this_host = is_local(session.sparkContext.master)
+    looked_up = directories if is_on_this_host else ()
+    compiled = _Compiler(session, pipeline, prefix, looked_up, places, planning).compile()
+    if is_on_this_host:
         directory = scratch / prefix
         directory.mkdir(mode=0o700)
         compiled.small = SmallBatches(session, compiled.stages, directory, compiled.jobs, compiled.planning)
@@ -129,13 +134,15 @@ class _Compiler:
         prefix: str,
         directories: tuple[str, ...],
         places: StepPlaces,
+        planning: Planning,
     ) -> None:
         self._session = session
         self._pipeline = pipeline
         self._prefix = prefix
         self._directories = directories
         self._places = places
-        self._compiled = CompiledPipeline(session=session, jobs=Jobs(session, pipeline.name))
+        self._compiled = CompiledPipeline(session, Jobs(session, pipeline.name), planning)
+        self._compiled.jobs.prepare()
         self._parts: list[str] = []
         self._steps: list[str] = []
         self._reads_twice = False

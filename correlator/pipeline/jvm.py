@@ -1,9 +1,11 @@
-"""Starts the JVM of a local Spark session as PySpark does, but without its shell scripts: they start another JVM first.
+"""Starts the JVM of a Spark session as PySpark does, but without its shell scripts: they start another JVM first.
 
 `arguments` makes the command that Spark's launcher would make. It knows a part of what the launcher knows: if a
 setting, a variable of the environment or a file could change the command in another way, PySpark starts the JVM itself.
 PySpark also starts it if the JVM of this module ends before it listens.
 """
+
+# ruff: noqa: SLF001  PySpark has no public way to its JVM; tests/pipeline/test_spark_version.py allows this one
 
 import contextlib
 import logging
@@ -19,6 +21,7 @@ from typing import NamedTuple
 from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.serializers import UTF8Deserializer, read_int
+from pyspark.sql import SparkSession
 
 from correlator.processes import keep, not_forking
 
@@ -57,7 +60,8 @@ _NOT_FOR_THE_LAUNCHER = {
     "SPARK_SUBMIT_OPTS",
     "SPARK_USER",
 }
-_LOCAL = re.compile(r"local(\[[^\]]*\])?")
+_MASTER = re.compile(r"local(\[[^\]]*\])?|spark://[^\s\"'\\]+")
+"""Masters for which the launcher makes the same command: this host alone, and a standalone cluster."""
 _QUOTED = re.compile(r"[\"'\\]")
 _REFUSED = re.compile(r"-Xmx|-Dspark")
 """Options of Java that the launcher refuses with a message of its own."""
@@ -103,7 +107,7 @@ def is_plain(config: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     options = f"{config.get(_OPTIONS, '')} {environment.get(_SUBMIT_OPTIONS, '')}"
     return (
         os.name == "posix"
-        and _LOCAL.fullmatch(config.get("spark.master", "")) is not None
+        and _MASTER.fullmatch(config.get("spark.master", "")) is not None
         and not _FOR_THE_LAUNCHER & set(config)
         and not _QUOTED.search(options)
         and not _REFUSED.search(options)
@@ -157,14 +161,54 @@ def gateway(java: Path, arguments: Sequence[str]) -> Iterator[subprocess.Popen[b
     finally:
         del os.environ[_GATEWAY_PORT], os.environ[_GATEWAY_SECRET]
         if has_gateway():
-            SparkContext._gateway.proc = listening.process  # noqa: SLF001  where PySpark keeps the process, too
+            SparkContext._gateway.proc = listening.process
         else:
             _end(listening.process)
 
 
 def has_gateway() -> bool:
     """Whether this process has a JVM of Spark already; it outlives the session."""
-    return SparkContext._gateway is not None  # noqa: SLF001  there is no public way to ask
+    return SparkContext._gateway is not None
+
+
+def has_ended(within_s: float = 0.0) -> bool:
+    """Whether the JVM of this process has ended, or ends within some seconds. `False` if there is none."""
+    process = SparkContext._gateway.proc if has_gateway() else None
+    if process is None:
+        return False
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(within_s)
+    return process.poll() is not None
+
+
+def kill() -> None:
+    """End the JVM of this process at once, if this process has started it."""
+    process = SparkContext._gateway.proc if has_gateway() else None
+    if process is not None:
+        process.kill()
+
+
+def discard() -> None:
+    """End the JVM of this process, and let PySpark forget it: the next session gets a new JVM.
+
+    PySpark never forgets a JVM by itself, so that each call fails after its death. All objects of the old JVM are dead.
+    """
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context
+    if gateway is not None:
+        process = gateway.proc
+        if process is not None:
+            _end(process)
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+    if context is not None and context._accumulatorServer is not None:
+        context._accumulatorServer.shutdown()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def silence(context: SparkContext) -> None:
+    """Let the thread that takes the accumulators of a JVM print no traceback when this JVM dies."""
+    context._accumulatorServer.handle_error = lambda *_: None
 
 
 def _is_for_the_launcher(variable: str) -> bool:

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from correlator.errors import ConfigError, quoted
-from correlator.pipeline.spark import causes
+from correlator.pipeline.spark import causes, is_local
 from correlator.pipeline.spec import LookupStep
 
 _OF_TEXT = ("csv", "json")
@@ -19,6 +21,8 @@ _HEADER = re.compile(
 _SIZES = re.compile(r"Header length: (?P<found>\d+), schema size: (?P<expected>\d+)")
 _RAGGED = re.compile(r"\[MALFORMED_CSV_RECORD\] Malformed CSV record: (?P<record>.*)")
 _OTHER_TYPE = re.compile(r"Malformed records are detected in record parsing: (?P<record>.*)\.\n")
+_ENDS = re.compile(rb"\r\n|\n|\r")
+"""Ends of lines, as Spark reads them."""
 _NAMED = "The first line of a CSV file names the columns"
 _SAME_COLUMNS = "Both must name the same columns in the same order", "Correct the file or the schema"
 _RELATIVE = "A relative path counts from the directory in which the engine was started"
@@ -59,7 +63,8 @@ class Lookup:
             content = self._load().persist()
             self._check(content)
         except (PySparkException, Py4JJavaError) as error:
-            what, *rest = unusable(causes(error), self._step)
+            details = [] if isinstance(error, Py4JJavaError) else [str(error)]
+            what, *rest = unusable([*details, *causes(error)], self._step)
             raise ConfigError("E1518", self._where, f"{self._name}: {what}", *rest) from error
         content.createOrReplaceTempView(self.view)
         return content
@@ -78,11 +83,31 @@ class Lookup:
             reader = reader.option("header", "true").option("enforceSchema", "false")
         if self._step.schema is not None:
             reader = reader.schema(self._step.schema)
-        return reader.load(self._step.file)
+        if not self._is_shipped:
+            return reader.load(self._step.file)
+        return reader.csv(self._text()) if self._step.format == "csv" else reader.json(self._text())
+
+    @property
+    def _is_shipped(self) -> bool:
+        """Whether the workers may not find the file: it is text on this host, and they are on others."""
+        file, master = self._step.file or "", self._session.sparkContext.master
+        return self._step.format in _OF_TEXT and not is_local(master) and Path(file).is_file()
+
+    def _text(self) -> DataFrame:
+        """The lines of a file, in the column `value`."""
+        file = self._step.file or ""
+        if not self._is_shipped:
+            return self._session.read.text(file)
+        lines = _ENDS.split(Path(file).read_bytes())
+        try:
+            texts = [line.decode() for line in lines if line]
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(error.object.decode(errors="replace")) from error
+        return self._session.createDataFrame(pa.table({"value": pa.array(texts, pa.string())}))
 
     def _check(self, content: DataFrame) -> None:
         if self._step.file is not None and self._step.format in _OF_TEXT:
-            self._check_text(self._session.read.text(self._step.file))
+            self._check_text(self._text())
         missing = next((name for name in self._step.on if name not in content.columns), None)
         if missing is not None:
             known = f"Columns: {', '.join(content.columns)}"
@@ -97,8 +122,11 @@ class Lookup:
             raise ConfigError("E1518", self._where, f"{self._name} is empty", _NAMED)
         other = lines.where("NOT is_valid_utf8(value)").head(1)
         if other:
-            what = f"{self._name}: the line {quoted(other[0].value)} is not UTF-8"
-            raise ConfigError("E1518", self._where, what, "", "Convert the file to UTF-8")
+            raise self._not_utf8(other[0].value)
+
+    def _not_utf8(self, line: str) -> ConfigError:
+        what = f"{self._name}: the line {quoted(line)} is not UTF-8"
+        return ConfigError("E1518", self._where, what, "", "Convert the file to UTF-8")
 
 
 def unusable(messages: Sequence[str], step: LookupStep) -> tuple[str, str, str]:

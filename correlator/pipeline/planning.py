@@ -49,7 +49,7 @@ class Jobs:
 
     def __init__(self, session: SparkSession, pipeline: str) -> None:
         self._context = session.sparkContext
-        self._pipeline = pipeline
+        self._group = group_of(pipeline)
         self._batch = "no batch"
 
     def begin(self, batch: pa.Table) -> None:
@@ -63,14 +63,18 @@ class Jobs:
         self._batch = f"end of all input, {_counted(len(keys), 'key')}"
 
     def prepare(self) -> None:
-        """Name the jobs that read files before a batch."""
+        """Name the jobs that read files before a batch, also before the first one."""
         self._batch = "before a batch"
         self.name("files of lookup steps")
 
     def name(self, steps: str) -> None:
         """Name the jobs that this thread runs next, by the steps that they run."""
-        group = f"pipeline {self._pipeline}"
-        self._context.setJobGroup(group, f"{group}, {steps}: {self._batch}")
+        self._context.setJobGroup(self._group, f"{self._group}, {steps}: {self._batch}")
+
+
+def group_of(pipeline: str) -> str:
+    """The group of the Spark jobs of a pipeline."""
+    return f"pipeline {pipeline}"
 
 
 def _counted(count: int, what: str) -> str:

@@ -3,35 +3,42 @@
 How messages are cut into batches makes no difference: the sends of a sender have the order of the messages that caused
 them, state belongs to keys, and a message whose processing fails affects no other message. If Spark refuses a value
 (division by zero, a cast, an overflow), or if no message can carry a value that a route sends, the batch is cut in
-halves until the message is alone; it becomes a dead letter and has no other effect. Any other error of Spark stops the
-engine before the batch has any effect.
+halves until the message is alone; it becomes a dead letter and has no other effect. Any other error of Spark leaves the
+batch without effect, and the engine gives the whole batch again: the JVM of Spark, executors or workers were lost. If a
+batch fails again and again, the error stops the engine.
 """
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
 from correlator.core.messages import checked
 from correlator.core.steps import ConfiguredStep, clock_of_step, owner_of
-from correlator.errors import HandlerFailed, MappingError
+from correlator.errors import ConfigError, CorrelatorError, HandlerFailed, MappingError, TryAgain
 from correlator.events import DeadLetter, Headers, Message
+from correlator.pipeline import cluster, jvm
 from correlator.pipeline.arrow_rows import in_order
 from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.compiler import compile_pipeline
+from correlator.pipeline.deadline import Deadline
 from correlator.pipeline.envelope import CLOCK, DEAD, FORWARD, MESSAGE, REWRITE, SEND
 from correlator.pipeline.halving import Overlay, in_halves, joined
 from correlator.pipeline.headers import STANDARD_HEADERS, property_text
 from correlator.pipeline.malformed import why_malformed
 from correlator.pipeline.memory import Memory
 from correlator.pipeline.places import StepPlaces
-from correlator.pipeline.spark import DATA_ERRORS, SharedSession, first_line
+from correlator.pipeline.planning import Planning, group_of
+from correlator.pipeline.spark import DATA_ERRORS, SharedSession, first_line, reason
 from correlator.pipeline.spec import PipelineSettings, RouteStep
 from correlator.pipeline.stages import KeyedWork
 from correlator.pipeline.worker import make_importable
@@ -40,10 +47,26 @@ from correlator.ports import StateView
 CONCLUDED_AT_ONCE = 50_000
 """The most keys whose timers fire in one Spark job at the end of all input."""
 
+MOST_ATTEMPTS = 5
+"""How often a batch may fail in succession; then its failure stops the engine."""
+_WAIT_S = 1.0
+"""Seconds before a batch that has failed is computed again."""
+_START_AGAIN_S = 5.0
+"""Seconds between two attempts to start Spark again."""
+_ENDS_WITHIN_S = 2.0
+"""Seconds in which a JVM that dies ends after its sockets."""
+_WAITS_S = 600.0
+"""Seconds that a session waits for its first executors, before another session asks for them."""
+
 _OF_A_MESSAGE = (*DATA_ERRORS, MappingError, UnicodeDecodeError)
 """Errors that one message of a batch causes. The texts of Spark need not be UTF-8."""
 _NOWHERE = StepPlaces()
 _views = itertools.count(1)
+_SAME_BATCH = "The batch is computed again"
+_NEXT_START = "The batch is processed again at the next start"
+_NEW_SPARK = "Spark starts again, and the batch is computed again"
+_STARTED_AGAIN = "It is tried again every 5 s"
+_EXECUTORS = "Start workers, or give the application cores and memory that they have"
 
 
 class SparkProcessor:
@@ -80,11 +103,17 @@ class SparkProcessor:
         self._repeats = repeats
         self._reads_numbers = MESSAGE in repr(pipeline.steps).lower()
         self._compiled: CompiledPipeline | None = None
+        self._planning = Planning()
+        self._deadline = Deadline()
+        self._failures = 0
+        self._has_served = False
+        self._since = 0.0
+        self._is_lost = False
 
     @property
     def planned_s(self) -> float:
-        """Seconds in which Spark has planned batches so far; 0 before `open` and after `close`."""
-        return 0.0 if self._compiled is None else self._compiled.planning.spent_s
+        """Seconds in which Spark has planned batches so far."""
+        return self._planning.spent_s
 
     @property
     def steps(self) -> Sequence[ConfiguredStep]:
@@ -96,34 +125,33 @@ class SparkProcessor:
         make_importable(self._directories)
         session = self._shared.acquire()
         try:
-            self._compiled = compile_pipeline(
-                session,
-                self._pipeline,
-                f"correlator_{next(_views)}",
-                self._directories,
-                self._shared.scratch,
-                self._places,
-            )
-        except BaseException:
+            with self._limited(session):
+                self._compile(session)
+        except BaseException as error:
+            passed = self._deadline.passed and self._executors(session) == 0
             self._shared.release()
+            if passed:
+                what = f"no executors at {self._shared.master} for {self._deadline.seconds:.0f} s"
+                raise ConfigError("E1515", "spark", what, "", _EXECUTORS) from error
             raise
-        if self._repeats and self._compiled.small is not None:
-            self._compiled.small.memory = Memory()
 
     def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
-        """The effects of a batch; raises `HandlerFailed` E5510 if Spark fails for another reason than a value."""
-        if not batch:
-            return Effects()
-        self._opened.refresh(engine_time)
-        self._opened.begin(state)
-        return self._process(batch, state, engine_time)
+        """The effects of a batch.
+
+        Raises `TryAgain` W551x if Spark was lost or the cluster has failed, `HandlerFailed` E5510 if Spark fails for
+        another reason than a value.
+        """
+        return self._survived(lambda: self._whole(batch, state, engine_time)) if batch else Effects()
 
     def conclude(self, state: StateView, engine_time: float) -> Effects:
         """Fire the timers of all keys, step by step: the rows that a step makes may set timers of a later step.
 
         A key whose rows Spark refuses becomes a dead letter without a body, and keeps its state: its timers fire again
-        at the next end of all input. Raises `HandlerFailed` E5510 as `process`.
+        at the next end of all input. Raises as `process`.
         """
+        return self._survived(lambda: self._concluded(state, engine_time))
+
+    def _concluded(self, state: StateView, engine_time: float) -> Effects:
         self._opened.begin(state)
         done = Effects()
         for at, stage in enumerate(self._opened.stages):
@@ -132,6 +160,14 @@ class SparkProcessor:
                 for some in _slices(keys, CONCLUDED_AT_ONCE):
                     done = joined(done, self._conclude(at, some, Overlay(state, done.state), engine_time))
         return done
+
+    def _whole(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
+        self._shared.spread(self._opened.session)
+        if self._opened.lookups:
+            with self._limited(self._opened.session):
+                self._opened.refresh(engine_time)
+        self._opened.begin(state)
+        return self._process(batch, state, engine_time)
 
     def close(self) -> None:
         """Release the Spark session, which ends when the last pipeline of this process has released it.
@@ -147,19 +183,126 @@ class SparkProcessor:
         assert self._compiled is not None, "open comes first"
         return self._compiled
 
+    def _compile(self, session: SparkSession) -> None:
+        compiled = compile_pipeline(
+            session,
+            self._pipeline,
+            f"correlator_{next(_views)}",
+            self._directories,
+            self._shared.scratch,
+            self._places,
+            self._planning,
+        )
+        if self._repeats and compiled.small is not None:
+            compiled.small.memory = Memory()
+        self._compiled, self._is_lost, self._has_served = compiled, False, False
+        self._since = time.monotonic()
+
+    @contextlib.contextmanager
+    def _limited(self, session: SparkSession) -> Iterator[None]:
+        """Give up the block if it takes too long on a cluster. A local Spark waits for nobody."""
+        if self._shared.is_local:
+            self._deadline.passed = False
+            yield
+            return
+
+        def cancel() -> None:
+            with contextlib.suppress(Exception):  # the JVM may die meanwhile
+                session.sparkContext.cancelJobGroup(group_of(self.name))
+
+        with self._deadline.over(cancel, jvm.kill):
+            yield
+
+    def _survived(self, compute: Callable[[], Effects]) -> Effects:
+        """Compute effects. A failure from which Spark can recover, or a new Spark, becomes `TryAgain`."""
+        self._recover()
+        session = self._opened.session
+        try:
+            effects = compute()
+        except Exception as error:
+            again = self._again(error, session)
+            if again is None:
+                raise
+            raise again from error
+        self._failures, self._has_served = 0, True
+        return effects
+
+    def _recover(self) -> None:
+        """If Spark was lost, start it again, and compile the pipeline for it."""
+        if not self._is_lost:
+            return
+        try:
+            session = self._shared.renew(self._opened.session)
+            with self._limited(session):
+                self._compile(session)
+        except ConfigError as error:
+            what = f"Spark does not start again: {error.what}"
+            raise TryAgain("W5511", self._place, what, _STARTED_AGAIN, _START_AGAIN_S) from error
+        except Exception as error:
+            what = f"Spark was lost again: {reason(error)}"
+            raise TryAgain("W5511", self._place, what, _STARTED_AGAIN, _START_AGAIN_S) from error
+
+    def _again(self, error: Exception, session: SparkSession) -> CorrelatorError | None:
+        """What an error means for the engine: `TryAgain` if the batch can be computed again; `None` for itself."""
+        failed = error.__cause__ if isinstance(error, HandlerFailed | ConfigError) else error
+        of_a_socket = isinstance(failed, OSError | EOFError | Py4JNetworkError | pa.ArrowException)
+        is_lost = self._shared.is_lost(session, within_s=_ENDS_WITHIN_S if of_a_socket else 0.0)
+        if self._deadline.passed:
+            return self._given_up(session, is_lost=is_lost)
+        if not is_lost and not (isinstance(error, HandlerFailed) and isinstance(failed, Py4JError)):
+            return None
+        self._failures += 1
+        if is_lost:
+            self._is_lost = True
+            what = f"Spark was lost: {_death(failed)}"
+            if self._failures < MOST_ATTEMPTS:
+                return TryAgain("W5511", self._place, what, _NEW_SPARK, 0.0)
+            return HandlerFailed("E5510", self._place, f"{what}, {MOST_ATTEMPTS} times in succession", "", _NEXT_START)
+        if self._failures < MOST_ATTEMPTS:
+            return TryAgain("W5512", self._place, f"Spark failed: {reason(failed or error)}", _SAME_BATCH, _WAIT_S)
+        return None
+
+    def _given_up(self, session: SparkSession, *, is_lost: bool) -> TryAgain:
+        """What to tell of a batch whose time has passed."""
+        seconds = self._deadline.last_s
+        if is_lost:
+            self._is_lost = True
+            what = f"Spark did not answer for {seconds:.0f} s"
+            return TryAgain("W5513", self._place, what, _NEW_SPARK, 0.0)
+        if self._executors(session):
+            what = f"the batch took longer than {seconds:.0f} s, and its jobs were cancelled"
+            todo = f"It is computed again, and may take {self._deadline.seconds:.0f} s"
+            return TryAgain("W5513", self._place, what, todo, 0.0)
+        self._deadline.forget_last()
+        self._is_lost = self._has_served or time.monotonic() - self._since > _WAITS_S
+        what = f"no executors at {self._shared.master} for {seconds:.0f} s"
+        return TryAgain("W5513", self._place, what, f"{_EXECUTORS}. {_SAME_BATCH}", 0.0)
+
+    def _executors(self, session: SparkSession) -> int:
+        try:
+            return cluster.executors(session)
+        except Exception:  # noqa: BLE001  whatever Py4J raises when the JVM dies
+            return 0
+
+    @property
+    def _place(self) -> str:
+        return f"pipeline {self.name}"
+
     def _process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
         def run(some: Sequence[Delivered], seen: StateView) -> Effects:
             table = input_table(some)
             if self._repeats and not self._reads_numbers:
                 table = _without_numbers(table)
-            return self._effects(self._run(lambda: self._opened.run(table, seen)), some, engine_time)
+            made = self._run(lambda: self._opened.run(table, seen), lambda: self._opened.failing(table, seen))
+            return self._effects(made, some, engine_time)
 
         return in_halves(batch, state, run, lambda one, error: self._refused(one, error, engine_time), _OF_A_MESSAGE)
 
     def _conclude(self, at: int, keys: Sequence[str], state: StateView, engine_time: float) -> Effects:
         def run(some: Sequence[Delivered], seen: StateView) -> Effects:
             ending = [one.message.key or "" for one in some]
-            return self._effects(self._run(lambda: self._opened.conclude(at, ending, seen)), some, engine_time)
+            made = self._run(lambda: self._opened.conclude(at, ending, seen), lambda: "")
+            return self._effects(made, some, engine_time)
 
         stand_ins = [_stand_in(key) for key in keys]
         return in_halves(
@@ -170,17 +313,29 @@ class SparkProcessor:
         reason = f"E5103 pipeline {self.name}: {first_line(error)}"
         return Effects(dead_letters=[self._dead_letter(cause, reason, engine_time)])
 
-    def _run(self, run: Any) -> pa.Table:
-        """Run a function; a failure of Spark becomes an error with a message of one line."""
+    def _run(self, run: Callable[[], pa.Table], failing: Callable[[], str]) -> pa.Table:
+        """Run a function; a failure of Spark becomes an error with a message of one line.
+
+        If this is the last attempt, `failing` finds the step that fails.
+        """
+        session = self._opened.session
         try:
-            return run()
-        except DATA_ERRORS:
+            with self._limited(session):
+                made = run()
+        except (*DATA_ERRORS, UnicodeDecodeError) as error:
+            if self._shared.is_lost(session):
+                raise HandlerFailed("E5510", self._place, f"Spark failed: {error}", "", _NEXT_START) from error
+            self._shared.job_ended(refused=True)
             raise
         except (PySparkException, Py4JError) as error:
-            todo = "The batch is processed again at the next start"
-            raise HandlerFailed(
-                "E5510", f"pipeline {self.name}", f"Spark failed: {first_line(error)}", "", todo
-            ) from error
+            where = ""
+            if isinstance(error, Py4JJavaError) and self._failures == MOST_ATTEMPTS - 1:
+                with contextlib.suppress(Exception), self._limited(session):  # the first error counts
+                    where = failing()
+            what = f"Spark failed: {reason(error)}"
+            raise HandlerFailed("E5510", where or self._place, what, "", _NEXT_START) from error
+        self._shared.job_ended()
+        return made
 
     def _effects(self, result: pa.Table, causes: Sequence[Delivered], engine_time: float) -> Effects:
         sends: list[tuple[str, Message]] = []
@@ -220,6 +375,11 @@ class SparkProcessor:
             receiver=cause.receiver,
             number=cause.number,
         )
+
+
+def _death(error: BaseException | None) -> str:
+    """Why a session works no more."""
+    return "its JVM has ended" if jvm.has_ended() or not isinstance(error, Py4JJavaError) else reason(error)
 
 
 def input_table(batch: Sequence[Delivered]) -> pa.Table:

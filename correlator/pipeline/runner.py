@@ -6,6 +6,7 @@ from typing import Any
 
 from correlator.configuration import Places
 from correlator.errors import ConfigError
+from correlator.pipeline.packaging import package_of
 from correlator.pipeline.places import StepPlaces
 from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Processor
@@ -53,8 +54,8 @@ def processors_of(
         return ()
     phases.begin("loading PySpark")
     spark, processor = _spark_parts()
-    session = spark.SharedSession(file.spark, ends_soon=ends_soon)
     where = tuple(directories)
+    session = spark.SharedSession(file.spark, ends_soon=ends_soon, package=lambda: package_of(file.pipelines, where))
     return [
         processor.SparkProcessor(pipeline, session, where, StepPlaces(places, at), repeats=repeats)
         for at, pipeline in enumerate(file.pipelines)

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,12 @@ from pyspark.errors import (
 from pyspark.sql import SparkSession
 
 from correlator.errors import ConfigError
-from correlator.pipeline import archive, jvm
+from correlator.pipeline import archive, cluster, jvm
 from correlator.pipeline.java import java_home, java_program
+from correlator.pipeline.packaging import Package
 from correlator.pipeline.spec import SparkSettings
 from correlator.runtime import phases
+from correlator.runtime.logs import get_logger
 
 DATA_ERRORS = (
     ArithmeticException,
@@ -40,6 +42,10 @@ _LOOPBACK = "127.0.0.1"
 _SUGGESTED = re.compile(r"Did you mean one of the following\? \[(?P<names>[^\]]*)\]")
 # The error of a Python worker, behind the frames of its traceback; of a chain of errors the last one counts.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
+_ABORTED = "Job aborted due to stage failure: "
+_TASK = re.compile(r"^Lost task [^:]*: (?:[a-z]\w*\.)*(?:SparkException: )?")
+"""The task that failed, and the class of its error, before the reason."""
+_HINT = ". Consider setting "
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
 # Each of these rules lets Spark decode a body twice, or in the driver instead of on all cores.
@@ -50,6 +56,15 @@ _UNWANTED_RULES = (
     "PushPredicateThroughNonJoin",
 )
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_OF_A_CLUSTER = {
+    "spark.network.timeout": "60s",
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.task.maxFailures": "4",
+}
+"""Settings with which a cluster notices within a minute that an executor hangs."""
+_CHANGED = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")
+"""The variables that `_start` may change."""
 _ENDS_SOON = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags of Java for a run of seconds, which ends before the second compiler or parallel collection would pay."""
 
@@ -64,32 +79,82 @@ class _ProcessSession:
         self._lock = threading.Lock()
         self._users = 0
         self._scratch = ""
+        self._is_ours = True
+        self._settings = SparkSettings()
+        self._ends_soon = False
+        self._packages: list[Package] = []
+        self._paths: set[str] = set()
+        """Temporary directories that PySpark has added to the import path."""
+        self._session: SparkSession | None = None
+        self._watch: cluster.Watch | None = None
         self._end = contextlib.ExitStack()
         """Runs when the last user has released the session."""
 
-    def acquire(self, settings: SparkSettings, *, ends_soon: bool = False) -> SparkSession:
+    def acquire(
+        self, settings: SparkSettings, *, ends_soon: bool = False, package: Package | None = None
+    ) -> SparkSession:
         with self._lock:
-            if self._users:
-                session = _start(settings, self._scratch, ends_soon=ends_soon)
+            if not self._users:
+                session = self._begin(settings, ends_soon=ends_soon, package=package)
+            elif self._is_ours and self._session is not None and self.is_lost(self._session):
+                session = self._anew()
+                self._add(session, package)
             else:
-                session = self._begin(settings, ends_soon=ends_soon)
+                session = _start(settings, self._scratch, ends_soon=ends_soon)
+                self._add(session, package)
+            self._session = session
             self._users += 1
             return session
 
-    def _begin(self, settings: SparkSettings, *, ends_soon: bool) -> SparkSession:
-        is_ours = SparkSession.getActiveSession() is None
+    def _begin(self, settings: SparkSettings, *, ends_soon: bool, package: Package | None) -> SparkSession:
+        self._is_ours = SparkSession.getActiveSession() is None
+        self._settings, self._ends_soon, self._packages = settings, ends_soon, []
         with contextlib.ExitStack() as end:
             self._scratch = end.enter_context(tempfile.TemporaryDirectory(prefix="correlator-spark-"))
-            end.callback(_restore_java, os.environ.get("JAVA_HOME"))
-            session = _start(settings, self._scratch, ends_soon=ends_soon)
-            if is_ours:
-                end.callback(session.stop)
+            for name in _CHANGED:
+                end.callback(_restore, name, os.environ.get(name))
+            end.callback(self._stop)
+            session = self._session = self._started()
+            self._add(session, package)
+            self._look(session)
             self._end = end.pop_all()
         return session
+
+    def _started(self) -> SparkSession:
+        before = set(sys.path)
+        session = _start(self._settings, self._scratch, ends_soon=self._ends_soon)
+        self._paths = set(sys.path) - before
+        return session
+
+    def renew(self, lost: SparkSession) -> SparkSession:
+        """The session after one that works no more: the one that another pipeline has started since, or a new one."""
+        with self._lock:
+            if self._session is lost or self._session is None:
+                self._session = self._anew()
+            return self._session
+
+    def is_lost(self, session: SparkSession, *, within_s: float = 0.0) -> bool:
+        """Whether a session works no more: its JVM has ended, Spark has stopped, or there is another session."""
+        if session is not self._session or jvm.has_ended(within_s):
+            return True
+        try:
+            return cluster.is_stopped(session)
+        except Exception:  # noqa: BLE001  whatever Py4J raises
+            return True
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the engine may end Spark."""
+        return self._is_ours
 
     @property
     def scratch(self) -> Path:
         return Path(self._scratch)
+
+    def job_ended(self, *, refused: bool) -> None:
+        watch = self._watch
+        if watch is not None:
+            (watch.refused if refused else watch.succeeded)()
 
     def release(self) -> None:
         with self._lock:
@@ -97,6 +162,44 @@ class _ProcessSession:
             if not self._users:
                 phases.begin("stopping Spark")
                 self._end.close()
+
+    def _add(self, session: SparkSession, package: Package | None) -> None:
+        if package is not None:
+            self._packages.append(package)
+            _ship(session, package, self.scratch)
+
+    def _look(self, session: SparkSession) -> None:
+        jvm.silence(session.sparkContext)
+        master = session.sparkContext.master
+        if cluster.masters_of(master):
+            self._watch = cluster.Watch(session, master, get_logger(part="spark").warning)
+            self._watch.start()
+
+    def _anew(self) -> SparkSession:
+        """Give up the session, if there is one, and start another one in a new JVM."""
+        if self._watch is not None:
+            self._watch.end()
+        self._session = self._watch = None
+        jvm.discard()
+        sys.path[:] = [one for one in sys.path if one not in self._paths]
+        session = self._started()
+        for package in self._packages:
+            _ship(session, package, self.scratch)
+        self._look(session)
+        return session
+
+    def _stop(self) -> None:
+        """Stop a session of ours. A JVM that is alive stays for the next session of this process."""
+        session, self._session = self._session, None
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
+        if not self._is_ours or session is None:
+            return
+        if jvm.has_ended():
+            jvm.discard()
+        else:
+            session.stop()
 
 
 _process = _ProcessSession()
@@ -113,11 +216,18 @@ class SharedSession:
             compiler only and collects garbage with one thread, which halves the processor time of a start. For an
             engine this is not worth a risk: the time of cycles with 100,000 rows was the same within the noise, and no
             measurement shows what code of the first compiler and long pauses cost in a run of days.
+        package: makes the package of the modules that the workers of a cluster need; not called for a local master.
     """
 
-    def __init__(self, settings: SparkSettings, *, ends_soon: bool = False) -> None:
+    def __init__(
+        self, settings: SparkSettings, *, ends_soon: bool = False, package: Callable[[], Package] | None = None
+    ) -> None:
+        self.is_local = is_local(settings.master)
+        self.master = settings.master
+        self.chooses_partitions = not self.is_local and _PARTITIONS not in settings.config
         self._settings = settings
         self._ends_soon = ends_soon
+        self._package = package
         self._lock = threading.Lock()
         self._users = 0
         self._session: SparkSession | None = None
@@ -128,12 +238,41 @@ class SharedSession:
         return _process.scratch
 
     def acquire(self) -> SparkSession:
-        """Start or share the session; raises `ConfigError` E1514 (there is no Java), E1515 (Spark does not start)."""
+        """Start or share the session.
+
+        Raises `ConfigError` E1514 (there is no Java), E1515 (Spark does not start), E1538 (a module cannot be packed).
+        """
         with self._lock:
             if self._session is None:
-                self._session = _process.acquire(self._settings, ends_soon=self._ends_soon)
+                package = self._package() if self._package is not None and not self.is_local else None
+                self._session = _process.acquire(self._settings, ends_soon=self._ends_soon, package=package)
             self._users += 1
             return self._session
+
+    def is_lost(self, session: SparkSession, *, within_s: float = 0.0) -> bool:
+        """Whether a session that this object has returned works no more.
+
+        Args:
+            session: the session.
+            within_s: how many seconds to wait for the end of the JVM: its sockets end before the process does.
+        """
+        return _process.is_ours and _process.is_lost(session, within_s=within_s)
+
+    def renew(self, lost: SparkSession) -> SparkSession:
+        """End a session that works no more, and start another one in a new JVM. Raises `ConfigError` as `acquire`."""
+        session = _process.renew(lost)
+        with self._lock:
+            self._session = session
+        return session
+
+    def job_ended(self, *, refused: bool = False) -> None:
+        """Note that a job has succeeded, or that Spark has refused a value: then no warning tells of failed tasks."""
+        _process.job_ended(refused=refused)
+
+    def spread(self, session: SparkSession) -> None:
+        """Let the next query use the cores that the cluster has now, unless the settings say how many."""
+        if self.chooses_partitions:
+            session.conf.set(_PARTITIONS, cluster.cores(session))
 
     def release(self) -> None:
         """Release the session; once for each `acquire`."""
@@ -144,22 +283,33 @@ class SharedSession:
                 self._session = None
 
 
-def _restore_java(home: str | None) -> None:
+def _restore(variable: str, value: str | None) -> None:
     """Undo a change by `_start`: the Java that it set may lie in the scratch directory, which is removed."""
-    os.environ.pop("JAVA_HOME", None)
-    if home is not None:
-        os.environ["JAVA_HOME"] = home
+    os.environ.pop(variable, None)
+    if value is not None:
+        os.environ[variable] = value
+
+
+def _ship(session: SparkSession, package: Package, scratch: Path) -> None:
+    """Let the workers import the modules of a package. Those of this process stay as they are."""
+    path = list(sys.path)
+    session.sparkContext.addPyFile(str(package.write_into(scratch)))
+    sys.path[:] = path
 
 
 def _start(settings: SparkSettings, scratch: str, *, ends_soon: bool) -> SparkSession:
     surroundings = dict(os.environ)
     if home := java_home(os.environ, Path(scratch)):
         os.environ["JAVA_HOME"] = home
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    os.environ["PYSPARK_PYTHON"] = _python(settings, surroundings)
+    if is_local(settings.master):
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     # Spark reports failures by exceptions, too; this logger would print each of them with its Java stack.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     config = settings_of(settings, scratch)
+    if not is_local(settings.master) and (host := cluster.own_host(settings.master)) is not None:
+        config = {"spark.driver.host": host, "spark.driver.bindAddress": host} | config
     builder = SparkSession.builder
     for name, value in config.items():
         builder = builder.config(name, value)
@@ -169,7 +319,22 @@ def _start(settings: SparkSettings, scratch: str, *, ends_soon: bool) -> SparkSe
             phases.begin("starting Spark")
             return builder.getOrCreate()
     except Exception as error:
-        raise ConfigError("E1515", "spark", f"Spark does not start: {first_line(error)}") from error
+        if not is_local(settings.master):
+            jvm.discard()  # Spark has stopped in it; the next attempt begins anew
+        at = "" if is_local(settings.master) else f" with the master {settings.master}"
+        raise ConfigError("E1515", "spark", f"Spark does not start{at}: {first_line(error)}") from error
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Py4J writes a traceback into the log of the program whenever the JVM dies; the pipelines tell it in one line."""
+    return Path(record.pathname).parent.name != "py4j"
+
+
+def _python(settings: SparkSettings, environment: Mapping[str, str]) -> str:
+    """The Python of the workers."""
+    if settings.python is not None:
+        return settings.python
+    return sys.executable if is_local(settings.master) else environment.get("PYSPARK_PYTHON", "python3")
 
 
 def settings_of(settings: SparkSettings, scratch: str) -> dict[str, str]:
@@ -207,13 +372,10 @@ def _quickly(config: Mapping[str, str], surroundings: Mapping[str, str], flags: 
 
 def _defaults(master: str, scratch: str) -> dict[str, str]:
     """Settings for many small batches in one process: no feature that costs time in each query and helps large ones."""
-    cores = str(_cores(master))
     common = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "FATAL",
-        "spark.sql.shuffle.partitions": cores,
-        "spark.default.parallelism": cores,
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -222,14 +384,17 @@ def _defaults(master: str, scratch: str) -> dict[str, str]:
         "spark.sql.execution.arrow.localRelationThreshold": "0",
         "spark.python.worker.reuse": "true",
         "spark.sql.warehouse.dir": scratch,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
         "spark.sql.optimizer.excludedRules": ",".join(f"{_RULES}.{rule}" for rule in _UNWANTED_RULES),
     }
     if not is_local(master):
-        return common
+        return common | _OF_A_CLUSTER
+    cores = str(_cores(master))
     return common | {
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        _PARTITIONS: cores,
+        "spark.default.parallelism": cores,
     }
 
 
@@ -260,6 +425,21 @@ def first_line(error: BaseException) -> str:
     raised = _RAISED.findall(told)
     line = raised[-1] if raised else told.partition("\n")[0]
     return _SUGGESTED.sub(_visible, re.sub(r"\s*SQLSTATE: .*$", "", line)).rstrip(".; ")
+
+
+def reason(error: BaseException) -> str:
+    """Why Spark has failed, in one line: of a job that was given up, the failure of its last task."""
+    if not isinstance(error, Py4JJavaError):
+        return first_line(error) or type(error).__name__
+    found = causes(error)
+    aborted = next((one for one in found if _ABORTED in one), None)
+    if aborted is None:
+        return found[-1].partition("\n")[0]
+    raised = _RAISED.findall(aborted)
+    if raised:
+        return str(raised[-1])
+    line = aborted.partition(_ABORTED)[2].partition("\n")[0]
+    return _TASK.sub("", line.rpartition("most recent failure: ")[2]).partition(_HINT)[0]
 
 
 def causes(error: BaseException) -> list[str]:

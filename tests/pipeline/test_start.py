@@ -68,7 +68,8 @@ def no_process(monkeypatch):
 @pytest.mark.parametrize(
     ("config", "environment"),
     [
-        ({"spark.master": "spark://127.0.0.1:7077"}, {}),
+        ({"spark.master": "yarn"}, {}),
+        ({"spark.master": "spark://127.0.0.1:7077 x"}, {}),
         ({"spark.master": "local-cluster[2,1,1024]"}, {}),
         ({}, {}),
         (LOCAL | {"spark.driver.extraClassPath": "/x.jar"}, {}),
@@ -95,6 +96,8 @@ def test_pyspark_starts_the_jvm_if_the_launcher_may_change_the_command(config, e
     ("config", "environment"),
     [
         ({}, {}),
+        ({"spark.master": "spark://127.0.0.1:7077"}, {}),
+        ({"spark.master": "spark://one:7077,two:7077"}, {}),
         ({"spark.master": "local"}, {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": "python3"}),
         ({"spark.master": "local[*, 2]", "spark.jars": "/x.jar", "spark.driver.memory": "3g"}, {"PATH": "/bin"}),
         ({"spark.driver.extraJavaOptions": "-Da=b -XX:+UseParallelGC"}, {"JAVA_TOOL_OPTIONS": "-Da='x y'"}),

@@ -29,7 +29,7 @@ class Pipelines:
     """
 
     def __init__(self, settings: PipelineFile, directory: Path, places: Places) -> None:
-        here = replace(settings, spark=replace(settings.spark, master=_MASTER))
+        here = replace(settings, spark=replace(settings.spark, master=_MASTER, python=None))
         self._processors: list[Processor] = []
         try:
             for processor in processors_of(here, [str(directory.absolute())], places, repeats=True):

@@ -1,0 +1,16 @@
+"""A module that no step names: a step imports it."""
+
+import zlib
+
+POISON = 666_666
+"""A number with which the worker of a step kills itself."""
+
+
+def doubled(number: int) -> int:
+    """Twice a number."""
+    return number * 2
+
+
+def link(chain: int, key: str, number: int) -> int:
+    """The next value of the chain of a key."""
+    return zlib.crc32(f"{key} {number}".encode(), chain)

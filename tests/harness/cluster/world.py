@@ -1,0 +1,254 @@
+"""An engine whose pipeline runs on a real cluster, what it gets, and what it must have sent in the end."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from connectors.embedded import EmbeddedConnection
+from connectors.messaging import AcknowledgeMode, ConnectionFactory
+from correlator.errors import CorrelatorError
+from correlator.events import Message
+from correlator.settings import ConnectionSettings
+from tests.harness.cluster.application.chains.model import POISON, link
+from tests.harness.processes import environment
+from tests.spark_cluster import SMALL, SparkCluster, children, jvm_of, kill, wait_until
+
+APPLICATION = Path(__file__).parent / "application"
+FILE = APPLICATION / "chains.yaml"
+COMMAND = str(Path(sys.executable).with_name("correlator"))
+ITEMS, LINKS = "queue:items", "queue:links"
+REFUSED = -1000
+"""A number that Spark refuses: its message becomes a dead letter."""
+KEYS = 40
+PATIENCE_S = 600
+
+
+class World:
+    """One engine, its store and its broker.
+
+    Args:
+        cluster: on which its pipeline runs.
+        store: address of the engine's store.
+        broker: address of the database of the embedded broker.
+        directory: for the log of the engine.
+    """
+
+    def __init__(self, cluster: SparkCluster, store: str, broker: str, directory: Path) -> None:
+        self.cluster = cluster
+        self.log = directory / "engine.log"
+        self.sent: dict[str, int] = {}
+        self.refused = 0
+        self._directory = directory
+        small = {"SPARK_SUBMIT_OPTS": SMALL}
+        self._variables = {**cluster.environment, **small, "STORE": store, "MASTER": cluster.url, "BROKER": broker}
+        settings = ConnectionSettings(type="embedded", options={"store": broker})
+        self._connection = EmbeddedConnection("world", settings)
+        self._connection.create(ITEMS, {"max_num_msgs": -1})
+        self._connection.create(LINKS, {"max_num_msgs": -1})
+        self._factory = ConnectionFactory(EmbeddedConnection, {"store": broker})
+        self._engine: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The engine."""
+        return self._running.pid
+
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._engine is not None
+        return self._engine
+
+    @property
+    def jvm(self) -> int | None:
+        """The JVM of the engine."""
+        return jvm_of(self.pid)
+
+    def begin(self, *, hurried: bool = False) -> None:
+        """Start the engine; if `hurried`, a batch may take a few seconds only."""
+        command = [sys.executable, "-m", "tests.harness.cluster.hurried"] if hurried else [COMMAND]
+        with self.log.open("ab") as log:
+            self._engine = subprocess.Popen(
+                [*command, "run", str(FILE)],
+                cwd=self._directory,
+                stdout=log,
+                stderr=log,
+                env=environment(**self._variables),
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Kill the engine, and wait until it and its JVM are gone."""
+        jvm = self.jvm
+        self._running.kill()
+        self._running.wait()
+        if jvm is not None:
+            wait_until(lambda: not Path(f"/proc/{jvm}").exists())
+
+    def end(self) -> int:
+        """Stop the engine in order; returns its exit status."""
+        self._running.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until the engine has ended by itself; returns its exit status."""
+        return self._running.wait(PATIENCE_S)
+
+    def poison(self) -> None:
+        """Publish a message with which the function of a step kills its process each time."""
+        self._publish([_message("poison", POISON, "poison")])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the engine is gone."""
+        return self._engine is not None and self._engine.poll() is not None
+
+    def close(self) -> None:
+        """Leave no process."""
+        if self._engine is not None and self._engine.poll() is None:
+            for pid in children(self._engine.pid):
+                kill(pid)
+            self._engine.kill()
+            self._engine.wait()
+        self._connection.close()
+
+    def feed(self, count: int, refused: int = 0) -> None:
+        """Publish so many messages in one transaction, those of the keys in turn; before them some that Spark refuses.
+
+        If the broker fails, it is not known whether it has committed: the messages are published again, and the
+        receiver drops what comes twice.
+        """
+        sent = dict(self.sent)
+        messages = [_message("bad", REFUSED, f"bad-{self.refused + at}") for at in range(refused)]
+        for _ in range(count):
+            key = f"k{sum(sent.values()) % KEYS}"
+            sent[key] = sent.get(key, 0) + 1
+            messages.append(_message(key, sent[key], f"{key}-{sent[key]}"))
+        while True:
+            try:
+                self._publish(messages)
+                break
+            except CorrelatorError:
+                threading.Event().wait(0.2)
+        self.sent, self.refused = sent, self.refused + refused
+
+    def _publish(self, messages: Sequence[Message]) -> None:
+        with self._factory.create_connection() as connection:
+            session = connection.create_session(AcknowledgeMode.TRANSACTED)
+            producer = session.create_producer(ITEMS)
+            for message in messages:
+                producer.send(message)
+            session.commit()
+
+    @property
+    def fed(self) -> int:
+        """How many messages must come out."""
+        return sum(self.sent.values())
+
+    @property
+    def come(self) -> int:
+        """How many messages have come out; -1 if the broker does not answer."""
+        try:
+            return next(
+                (one.messages for one in self._connection.administration().destinations() if one.destination == LINKS),
+                0,
+            )
+        except CorrelatorError:
+            return -1
+
+    def wait_for_all(self, engine_may_end: bool = False) -> None:
+        """Wait until what was fed has come out."""
+        fed = self.fed
+        wait_until(lambda: (self.has_ended and not engine_may_end) or self.come >= fed, PATIENCE_S)
+        assert engine_may_end or not self.has_ended, self.text()[-6000:]
+
+    def text(self) -> str:
+        """The log of all lives of the engine."""
+        return self.log.read_text(errors="replace")
+
+    def lines(self, code: str) -> list[str]:
+        """The lines of the log with a code."""
+        return [line for line in self.text().splitlines() if code in line]
+
+    def check(self) -> list[str]:
+        """What is wrong with what has come out, with the dead letters and with the state; the engine has stopped."""
+        wrong = []
+        found: dict[str, list[dict[str, Any]]] = {}
+        for message in self._connection.browse(LINKS, 10_000_000):
+            row = json.loads(message.body)
+            found.setdefault(row["key"], []).append(row)
+        for key in sorted({*found, *self.sent}):
+            expected = chain_of(key, self.sent.get(key, 0))
+            if found.get(key, []) != expected:
+                wrong.append(_difference(key, found.get(key, []), expected))
+        states = {key: rows[-1]["chain"] for key, rows in found.items()}
+        if (stored := self._states()) != states:
+            wrong.append(f"state: {stored} instead of {states}")
+        if (dead := self._dead_letters()) != self.refused:
+            wrong.append(f"{dead} dead letters instead of {self.refused}")
+        if "Traceback" in self.text():
+            wrong.append("the log has a traceback")
+        if "getResult" in self.text():
+            wrong.append("the log has 'getResult'")
+        return wrong
+
+    def _states(self) -> dict[str, int]:
+        rows = self._command("inspect", "state", self._variables["STORE"], "--json")
+        steps = [row for row in rows if row["owner"].startswith("step:")]
+        return {row["key"]: row["value"]["attributes"]["chain"] for row in steps}
+
+    def _dead_letters(self) -> int:
+        return len(self._command("deadletter", "list", self._variables["STORE"], "--json"))
+
+    def _command(self, *arguments: str) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            [COMMAND, *arguments], capture_output=True, text=True, check=True, env=environment(), cwd=self._directory
+        )
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        return rows
+
+
+def _message(key: str, number: int, unique_id: str) -> Message:
+    return Message(json.dumps({"key": key, "number": number}).encode(), {"uniqueMessageId": unique_id})
+
+
+def chain_of(key: str, count: int) -> list[dict[str, Any]]:
+    """What must come out of a key, by plain Python."""
+    rows: list[dict[str, Any]] = []
+    chain = 0
+    for number in range(1, count + 1):
+        chain = link(chain, key, number)
+        rows.append({"key": key, "number": number, "chain": chain})
+    return rows
+
+
+def _difference(key: str, found: Sequence[object], expected: Sequence[object]) -> str:
+    at = next((at for at, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
+    where = f"; first at {at}: {found[at]} instead of {expected[at]}" if at is not None else ""
+    return f"key {key}: {len(found)} messages instead of {len(expected)}{where}"
+
+
+@contextlib.contextmanager
+def fed_steadily(world: World, count: int, every_s: float) -> Iterator[Callable[[], None]]:
+    """Feed messages again and again in another thread; the function that the block gets ends this."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(every_s):
+            world.feed(count)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def end() -> None:
+        ended.set()
+        thread.join()
+
+    try:
+        yield end
+    finally:
+        end()

@@ -21,6 +21,7 @@ State = Mapping[str, Mapping[bytes, bytes]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK = clock_of_step("")
 _STEP, _MONITOR, _TABLE, _WAITING = owner_of(""), "monitor:", "table:", "waiting:"
+_monitors = msgspec.msgpack.Decoder(StoredMonitor)
 _UNREADABLE = (CorrelatorError, msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
 
@@ -76,7 +77,7 @@ def _decoded(owner: str, data: bytes, facts: Mapping[str, str]) -> Any:
     if owner.startswith(_STEP):
         return _step(keyed_state(data), facts)
     if owner.startswith(_MONITOR):
-        return _monitor(msgspec.msgpack.decode(data, type=StoredMonitor))
+        return _monitor(_monitors.decode(data))
     if owner.startswith((_TABLE, _WAITING)):
         return msgspec.msgpack.decode(data)
     raise ValueError("this version of correlator has no owner of this kind; a newer version may have stored it")

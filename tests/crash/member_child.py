@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
 
 import structlog
 
@@ -23,8 +22,6 @@ from correlator.settings import (
     SenderSettings,
     ShareSettings,
 )
-from correlator.storage.postgres import PostgresDatabase
-from correlator.storage.store import SqlStore
 
 EXACTLY_ONCE = Reliability.EXACTLY_ONCE
 
@@ -56,14 +53,14 @@ class Job:
         broker: URL of the embedded broker.
         shares: how many.
         lease: in seconds.
-        protected: whether a store has a lock and a fence; without them the campaign must find violations.
+        reliability: of the receivers; with AT_LEAST_ONCE the campaign must find orders that are counted twice.
     """
 
     store: str
     broker: str
     shares: int
     lease: float
-    protected: bool = True
+    reliability: Reliability = EXACTLY_ONCE
 
 
 def settings_of(job: Job) -> EngineSettings:
@@ -79,7 +76,7 @@ def settings_of(job: Job) -> EngineSettings:
                 id="in",
                 connection="local",
                 destination="queue:in-${share}",
-                reliability=EXACTLY_ONCE,
+                reliability=job.reliability,
                 event=f"{__name__}:Order",
                 max_batch_size=5,
                 max_batch_interval_ms=2,
@@ -105,8 +102,6 @@ def settings_of(job: Job) -> EngineSettings:
 def run(job: Job, parent: Connection) -> None:
     """The whole life of a member; tells when it has joined, and is struck by signals as the parent tells."""
     faulthandler.enable()
-    if not job.protected:
-        _unprotect()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     with Member(settings_of(job)) as member:
@@ -129,18 +124,3 @@ def _striker(number: int, point: str) -> Callable[[str], None]:
             os.kill(os.getpid(), number)
 
     return at
-
-
-def _unprotect() -> None:
-    """Let every member write that believes it may."""
-
-    def unfenced(_store: SqlStore, connection: Any, number: int) -> None:
-        connection.exec_driver_sql("UPDATE engine SET commit_number = %(number)s", {"number": number})
-
-    database: Any = PostgresDatabase
-    database._end_other_owner = lambda _: None
-    database._take_lock = lambda one: one.connection.commit()
-    database.confirm_lock = lambda _, **__: None
-    store: Any = SqlStore
-    store._fence = unfenced
-    store._refuse_changed = lambda *_: None

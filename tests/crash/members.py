@@ -30,6 +30,7 @@ import msgspec
 from correlator.configuration import of_share
 from correlator.core.instances import StoredMonitor
 from correlator.events import Message, Outgoing
+from correlator.reliability import Reliability
 from correlator.runtime.member import shares_of
 from correlator.settings import SenderSettings
 from correlator.storage.leases import Table, shown
@@ -211,7 +212,7 @@ def state_of_process(pid: int) -> str:
 
 
 class Orders:
-    """What was published: orders with ids from 1 on in each share, some of them twice."""
+    """What was published: orders with ids from 1 on in each share, some of them twice unless this is a control."""
 
     def __init__(self, job: Job, rng: random.Random) -> None:
         self.published = dict.fromkeys(range(job.shares), 0)
@@ -240,7 +241,7 @@ class Orders:
                 properties = {"uniqueMessageId": f"{number}:P{share}", "messageSourceId": f"P{share}"}
                 batch.append(Message(msgspec.json.encode({"id": number}), properties))
                 self.published[share] = number
-                if self._rng.random() < 0.1:
+                if self._job.reliability is Reliability.EXACTLY_ONCE and self._rng.random() < 0.1:
                     batch.append(self._rng.choice(batch[-5:]))
             assert not any(self._sink.send([Outgoing(0, "", f"queue:in-{share}", one) for one in batch]))
 
@@ -293,7 +294,7 @@ def state_of(store: str, name: str) -> tuple[int, dict[int, int]]:
 
 
 def campaign(
-    server: PostgresServer, *, kills: int, seed: int, lease: float = 2.0, shares: int = SHARES, protected: bool = True
+    server: PostgresServer, *, kills: int, seed: int, lease: float = 2.0, shares: int = SHARES, control: bool = False
 ) -> MemberFigures:
     """Rounds until so many members were killed or frozen; a violation ends it."""
     figures = MemberFigures()
@@ -301,7 +302,8 @@ def campaign(
     while figures.struck < kills and not figures.violations:
         rng = random.Random(f"{seed} {figures.rounds}")
         store, broker = server.fresh_database(), server.fresh_database()
-        job = Job(store=store, broker=broker, shares=shares, lease=lease, protected=protected)
+        reliability = Reliability.AT_LEAST_ONCE if control else Reliability.EXACTLY_ONCE
+        job = Job(store=store, broker=broker, shares=shares, lease=lease, reliability=reliability)
         try:
             one_round(rng, job, min(KILLS_OF_A_ROUND, kills - figures.struck), figures)
         except AssertionError as error:
@@ -367,12 +369,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lease", type=float, default=2.0)
-    parser.add_argument("--unprotected", action="store_true", help="control: stores have neither lock nor fence")
+    parser.add_argument("--control", action="store_true", help="receive AT_LEAST_ONCE: orders are counted twice")
     parser.add_argument("--report", type=Path)
     parsed = parser.parse_args(arguments)
     with running(PostgresServer()) as server:
-        protected = not parsed.unprotected
-        figures = campaign(server, kills=parsed.kills, seed=parsed.seed, lease=parsed.lease, protected=protected)
+        figures = campaign(server, kills=parsed.kills, seed=parsed.seed, lease=parsed.lease, control=parsed.control)
     sys.stdout.write("\n".join([*figures.violations, figures.line()]) + "\n")
     if parsed.report is not None:
         write_json(parsed.report, {name: getattr(figures, name) for name in figures.__slots__})

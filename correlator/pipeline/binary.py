@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from correlator.errors import ConfigError, quoted
-from correlator.pipeline.envelope import RESERVED
+from correlator.pipeline.envelope import RESERVED, quote
 
 MOST_ELEMENTS = 1_000_000
 """The most elements of arrays and maps in one body. Some take one byte of the body, and a hundred bytes of memory."""
@@ -79,11 +79,6 @@ class Fields:
 def inner(path: str, name: str) -> str:
     """The path of a field."""
     return f"{path}.{name}" if path else name
-
-
-def quote(name: str) -> str:
-    """A name as DDL reads it."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def struct(columns: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from correlator.configuration.problems import member
-from correlator.pipeline.envelope import ROW
+from correlator.pipeline.envelope import ROW, quote
 from correlator.pipeline.spec import AggregateStep, RouteStep, SelectStep, Step
 from correlator.pipeline.windows import parse_call
 
@@ -34,13 +34,9 @@ def entries_of(step: Step) -> Iterator[tuple[str, str]]:
             yield name, f"CAST({text} AS {kind}) AS {ROW}"
     match step:
         case SelectStep():
-            yield from ((member("columns", name), f"{text} AS {_quote(name)}") for name, text in step.columns.items())
+            yield from ((member("columns", name), f"{text} AS {quote(name)}") for name, text in step.columns.items())
         case AggregateStep():
             for name, text in step.values.items():
                 yield member("values", name), f"{parse_call(text, '').argument} AS {ROW}"
         case RouteStep():
             yield from ((member("headers", name), f"{text} AS {ROW}") for name, text in step.headers.items())
-
-
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -28,7 +28,17 @@ from correlator.pipeline import steps as sql
 from correlator.pipeline.blame import NAMING, entries_of
 from correlator.pipeline.columns import ddl_of, fields_of, python_type, refuse_no_number
 from correlator.pipeline.compiled import INPUT, CompiledPipeline
-from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE, OF_MESSAGES, collect_sql, visible
+from correlator.pipeline.envelope import (
+    HIDDEN,
+    HIDDEN_DDL,
+    KEY,
+    KEYED,
+    MESSAGE,
+    OF_MESSAGES,
+    collect_sql,
+    quote,
+    visible,
+)
 from correlator.pipeline.facts import facts_of
 from correlator.pipeline.formats import BINARY, columns_of_bodies
 from correlator.pipeline.headers import check_header
@@ -324,7 +334,7 @@ class _Compiler:
     def _decode_binary(self, step: DecodeStep, number: int) -> None:
         """Python decodes the bodies."""
         format_, found = columns_of_bodies(step)
-        columns = self._parsed(", ".join(f"{sql.quote(name)} {kind}" for name, kind in found.items()))
+        columns = self._parsed(", ".join(f"{quote(name)} {kind}" for name, kind in found.items()))
         text = sql.bodies_sql(self._last, self._hidden)
         rows = self._analyzed(text).schema
         schema = StructType([*(one for one in rows if one.name in self._hidden), *columns])
@@ -357,7 +367,7 @@ class _Compiler:
 
     def _select(self, step: SqlStep) -> None:
         seen = [MESSAGE] if MESSAGE in self._hidden else []
-        asked = sql.query_sql(step, self._last, ", ".join([*map(sql.quote, self._columns), *seen]))
+        asked = sql.query_sql(step, self._last, ", ".join([*map(quote, self._columns), *seen]))
         columns = self._columns_of(self._without_message(self._checked(asked).schema), hidden=())
         rows = sql.sql_sql(step, self._last, self._hidden, list(columns))
         self._add(f"{rows} UNION ALL {sql.beside_sql(self._last, self._hidden, columns)}")
@@ -469,7 +479,7 @@ class _Compiler:
         """The columns of a monitor's outputs; for `dict` those that the step sees."""
         if output_type is not dict:
             return self._parsed(ddl_of(output_type, output_type.__name__))
-        columns = self._analyzed(f"SELECT {', '.join(map(sql.quote, self._columns))} FROM {self._last}").schema
+        columns = self._analyzed(f"SELECT {', '.join(map(quote, self._columns))} FROM {self._last}").schema
         return StructType([StructField(entry.name, entry.dataType) for entry in columns])
 
     def _windows(self, step: AggregateStep, rows: StructType) -> tuple[MonitorFactory, StructType]:

@@ -84,6 +84,11 @@ def visible(names: Sequence[str], hidden: Sequence[str], where: str) -> list[str
     return columns
 
 
+def quote(name: str) -> str:
+    """A name as SQL reads it, whatever it contains."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def hidden_sql(hidden: Sequence[str], changes: Mapping[str, str] | None = None) -> str:
     """The hidden columns of a SELECT; the expressions of `changes` replace the columns that they name."""
     changed = changes or {}

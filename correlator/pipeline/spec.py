@@ -75,7 +75,7 @@ class DecodeStep:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        taken = _OF_FORMATS[self.format]
+        taken = _OF_FORMATS.get(self.format, ())  # whatever code has written
         for name in ("schema", "schema_file", "writer_schema", "descriptor", "message", "options"):
             if getattr(self, name) and name not in taken:
                 formats = [one for one, names in _OF_FORMATS.items() if name in names]

@@ -38,6 +38,7 @@ from correlator.pipeline.envelope import (
     if_live,
     live_and,
     out_with,
+    quote,
 )
 from correlator.pipeline.spec import (
     AggregateStep,
@@ -79,11 +80,6 @@ _JSON = f"map({_TIMESTAMP_FORMAT}, 'ignoreNullFields', 'false')"
 earlier version has stored has milliseconds."""
 _WRITTEN_JSON = f"map({_TIME_FORMATS}, 'ignoreNullFields', 'false')"
 _WRITTEN_HEADERS = f"map({_TIME_FORMATS})"
-
-
-def quote(name: str) -> str:
-    """A name as SQL reads it, whatever it contains."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def text(value: str) -> str:

@@ -264,6 +264,8 @@ def test_settings_that_do_not_fit_together():
         ConfigError, match="E1510 writer_schema: format json has 'writer_schema'. It is for avro. Remove"
     ):
         DecodeStep(format="json", schema="a INT", writer_schema="{}")
+    with pytest.raises(ConfigError, match="E1510 schema: format xml has 'schema'"):
+        DecodeStep(format="xml", schema="a INT")
     with pytest.raises(ConfigError, match="E1510 lookup: needs exactly one"):
         LookupStep(on=("a",))
 

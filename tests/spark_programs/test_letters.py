@@ -124,7 +124,7 @@ def test_another_store_or_an_older_copy_is_refused(sqlite_store):
 
 
 @pytest.mark.parametrize("table", [one for one in TABLES if one != "dead_letters"])
-def test_tables_whose_rows_go_are_no_streams(table, spark, sqlite_store, tmp_path):
+def test_tables_whose_rows_go_are_no_streams(table, sqlite_store):
     with pytest.raises(UsageError, match=f"^E2203 correlator.table: {table} cannot be read as a stream.*lake"):
         options.stream({"store": sqlite_store.url, "table": table})
 

@@ -69,7 +69,7 @@ def world(cluster, postgres, tmp_path):
 def test_parts_die_and_nothing_is_lost_doubled_or_out_of_order(cluster, world):
     """SP3 to SP7 in one life of an engine: each part that dies costs a batch, and one line tells of it."""
     world.begin(hurried=True)
-    world.feed(3, refused=1)
+    world.feed(1, refused=1)
     world.wait_for_all()
 
     world.feed(300)

@@ -33,10 +33,10 @@ class Moment(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a table: the rows whose keys are not below `begin`, and below `end`; `None` for no bound."""
+    """A part of a table: the rows whose keys are not below `start`, and below `stop`; `None` for no bound."""
 
-    begin: Key | None = None
-    end: Key | None = None
+    start: Key | None = None
+    stop: Key | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ def _pages(connection: Connection, table: Table, part: Part, wanted: Sequence[An
     """The rows of a part that fit all conditions, in the order of their keys."""
     keys = _key_of(table)
     query = select(table).where(*wanted).order_by(*keys).limit(PAGE)
-    if part.end is not None:
-        query = query.where(tuple_(*keys) < tuple_(*part.end))
-    begins = () if part.begin is None else (tuple_(*keys) >= tuple_(*part.begin),)
+    if part.stop is not None:
+        query = query.where(tuple_(*keys) < tuple_(*part.stop))
+    begins = () if part.start is None else (tuple_(*keys) >= tuple_(*part.start),)
     while True:
         rows = connection.execute(query.where(*begins)).all()
         yield from rows

@@ -186,10 +186,21 @@ def test_the_client_does_not_yet_pass_the_period_of_discovery_on():
 
 # --- pyspark; tests/pipeline/test_spark_version.py asks a session for more ---
 
+
+def has_line(statement, of):
+    """Whether a line of a class begins so."""
+    return any(line.strip().startswith(statement) for line in inspect.getsource(of).splitlines())
+
+
 PYSPARK = {
+    "_accumulatorServer": lambda: has_line("self._accumulatorServer = start_update_server(", SparkContext),
+    "_activeSession": lambda: has_line("SparkSession._activeSession = self", SparkSession),
+    "_active_spark_context": lambda: has_line("_active_spark_context: ClassVar[", SparkContext),
     "_find_spark_home": lambda: Path(find_spark_home._find_spark_home(), "jars").is_dir(),
     "_gateway": lambda: "SparkContext._gateway = gateway or launch_gateway(" in inspect.getsource(SparkContext),
     "_jdf": lambda: DataFrame("its Java object", SimpleNamespace(_sc=None))._jdf == "its Java object",
+    "_instantiatedSession": lambda: has_line("SparkSession._instantiatedSession = self", SparkSession),
+    "_jsc": lambda: has_line("self._jsc = jsc or self._initialize_context(", SparkContext),
     "_jvm": lambda: "self._jvm = " in inspect.getsource(SparkSession.__init__),
     "_parse_datatype_string": lambda: parameters(types._parse_datatype_string) == ["s"],
 }

@@ -127,7 +127,7 @@ def test_more_segments_than_a_page(sqlite_store):
         parts = scanning.divide(connection, tables.receive_log, 3)
     assert len(segments) > 2 * scanning.PAGE
     assert len(parts) == 3
-    assert all(left.end == right.begin for left, right in itertools.pairwise(parts))
+    assert all(left.stop == right.start for left, right in itertools.pairwise(parts))
 
 
 def test_a_store_without_rows(spark, tmp_path, opened):

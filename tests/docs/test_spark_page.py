@@ -27,8 +27,7 @@ def test_the_programs_of_the_page(tmp_path: Path) -> None:
     for name, content in _FILE.findall(text):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
-    for _ in range(2):  # the second time there is nothing new
-        assert program(tmp_path, "copy_orders.py") == ""
+    assert program(tmp_path, "copy_orders.py") == ""
     engine = subprocess.Popen(
         [sys.executable, "-c", RUN, "run", str(ROOT / "config" / "spark-to-lake.yaml")],
         cwd=tmp_path,
@@ -46,8 +45,7 @@ def test_the_programs_of_the_page(tmp_path: Path) -> None:
     assert (engine.returncode, rows) == (128 + signal.SIGTERM, [1, 2]), errors
     (shown,) = re.findall(r"^```\n(1 orders .*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert program(tmp_path, "show_letters.py") == shown
-    for _ in range(2):
-        assert program(tmp_path, "follow_letters.py") == ""
+    assert program(tmp_path, "follow_letters.py") == ""
     written = [path.read_text() for path in (tmp_path / "letters").glob("*.json")]
     followed = [json.loads(line) for text in written for line in text.splitlines()]
     assert [(one["number"], one["body"]) for one in followed] == [(1, '{"order": "three"}')]

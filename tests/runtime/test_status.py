@@ -124,7 +124,9 @@ def test_174_a_broker_that_takes_nothing_is_no_lost_connection(no_store, script)
     with no_store.engine(sender("out", BEST_EFFORT), monitors=[Told]) as engine:
         engine.senders["out"].outbox.enqueue(message("a"))
         engine.senders["out"].wake()
-        walked(no_store, script, "sender", "out CONNECTING", "out OK", "out BLOCKED !")
+        # It connects again and again meanwhile, and is blocked each time.
+        walk = ["out CONNECTING", "out OK", "out BLOCKED !"]
+        no_store.wait(lambda: told(script, "sender")[:3] == walk)
         assert engine.status().connections["memory"].status == "OK"
         alarm.over = True
         no_store.wait(lambda: no_store.sent() == ["a"] and engine.status().senders["out"][0] == "OK")

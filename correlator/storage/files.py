@@ -122,8 +122,8 @@ class OpenFiles:
     def check(self) -> None:
         """Raise `StoreError` E3112 if a file was removed, moved or replaced since this object was made.
 
-        Looks at the files only if their directory has changed. From version 6.13 on, Linux makes a file's next write
-        slower by 40 µs if somebody has asked for the file's times, and a commit writes to the log.
+        Looks at the files only if their directory has changed. Linux 6.18 makes a file's next write slower by 40 µs if
+        somebody has asked for the file's times, and each commit writes to the log.
         """
         try:
             found = os.stat(self._directory)  # noqa: PTH116  # a third of the time of `Path.stat`, at every commit

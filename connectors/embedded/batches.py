@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import msgspec
 from sqlalchemy import Connection
 
-from connectors.embedded import sending
+from connectors.embedded import whole
 from connectors.embedded.access import Access
 from connectors.embedded.composing import Composer
 from connectors.embedded.limits import NoRoom
 from connectors.embedded.link import DatabaseLink
 from connectors.embedded.rooms import Rooms
-from connectors.embedded.sending import NoSuchDestination, Terms
+from connectors.embedded.sending import Terms
 from connectors.embedded.sql import Sql
 from connectors.embedded.storing import NewMessage
 from correlator.errors import UsageError, quoted
@@ -97,24 +97,25 @@ class _Storing:
         self._last = (batch.number + 1) * MOST
         self._rooms = Rooms(access, PATIENCE_S)
         self._composer = Composer(where, lasting=True, passing=False)
-        self._wanted: dict[str, list[tuple[Outgoing, NewMessage]]] = {}
+        self._destinations = {destination for destination, _ in batch.sends}
+        self._sends: list[tuple[Outgoing, NewMessage]] = []
         for sequence, (destination, message) in enumerate(batch.sends, self._last - len(batch.sends) + 1):
             stamp = {"uniqueMessageId": f"{sequence}:{self._source}", "messageSourceId": self._source}
             stamped = msgspec.structs.replace(message, properties={**message.properties, **stamp})
             out = Outgoing(sequence, self._source, destination, stamped)
-            self._wanted.setdefault(destination, []).append((out, self._composer.compose(out)))
+            self._sends.append((out, self._composer.compose(out)))
 
     def store(self) -> bool:
         try:
             terms = self._rooms.transact(
-                self._wanted, lambda: self._access.write(self._where, self._link, self._stored)
+                self._destinations, lambda: self._access.write(self._where, self._link, self._stored)
             )
         except NoRoom as full:
-            raise self._composer.limited(self._wanted[full.name][0][0], self._rooms.refusal(full.name)) from full
+            raise whole.no_room(full, self._sends, self._rooms.refusal(full.name), self._composer) from full
         if terms is None:
             return False
         terms.tell_stored()
-        self._access.ring(list(self._wanted))
+        self._access.ring(self._destinations)
         return True
 
     def _stored(self, connection: Connection) -> Terms | None:
@@ -126,20 +127,7 @@ class _Storing:
         if known.get(self._source, 0) >= self._last:
             return None
         terms = Terms(self._link, self._rooms.nearly_full, whole=True)
-        sending.make_missing(connection, self._wanted)
-        # In the order of the names, so that two senders never wait for each other's destinations.
-        for destination in sorted(self._wanted):
-            outs = [out for out, _ in self._wanted[destination]]
-            entries = [entry for _, entry in self._wanted[destination]]
-            try:
-                verdict = sending.store(connection, destination, entries, terms)
-            except NoSuchDestination as error:
-                raise self._composer.gone(outs[0]) from error
-            if verdict is not None:
-                for at, refusal in sorted(verdict.refused.items()):
-                    raise self._composer.limited(outs[at], refusal)
-                if verdict.waiting:
-                    raise NoRoom(destination)
+        whole.store_all(connection, self._sends, terms, self._composer)
         return terms
 
     def _replace(self, connection: Connection, other: str) -> None:

@@ -12,7 +12,7 @@ from weakref import WeakSet
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from connectors.embedded import clients, destinations, removal, sending, starting, transactions
+from connectors.embedded import clients, destinations, removal, starting, transactions, whole
 from connectors.embedded.access import Access
 from connectors.embedded.browsing import browse
 from connectors.embedded.composing import Composer
@@ -20,7 +20,7 @@ from connectors.embedded.content import read_message
 from connectors.embedded.limits import NoRoom
 from connectors.embedded.link import DatabaseLink
 from connectors.embedded.rooms import Rooms, room_of
-from connectors.embedded.sending import NoSuchDestination, Terms
+from connectors.embedded.sending import Terms
 from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.source import LOOK_S, EmbeddedSource
 from connectors.embedded.sql import Sql
@@ -232,8 +232,7 @@ class EmbeddedSession:
         return done[0][1]
 
     def _no_room(self, full: NoRoom, entries: Sequence[tuple[Outgoing, NewMessage]]) -> SendRejected:
-        first = next(out for out, _ in entries if out.destination == full.name)
-        return self._composer.limited(first, self._rooms.refusal(full.name))
+        return whole.no_room(full, entries, self._rooms.refusal(full.name), self._composer)
 
     def _settled(self, work: Work) -> "_Settled":
         """The sources with their tokens and numbers. Raises `ConnectionLost` if the link of one is gone."""
@@ -253,23 +252,7 @@ class EmbeddedSession:
         lazy: bool,
     ) -> Terms:
         terms = Terms(link, self._rooms.nearly_full, lazy, whole=True, makes=self._access.auto_create)
-        wanted: dict[str, list[NewMessage]] = {}
-        for out, entry in entries:
-            wanted.setdefault(out.destination, []).append(entry)
-        if terms.makes:
-            sending.make_missing(connection, wanted)
-        # In the order of the names, so that two sessions never wait for each other's destinations.
-        for destination in sorted(wanted):
-            sent = [out for out, _ in entries if out.destination == destination]
-            try:
-                verdict = sending.store(connection, destination, wanted[destination], terms)
-            except NoSuchDestination as error:
-                raise self._composer.gone(sent[0]) from error
-            if verdict is not None:
-                for at, refusal in sorted(verdict.refused.items()):
-                    raise self._composer.limited(sent[at], refusal)
-                if verdict.waiting:
-                    raise NoRoom(destination)
+        whole.store_all(connection, entries, terms, self._composer)
         return terms
 
     def _has_committed(self, transaction_id: int, error: ConnectionLost) -> bool:

@@ -5,6 +5,7 @@ begins in a directory of its own.
 """
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -13,13 +14,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 import pyspark
 
+from tests import waiting
 from tests.servers import HOST, free_port
 
 START_TIMEOUT_S = 300
@@ -251,10 +251,4 @@ def _base_python() -> Path:
     return Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
 
-def wait_until(condition: Callable[[], object], within_s: float = START_TIMEOUT_S, every_s: float = 0.1) -> None:
-    """Wait for what other processes do, which send no signal."""
-    deadline = time.monotonic() + within_s
-    waiting = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come"
-        waiting.wait(every_s)
+wait_until = functools.partial(waiting.wait_until, within_s=START_TIMEOUT_S, every_s=0.1)

@@ -1,13 +1,13 @@
 """Helpers for the tests of the embedded broker."""
 
-import threading
-import time
+import functools
 
 from connectors.embedded import EmbeddedConnection
 from connectors.embedded.database import raw_sqlite
 from connectors.embedded.link import open_link
 from correlator.events import Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from tests import waiting
 
 QUEUE = "queue:work"
 TOPIC = "topic:news"
@@ -125,12 +125,7 @@ def _lives(link, session):
         return connection.exec_driver_sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (session,)).first()
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
-    return found
+wait_until = functools.partial(waiting.wait_until, within_s=20)
 
 
 def bodies_of(broker, queue):

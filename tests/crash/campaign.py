@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 
 from connectors.embedded import EmbeddedConnection
+from correlator.core.commit import StateSegment
 from correlator.core.instances import StoredMonitor
 from correlator.errors import StoreError
 from correlator.events import Message, Outgoing
@@ -303,12 +304,18 @@ def state_of(store: str) -> tuple[int, dict[str, int]]:
     """The state of the monitor as the store holds it."""
     opened = SqlStore(store, "crash")
     recovered = opened.read()
-    values: dict[tuple[str, bytes], bytes | None] = {}
-    for segment in recovered.state:
-        values.update({(entry.owner, entry.key): entry.value for entry in segment.entries})
+    found = counted(recovered.state)  # which the store reads while it is open
     assert not recovered.outbound
     assert not recovered.receive_log
     opened.close()
+    return found
+
+
+def counted(state: Iterable[StateSegment]) -> tuple[int, dict[Any, int]]:
+    """What the monitor `Total` of a child has handled, and how often each order."""
+    values: dict[tuple[str, bytes], bytes | None] = {}
+    for segment in state:
+        values.update({(entry.owner, entry.key): entry.value for entry in segment.entries})
     monitor = msgspec.msgpack.decode(values["monitor:Total", b"0"], type=StoredMonitor)
     counts = {
         msgspec.msgpack.decode(key): msgspec.msgpack.decode(value)

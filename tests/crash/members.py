@@ -28,7 +28,6 @@ from typing import Any
 import msgspec
 
 from correlator.configuration import of_share
-from correlator.core.instances import StoredMonitor
 from correlator.events import Message, Outgoing
 from correlator.reliability import Reliability
 from correlator.runtime.member import shares_of
@@ -36,7 +35,7 @@ from correlator.settings import SenderSettings
 from correlator.storage.leases import Table, shown
 from correlator.storage.store import SqlStore
 from correlator.testing.files import write_json
-from tests.crash.campaign import connection_of
+from tests.crash.campaign import connection_of, counted
 from tests.crash.member_child import Job, run, settings_of
 from tests.servers import PostgresServer, running
 
@@ -279,18 +278,10 @@ def state_of(store: str, name: str) -> tuple[int, dict[int, int]]:
     """The state of the monitor as a store holds it."""
     opened = SqlStore(store, name)
     recovered = opened.read()
-    values: dict[tuple[str, bytes], bytes | None] = {}
-    for segment in recovered.state:
-        values.update({(entry.owner, entry.key): entry.value for entry in segment.entries})
+    found = counted(recovered.state)  # which the store reads while it is open
     assert not recovered.outbound
     opened.close()
-    monitor = msgspec.msgpack.decode(values["monitor:Total", b"0"], type=StoredMonitor)
-    counts = {
-        msgspec.msgpack.decode(key): msgspec.msgpack.decode(value)
-        for (owner, key), value in values.items()
-        if owner.startswith("table:") and value is not None
-    }
-    return msgspec.msgpack.decode(monitor.attributes)["handled"], counts
+    return found
 
 
 def campaign(

@@ -17,20 +17,15 @@ from correlator.pipeline.processor import SparkProcessor
 from correlator.pipeline.spark import SharedSession
 from correlator.pipeline.spec import PipelineSettings, SparkSettings
 from correlator.pipeline.static_checks import check_steps
+from tests import spark_marks
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 HERE = Path(__file__).resolve().parent
 
 
 def pytest_collection_modifyitems(items):
-    """Tests that use the session are marked, and PySpark's own warnings are not ours to repair."""
-    for item in items:
-        if item.path.parent == HERE and "session" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
-            # PySpark 4.3 warns of every pandas 3, which it imports and we do not use.
-            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
-            # PySpark leaves the closing of its sockets to the garbage collector.
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    """Mark the tests that use the session."""
+    spark_marks.mark(items, HERE, "session")
 
 
 @pytest.fixture(scope="session")

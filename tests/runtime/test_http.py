@@ -20,6 +20,7 @@ from correlator.settings import ConnectionSettings, EngineSettings, HttpSettings
 from correlator.testing.memory import MemoryBroker
 from tests.runtime.flows import Hears
 from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, message, monitor, receiver, sender
+from tests.waiting import wait_until
 
 TOKEN = "t" * 32
 PATIENCE_S = 60
@@ -82,23 +83,13 @@ def served(*parts, monitors=(), token=None, **options):
         yield engine, broker, Client(engine.http_address)
 
 
-def until(holds):
-    """Wait until the server shows it."""
-    pause = threading.Event()
-    for _ in range(PATIENCE_S * 50):
-        if holds():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it does not come")
-
-
 # --- what it shows ---
 
 
 def test_ping_answers_and_ready_follows_the_connections_of_reliable_parts():
     with served(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT)) as (_, broker, client):
         broker.down = True
-        until(lambda: client.json("/status")["connections"]["memory"]["status"] == "ERROR")
+        wait_until(lambda: client.json("/status")["connections"]["memory"]["status"] == "ERROR")
         assert client.ask("/ready")[0] == 200
         assert client.json("/ready") == {"ready": True, "reasons": []}
 
@@ -106,15 +97,15 @@ def test_ping_answers_and_ready_follows_the_connections_of_reliable_parts():
 def test_o2_ready_names_the_part_and_its_error(tmp_path):
     store = f"sqlite:///{tmp_path}/store.db"
     with served(receiver("in", AT_LEAST_ONCE), sender("out", BEST_EFFORT), store=store) as (_, broker, client):
-        until(lambda: client.ask("/ready")[0] == 200)
+        wait_until(lambda: client.ask("/ready")[0] == 200)
         broker.down = True
-        until(lambda: client.ask("/ready")[0] == 503)
+        wait_until(lambda: client.ask("/ready")[0] == 503)
         (reason,) = client.json("/ready")["reasons"]
         assert reason.startswith("receiver in: ERROR: E7001 ")
         assert client.ask("/ping")[:2] == (200, "ok\n")
         shown = client.json("/status")["receivers"]["in"]
         broker.down = False
-        until(lambda: client.ask("/ready")[0] == 200)
+        wait_until(lambda: client.ask("/ready")[0] == 200)
         after = client.json("/status")["receivers"]["in"]
         assert (after["status"], after["error"]) == ("OK", "")
         assert after["last_error"] == shown["error"] != ""
@@ -124,7 +115,7 @@ def test_o2_ready_names_the_part_and_its_error(tmp_path):
 def test_the_status_counts_what_goes_through():
     with served(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT), monitors=[Hears]) as (engine, broker, client):
         broker.publish("queue:in", [message("a"), message("b")])
-        until(lambda: client.json("/status")["receivers"]["in"]["received"] == 2)
+        wait_until(lambda: client.json("/status")["receivers"]["in"]["received"] == 2)
         shown = client.json("/status")
         assert shown == json.loads(json.dumps(engine.status().to_dict())) | {"resident_bytes": shown["resident_bytes"]}
         assert (shown["name"], shown["phase"]) == ("shop", "running")
@@ -141,10 +132,10 @@ def test_metrics_of_a_removed_part_go_and_the_sums_stay():
     with served(monitors=[Hears]) as (engine, broker, client):
         engine.add_receiver(receiver("in", BEST_EFFORT))
         broker.publish("queue:in", [message("a")])
-        until(lambda: client.samples()["correlator_received_messages_total",] == 1)
+        wait_until(lambda: client.samples()["correlator_received_messages_total",] == 1)
         assert client.samples()["correlator_receiver_messages_total", "in"] == 1
         engine.remove("in")
-        until(lambda: not [name for name in client.samples() if name[1:] == ("in",)])
+        wait_until(lambda: not [name for name in client.samples() if name[1:] == ("in",)])
         assert client.samples()["correlator_received_messages_total",] == 1
 
 
@@ -153,7 +144,7 @@ def test_many_parts_are_added_up(monkeypatch):
     with served(*(receiver(f"in{n}", BEST_EFFORT) for n in range(5))) as (_, broker, client):
         for _ in range(3):
             broker.publish("queue:in4", [message("a")])
-        until(lambda: client.samples()["correlator_received_messages_total",] == 3)
+        wait_until(lambda: client.samples()["correlator_received_messages_total",] == 3)
         named = {name[1] for name in client.samples() if name[0] == "correlator_receiver_messages_total"}
         assert named == {"in0", "in1", "_other"}
         assert client.samples()["correlator_receiver_messages_total", "_other"] == 3

@@ -11,6 +11,7 @@ from correlator.core.commit import StateEntry, StateSegment
 from correlator.pipeline.spark import SharedSession
 from correlator.pipeline.spec import SparkSettings
 from correlator.storage.store import SqlStore
+from tests import spark_marks
 from tests.storage import values
 
 pack = msgspec.msgpack.encode
@@ -18,12 +19,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def pytest_collection_modifyitems(items):
-    """Tests that use Spark are marked, and PySpark's own warnings are not ours to repair."""
-    for item in items:
-        if item.path.parent == HERE and "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    """Mark the tests that use the session."""
+    spark_marks.mark(items, HERE, "spark")
 
 
 @pytest.fixture(scope="session")

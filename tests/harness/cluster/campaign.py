@@ -100,7 +100,7 @@ class Campaign:
         self._repair(kind)
         if self._calm or self._rng.random() < _WAITS:
             fed = self._world.fed
-            wait_until(lambda: self.is_past(fed), _PATIENCE_S, 0.3)
+            wait_until(lambda: self.is_past(fed), within_s=_PATIENCE_S, every_s=0.3)
             self.figures.recovered_s.setdefault(kind, []).append(time.monotonic() - began)
 
     def is_past(self, count: int) -> bool:
@@ -195,12 +195,12 @@ def campaign(
         try:
             one.begin()
             with fed_steadily(world, 60, 1.0) as stop_feeding:
-                wait_until(lambda: world.come > 0, _PATIENCE_S)
+                wait_until(lambda: world.come > 0, within_s=_PATIENCE_S)
                 while sum(figures.kills.values()) < kills and not ended.is_set():
                     one.kill_one(kinds)
                     say(f"{time.monotonic() - began:.0f} s: {dict(figures.kills)}, {world.come} of {world.fed}")
                 stop_feeding()
-            wait_until(lambda: one.is_past(world.fed - 1), _PATIENCE_S * 2)
+            wait_until(lambda: one.is_past(world.fed - 1), within_s=_PATIENCE_S * 2)
             status = world.end()
             figures.messages = world.come
             figures.wrong += [*world.check(), *([f"exit status {status}"] if status != 143 else [])]

@@ -163,7 +163,7 @@ class World:
     def wait_for_all(self, engine_may_end: bool = False) -> None:
         """Wait until what was fed has come out."""
         fed = self.fed
-        wait_until(lambda: (self.has_ended and not engine_may_end) or self.come >= fed, PATIENCE_S)
+        wait_until(lambda: (self.has_ended and not engine_may_end) or self.come >= fed, within_s=PATIENCE_S)
         assert engine_may_end or not self.has_ended, self.text()[-6000:]
 
     def text(self) -> str:

@@ -3,7 +3,7 @@
 One engine sends as fast as it may; another one receives and reports back every 0.5 s, through the broker, how many
 messages it has had. The sending side keeps what is sent and not reported under a bound.
 
-    python -m tests.benchmarks.bench_outstanding [--seconds 10] [--bound 20000]
+    python -m tests.benchmarks.bench_outstanding [--messages 500000] [--bound 20000]
 """
 
 import argparse
@@ -77,8 +77,8 @@ def reported(broker: MemoryBroker) -> int:
     return msgspec.json.decode(reports[-1].body, type=Report).received if reports else 0
 
 
-def run(seconds: float, bound: int) -> tuple[int, int]:
-    """What was received, and the most that was sent and not reported."""
+def run(messages: int, bound: int) -> int:
+    """The most that was sent and not reported, until so many messages are received."""
     broker = MemoryBroker()
     reports = ReceiverSettings(
         id="reports", connection="memory", destination="queue:reports", event=f"{__name__}:Report"
@@ -93,25 +93,25 @@ def run(seconds: float, bound: int) -> tuple[int, int]:
         engine(broker, "receiving", load, "reports", measures) as receiving,
         engine(broker, "sending", reports, "load", sends) as sending,
     ):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while receiving.status().received < messages:
             status = sending.status()
             sent = status.settled + status.senders["load"][2]
             most = max(most, sent - reported(broker))  # looked at later, so that it can only be more
             time.sleep(REPORT_EVERY_S / 10)
-        return receiving.status().received, most
+        return most
 
 
 def main() -> None:
     """Print what came through and whether the bound was kept."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--bound", type=int, default=20_000)
     options = parser.parse_args()
-    received, most = run(options.seconds, options.bound)
+    start = time.monotonic()
+    most = run(options.messages, options.bound)
+    rate = options.messages / (time.monotonic() - start)
     kept = "kept" if most <= options.bound else "BROKEN"
-    rate = received / options.seconds
-    print(f"received {received:,} ({rate:,.0f}/s); outstanding at most {most:,} of {options.bound:,}: {kept}")
+    print(f"{options.messages:,} received ({rate:,.0f}/s); outstanding at most {most:,} of {options.bound:,}: {kept}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,16 +19,54 @@ from tests.docs.test_pages import ROOT
 PAGE = ROOT / "docs" / "spark-programs.md"
 _FILE = re.compile(r"^```\w*\n# FILE (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = "import sys; sys.path.insert(0, '.'); from correlator.cli.entry import main; main()"
+PROGRAMS = """
+import runpy, sys
+for name in sys.stdin:
+    runpy.run_path(name.strip(), run_name="__main__")
+    print("END", flush=True)
+"""
+"""Runs programs one after the other, for which Spark starts once."""
 PATIENCE_S = 120.0
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Runs a program of the page, and returns what it prints."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # as in an active environment of Python
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAMS],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+
+        def run(name: str) -> str:
+            process.stdin.write(f"{name}\n")
+            process.stdin.flush()
+            lines = []
+            while (line := process.stdout.readline()) != "END\n":
+                assert line, (tmp_path / "errors").read_text()
+                lines.append(line)
+            return "".join(lines)
+
+        yield run
+        process.stdin.close()
+    assert process.returncode == 0, (tmp_path / "errors").read_text()
+
+
 @pytest.mark.spark
-def test_the_programs_of_the_page(tmp_path: Path) -> None:
+def test_the_programs_of_the_page(program: Callable[[str], str], tmp_path: Path) -> None:
     text = PAGE.read_text()
     for name, content in _FILE.findall(text):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
-    assert program(tmp_path, "copy_orders.py") == ""
+    assert program("copy_orders.py") == ""
     engine = subprocess.Popen(
         [sys.executable, "-c", RUN, "run", str(ROOT / "config" / "spark-to-lake.yaml")],
         cwd=tmp_path,
@@ -44,20 +83,11 @@ def test_the_programs_of_the_page(tmp_path: Path) -> None:
         engine.kill()
     assert (engine.returncode, rows) == (128 + signal.SIGTERM, [1, 2]), errors
     (shown,) = re.findall(r"^```\n(1 orders .*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert program(tmp_path, "show_letters.py") == shown
-    assert program(tmp_path, "follow_letters.py") == ""
+    assert program("show_letters.py") == shown
+    assert program("follow_letters.py") == ""
     written = [path.read_text() for path in (tmp_path / "letters").glob("*.json")]
     followed = [json.loads(line) for text in written for line in text.splitlines()]
     assert [(one["number"], one["body"]) for one in followed] == [(1, '{"order": "three"}')]
-
-
-def program(place: Path, name: str) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # as in an active environment of Python
-    done = subprocess.run(
-        [sys.executable, name], cwd=place, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def orders(place: Path) -> list[int]:

@@ -77,12 +77,10 @@ def text(row: dict) -> str:
 
 def cuttings(count: int):
     yield [count]
-    for seed in range(3):
-        chance = random.Random(seed)
-        sizes = []
-        while sum(sizes) < count:
-            sizes.append(min(chance.choice((1, 2, 30, 500, 1500, 3000)), count - sum(sizes)))
-        yield sizes
+    chance, sizes = random.Random(1), []
+    while sum(sizes) < count:
+        sizes.append(min(chance.choice((1, 2, 30, 500, 1500, 3000)), count - sum(sizes)))
+    yield sizes
 
 
 @pytest.fixture

@@ -201,8 +201,8 @@ def one_round(directory: Path, result: Result, rng: random.Random, kills: int, *
     publisher = Publisher(directory)
     orphans: set[str] = set()
     try:
-        for _ in range(kills):
-            _one_life(directory, result.form, publisher, rng, figures, control=is_control)
+        for end in [_end(rng) for _ in range(kills)]:
+            _one_life(directory, result.form, publisher, rng, figures, end, control=is_control)
             orphans = _look(directory, result.form, publisher.orders, orphans, figures)
         status = _last_life(directory, result.form, publisher.orders, control=is_control)
     finally:
@@ -216,12 +216,24 @@ def one_round(directory: Path, result: Result, rng: random.Random, kills: int, *
         shutil.rmtree(directory)
 
 
+def _end(rng: random.Random) -> tuple[int, float]:
+    """Draw how a life ends: at a call (see `bridge.live`), and at the latest after so many seconds."""
+    kill = rng.choice((-1, 1)) * rng.randint(1, LAST_CALL) if rng.random() < AT_A_CALL else 0
+    return kill, LONGEST_LIFE_S * (5 if kill else rng.random())
+
+
 def _one_life(
-    directory: Path, form: str, publisher: Publisher, rng: random.Random, figures: Figures, *, control: bool
+    directory: Path,
+    form: str,
+    publisher: Publisher,
+    rng: random.Random,
+    figures: Figures,
+    end: tuple[int, float],
+    *,
+    control: bool,
 ) -> None:
     """Start the bridge, publish as long as it lives, and kill it."""
-    kill = rng.choice((-1, 1)) * rng.randint(1, LAST_CALL) if rng.random() < AT_A_CALL else 0
-    end_s = LONGEST_LIFE_S * (5 if kill else rng.random())
+    kill, end_s = end
     publisher.publish(PUBLISHED)
     life = Bridge(directory, form, kill=kill, is_control=control)
     began = life.begin()

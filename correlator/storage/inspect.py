@@ -18,9 +18,8 @@ from correlator.core.delivery import Received
 from correlator.errors import UsageError
 from correlator.events import DeadLetter
 from correlator.settings import DuplicateDetectionSettings
-from correlator.storage import codec, loading, tables
+from correlator.storage import codec, loading, migrate, tables
 from correlator.storage.database import location, parse, reading
-from correlator.storage.owned import no_store
 from correlator.storage.witness import Witness, witness_of
 
 T = TypeVar("T")
@@ -327,10 +326,9 @@ def _all(connection: Connection, url: str, query: Select[Any]) -> Sequence[Any]:
     """Rows of a query.
 
     Raises:
-        StoreError: E3010, the database holds no store.
+        StoreError: E3003, E3004, E3010 as `migrate.refuse_newer`.
     """
-    if not inspect_schema(connection).has_table(tables.engine.name):
-        raise no_store(location(url))
+    migrate.refuse_newer(connection, location(url))
     return connection.execute(query).all()
 
 

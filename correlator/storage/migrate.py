@@ -91,12 +91,11 @@ def revision(database: Database) -> str:
     return current
 
 
-def refuse_other(connection: Connection, where: str) -> None:
-    """Refuse what a reader that changes nothing cannot read: anything but a store with the schema of this version.
+def refuse_newer(connection: Connection, where: str) -> str:
+    """Refuse anything but a store with the schema of this version or an older one; return its revision.
 
     Raises:
-        StoreError: E3010, the database holds no store; E3003, tables of another application; E3004, a newer schema;
-            E3012, an older one.
+        StoreError: E3010, the database holds no store; E3003, tables of another application; E3004, a newer schema.
     """
     names = set(inspect_schema(connection).get_table_names())
     current = _version(connection, names)
@@ -104,6 +103,16 @@ def refuse_other(connection: Connection, where: str) -> None:
         raise foreign(where) if names & set(tables.metadata.tables) else no_store(where)
     if current > HEAD:
         raise _newer(connection, where, current, HEAD)
+    return current
+
+
+def refuse_other(connection: Connection, where: str) -> None:
+    """Refuse what a reader that changes nothing cannot read: anything but a store with the schema of this version.
+
+    Raises:
+        StoreError: E3003, E3004, E3010 as `refuse_newer`; E3012, an older schema.
+    """
+    current = refuse_newer(connection, where)
     if current < HEAD:
         what = f"has schema {int(current)}, this is schema {int(HEAD)}"
         todo = "Stop its engine and upgrade the store: correlator db upgrade"

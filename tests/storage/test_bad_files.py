@@ -195,6 +195,13 @@ def test_146_a_newer_schema(make_store: MakeStore, filled: Path) -> None:
     edit(filled, "UPDATE correlator_schema SET version_num = '0012'", "UPDATE engine SET product = 'correlator 1.7'")
     text = r"E3004 .*written by correlator 1\.7 \(schema 12\), this is schema 3\. .*Upgrade this program first"
     refused(make_store, filled, StoreError, text)
+    with pytest.raises(StoreError, match=text):
+        inspect.instance(f"sqlite:///{filled}")
+
+
+def test_an_inspection_reads_an_older_schema(filled: Path) -> None:
+    edit(filled, "UPDATE correlator_schema SET version_num = '0001'", "DROP TABLE suspect")
+    assert len(inspect.checkpoints(f"sqlite:///{filled}")) == 1
 
 
 @pytest.mark.parametrize("table", ["engine", "checkpoint", "receive_log", "accepted_ids", "outbox", "dead_letter"])

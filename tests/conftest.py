@@ -16,7 +16,7 @@ SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Flags of Java for a program that ends soon: they halve the CPU time of a test that starts Spark."""
 MEMORY = Path("/dev/shm")
 ENOUGH = 8 << 30
-"""Bytes. PostgreSQL alone keeps a database of 8 MB for most of its tests, and each worker has a server."""
+"""Bytes: more than the servers and the stores of all workers take together."""
 
 
 def pytest_configure() -> None:
@@ -67,8 +67,8 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> Callable[[], str]:
-    """Makes a fresh, empty database at each call and returns its address."""
-    return postgres_server.fresh_database
+    """Makes an empty schema at each call and returns its address."""
+    return postgres_server.fresh_schema
 
 
 @pytest.fixture(scope="session")

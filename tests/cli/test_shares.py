@@ -27,10 +27,10 @@ TRADES = '{"number": 1, "account": "a"}\n{"number": 2, "account": "a"}\n'
 
 
 @pytest.fixture
-def shared(place, postgres, monkeypatch):
+def shared(place, postgres_server, monkeypatch):
     """A directory with an engine of two shares."""
     write(place / "shares.yaml", [FILE])
-    monkeypatch.setenv("STORE", postgres())
+    monkeypatch.setenv("STORE", postgres_server.fresh_database())
     return place
 
 

@@ -21,6 +21,7 @@ from correlator.testing.contract import PATIENCE_S
 from tests.connectors.rabbit import opened
 from tests.connectors.test_pulsar_priorities import contents, partitioned
 from tests.pulsar_server import PulsarServer
+from tests.servers import PostgresServer
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.postgres]
 
@@ -49,12 +50,12 @@ def wait(condition: Callable[[], Any]) -> None:
         pause.wait(0.05)
 
 
-def test_a_share_is_a_partition(pulsar: PulsarServer, postgres: Callable[[], str]) -> None:
+def test_a_share_is_a_partition(pulsar: PulsarServer, postgres_server: PostgresServer) -> None:
     topic, out = partitioned(pulsar, PARTITIONS), pulsar.name()
     exactly_once = Reliability.EXACTLY_ONCE
     settings = EngineSettings(
         name="placed",
-        store=postgres(),
+        store=postgres_server.fresh_database(),
         shares=ShareSettings(count=PARTITIONS, lease=5.0),
         connections={"pulsar": ConnectionSettings(type="pulsar", options=pulsar.options)},
         receivers=(

@@ -54,8 +54,8 @@ def test_the_example_is_correct(place: Path) -> None:
 
 
 @pytest.mark.postgres
-def test_a_command_and_a_program_are_members_of_one_engine(place: Path, postgres, monkeypatch) -> None:
-    monkeypatch.setenv("STORE", postgres())
+def test_a_command_and_a_program_are_members_of_one_engine(place: Path, postgres_server, monkeypatch) -> None:
+    monkeypatch.setenv("STORE", postgres_server.fresh_database())
     with contextlib.ExitStack() as started:
         command = start("run", "risk.yaml", cwd=place)
         started.callback(command.kill)

@@ -30,8 +30,10 @@ pipelines:
 """
 
 
-def test_a_member_runs_the_shares_of_a_pipeline(postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STORE", postgres())
+def test_a_member_runs_the_shares_of_a_pipeline(
+    postgres_server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE", postgres_server.fresh_database())
     write(tmp_path / "totals.yaml", [FILE])
     for share in (0, 1):
         write(tmp_path / "sales.jsonl", [f'{{"shop": "s{share}", "amount": {amount}}}' for amount in (1, 2, 3)])

@@ -187,4 +187,4 @@ class CompiledPipeline:
 
 def _where(stage: Stage) -> str:
     assert stage.work is not None
-    return stage.work.function.where
+    return stage.work.place

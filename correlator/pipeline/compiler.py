@@ -339,7 +339,7 @@ class _Compiler:
         rows = self._analyzed(text).schema
         schema = StructType([*(one for one in rows if one.name in self._hidden), *columns])
         function = DecodeFunction(format_, step.format, number, self._where, _arrow(schema))
-        self._end(text, PythonWork(function=function, schema=schema))
+        self._end(text, PythonWork(place=self._placed(number, step, ""), function=function, schema=schema))
         self._add(f"SELECT * FROM {self._view}")
 
     def _try(self, step: DecodeStep, code: str, setting: str) -> None:
@@ -408,7 +408,8 @@ class _Compiler:
         except PySparkException as error:
             raise ConfigError("E1511", "schema", f"schema: {first_line(error)}") from error
         function = ArrowFunction(step.function, self._directories, number, self._where, made)
-        self._end(f"SELECT * FROM {self._last}", PythonWork(function=function, schema=schema))
+        place = self._placed(number, step, "")
+        self._end(f"SELECT * FROM {self._last}", PythonWork(place=place, function=function, schema=schema))
         self._add(f"SELECT * FROM {self._view}")
 
     def _keyed(self, step: KeyedStep, number: int) -> None:
@@ -420,10 +421,15 @@ class _Compiler:
         schema = StructType([*self._parsed(HIDDEN_DDL), *output])
         configured = self._compiled.keyed[number] = self._configured(step, number, rows, factory())
         function = self._function(factory, number, schema)
-        self._end(
-            text,
-            KeyedWork(number=number, name=configured.name, schema=schema, function=function, expires=step.expires),
+        work = KeyedWork(
+            place=self._placed(number, step, ""),
+            number=number,
+            name=configured.name,
+            function=function,
+            schema=schema,
+            expires=step.expires,
         )
+        self._end(text, work)
         before = self._columns
         self._hidden = HIDDEN
         self._add(sql.unpack_sql(step, self._view, before))

@@ -26,8 +26,15 @@ from correlator.ports import StateView
 
 @dataclass(frozen=True, kw_only=True)
 class PythonWork:
-    """A `python` step, or a `decode` step of a binary format, at the end of a stage."""
+    """A `python` step, or a `decode` step of a binary format, at the end of a stage.
 
+    Attributes:
+        place: of the step in its file, and the step, for messages.
+        function: runs in the workers.
+        schema: of the rows that the step makes.
+    """
+
+    place: str
     function: ArrowFunction | DecodeFunction
     schema: StructType
 
@@ -41,6 +48,7 @@ class KeyedWork:
     """A keyed step at the end of a stage.
 
     Attributes:
+        place: of the step in its file, and the step, for messages.
         number: of the step in its pipeline.
         name: PIPELINE/STEP.
         function: runs in the workers; a copy of it has the states of the keys of a batch.
@@ -48,6 +56,7 @@ class KeyedWork:
         expires: the distance at which keys follow the event time of the step; `None` if they do not.
     """
 
+    place: str
     number: int
     name: str
     function: KeyedFunction
@@ -82,7 +91,7 @@ class KeyedWork:
         self, rows: pa.Table, states: dict[str, bytes], *, clock: Clock | None = None, ending: bool = False
     ) -> pa.Table:
         """The rows that the step makes, in this thread; raises `HandlerFailed` E5510 if the step fails."""
-        return _called(replace(self.function, states=states, clock=clock, ending=ending), rows)
+        return self._called(replace(self.function, states=states, clock=clock, ending=ending), rows)
 
     def clock(self, rows: pa.Table, state: StateView) -> Clock | None:
         """The event time of the step during a batch; `None` if the step does not need it.
@@ -106,20 +115,19 @@ class KeyedWork:
         position = clock.places[0][0]
         markers = [envelope.live_row(position, "", {KEY: key, TIME: None}) for key in sorted(due)]
         function = replace(self.function, states=due, clock=clock, following=True)
-        made = _called(function, pa.Table.from_pylist(markers, KEYED_SCHEMA))
+        made = self._called(function, pa.Table.from_pylist(markers, KEYED_SCHEMA))
         if clock.stored == state.get(clock_of_step(self.name), b""):
             return made
         time = envelope.carrier(position, "", envelope.effect(CLOCK, self.number, None, clock.stored))
         return pa.concat_tables([made, pa.Table.from_pylist([time], made.schema)])
 
-
-def _called(function: KeyedFunction, rows: pa.Table) -> pa.Table:
-    try:
-        made = list(function(iter(rows.to_batches())))
-    except Exception as error:
-        what, todo = f"the step failed: {error}", "The batch is processed again at the next start"
-        raise HandlerFailed("E5510", function.where, what, "", todo) from error
-    return pa.Table.from_batches(made, pa.schema([*function.hidden, *function.schema]))
+    def _called(self, function: KeyedFunction, rows: pa.Table) -> pa.Table:
+        try:
+            made = list(function(iter(rows.to_batches())))
+        except Exception as error:
+            what, todo = f"the step failed: {error}", "The batch is processed again at the next start"
+            raise HandlerFailed("E5510", self.place, what, "", todo) from error
+        return pa.Table.from_batches(made, pa.schema([*function.hidden, *function.schema]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ class Step:
     def again(self, expires, function=None):
         """The next life."""
         self.work = KeyedWork(
-            number=0, name="p/s", function=function or self.work.function, schema=None, expires=expires
+            place="w", number=0, name="p/s", function=function or self.work.function, schema=None, expires=expires
         )
         for key, data in self.state.items(self.work.owner):
             self.work.due.note(key.decode(), data)

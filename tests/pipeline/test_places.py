@@ -10,11 +10,11 @@ import pytest
 
 from correlator.cli import main
 from correlator.configuration import Places, read_text
-from correlator.errors import ConfigError, CorrelatorError
+from correlator.errors import ConfigError, CorrelatorError, HandlerFailed
 from correlator.pipeline.places import StepPlaces
 from correlator.pipeline.processor import SparkProcessor
 from correlator.pipeline.spec import PipelineFile
-from tests.pipeline.conftest import CONFIG, HERE, TinyState
+from tests.pipeline.conftest import CONFIG, HERE, TinyEngine, TinyState
 from tests.pipeline.protos import compiled
 
 HEAD = """\
@@ -240,6 +240,20 @@ def test_an_error_at_a_refresh_has_the_place_of_its_file(session, tmp_path):
     processor.close()
     assert re.fullmatch(rf"shop.yaml:{line_of(text)}:\d+ pipeline p step 2 \(lookup\)", caught.value.where)
     assert TinyState().get("", b"") is None
+
+
+def test_an_error_at_a_batch_has_the_place_of_its_step(session):
+    step = "- monitor:\n    class: tests.pipeline.machines:Sums #!\n    key: sensor\n    event_time: at\n"
+    text = HEAD + textwrap.indent(f"{DECODE}{step}- route: {{to: out}}\n", " " * 6)
+    loaded = read_text(text, PipelineFile, file="shop.yaml", environment={})
+    processor = SparkProcessor(loaded.settings.pipelines[0], session, (), StepPlaces(loaded.places))
+    processor.open()
+    engine = TinyEngine(processor)
+    engine.state.entries["step:p/monitor:Sums#0", b"a"] = b"of another class"
+    with pytest.raises(HandlerFailed, match=r"^E5510 .*: the step failed: E4203 ") as caught:
+        engine.run('{"sensor": "a", "at": "2026-01-01T00:00:00Z", "value": 1}')
+    processor.close()
+    assert re.fullmatch(rf"shop.yaml:{line_of(text)}:\d+ pipeline p step 2 \(monitor\)", caught.value.where)
 
 
 @pytest.mark.parametrize("command", ["test", "plan", "run"])

@@ -127,6 +127,11 @@ class Access:
         with self._exclusively(where, link) as own:
             return own.write(do, synced=synced)
 
+    def alone(self, where: str, link: DatabaseLink | None, do: Callable[[Connection], T]) -> T:
+        """Let `do` execute a statement of PostgreSQL that is a transaction of its own. Raises as `transaction`."""
+        with self._exclusively(where, link) as own:
+            return do(own.connection)
+
     @contextmanager
     def reading(self, where: str, link: DatabaseLink | None) -> Iterator[Connection]:
         """A transaction that only reads. Raises as `transaction`."""

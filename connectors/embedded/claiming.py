@@ -155,14 +155,16 @@ def within(ready: Sequence[Ready], bounds: Bounds, *, suspects_alone: bool) -> S
     return taken
 
 
-def claim(connection: Connection, holder: Holder, bounds: Bounds, *, suspects: bool) -> Sequence[Claimed]:
-    """Give the first ready messages within the bounds to the consumer. For PostgreSQL, where this needs no look before.
+def claim_alone(connection: Connection, holder: Holder, bounds: Bounds, *, suspects: bool) -> Sequence[Claimed]:
+    """Give the first ready messages within the bounds to the consumer, on PostgreSQL, outside a transaction.
+
+    It needs no look before.
 
     If suspects are claimed alone, these are the messages before the first suspect. With `suspects` it is the first
     message, if that is a suspect.
     """
     limits = {"limit": bounds.messages, "bytes": bounds.bytes}
-    return _claimed(holder, _CLAIM_POSTGRES.rows(connection, **_values(holder, suspects=suspects), **limits))
+    return _claimed(holder, _CLAIM_POSTGRES.alone(connection, **_values(holder, suspects=suspects), **limits))
 
 
 def claim_chosen(

@@ -18,6 +18,10 @@ Tables (all names begin with `broker_`):
 - `store`: one row, with the last number on SQLite (PostgreSQL has a sequence), and how often the broker has started.
 - `boot`: PostgreSQL only, a token that is there until the server recovers from a crash.
 - `schema`: the number of the schema, for programs from before the revisions. They refuse a higher number.
+
+On PostgreSQL there are functions, too, which do in one round trip what needs no decision of this program: `broker_send`
+stores one message in a queue that is far from its limits, `broker_leave` ends messages of a queue, and `broker_count`
+adds to the tally.
 """
 
 from pathlib import Path
@@ -31,7 +35,7 @@ from connectors.embedded.sql import Sql
 from correlator.errors import ConnectionLost
 from correlator.storage import revising
 
-HEAD = "0002"
+HEAD = "0003"
 SCRIPTS = Path(__file__).with_name("migrations")
 VERSION_TABLE = "broker_version"
 FIRST = "0001"

@@ -13,14 +13,7 @@ _LEAVE = Sql(
     " AND state = :state AND consumer = :consumer RETURNING size"
 )
 _LEAVE_QUEUE_POSTGRES = Sql(
-    "SELECT 1",
-    "WITH gone AS (DELETE FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
-    " AND state = :state AND consumer = :consumer RETURNING number),"
-    " content AS (DELETE FROM broker_content c USING gone WHERE c.number = gone.number"
-    " RETURNING length(c.content) AS size),"
-    " tally AS (INSERT INTO broker_tally (destination, messages, bytes)"
-    " SELECT :destination, -count(*), -coalesce(sum(size), 0) FROM content RETURNING id)"
-    " SELECT (SELECT count(*) FROM gone), (SELECT id FROM tally)",
+    "SELECT 1", "SELECT broker_leave(:destination, :subscription, :consumer, :state, :numbers, :folded)"
 )
 _LOCK_CONTENT = Sql("SELECT 1", "SELECT 1 FROM broker_content WHERE number IN :numbers ORDER BY number FOR UPDATE")
 _DROP_QUEUE = Sql("DELETE FROM broker_content WHERE number IN :numbers")
@@ -57,6 +50,16 @@ def acknowledge(connection: Connection, holder: Holder, numbers: Sequence[int]) 
     return leave(connection, holder, numbers, HELD)
 
 
+def acknowledge_alone(connection: Connection, holder: Holder, numbers: Sequence[int]) -> bool:
+    """As `acknowledge`, for a queue on PostgreSQL, outside a transaction; if it returns false, nothing has changed."""
+    if not numbers:
+        return True
+    place = {"destination": holder.destination, "subscription": holder.subscription, "consumer": holder.consumer}
+    values = {"state": HELD, "numbers": numbers, "folded": tally.FOLDED}
+    ((left,),) = _LEAVE_QUEUE_POSTGRES.alone(connection, **place, **values)
+    return bool(left)
+
+
 def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state: int) -> bool:
     """Delete messages that are in this state for this holder. Their content is deleted with the last subscription.
 
@@ -66,9 +69,8 @@ def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state:
         return True
     values = {"subscription": holder.subscription, "consumer": holder.consumer, "state": state, "numbers": numbers}
     if holder.is_queue and connection.dialect.name == "postgresql":
-        ((gone, added),) = _LEAVE_QUEUE_POSTGRES.rows(connection, **values, destination=holder.destination)
-        tally.fold_in_turn(connection, holder.destination, added)
-        return bool(gone == len(numbers))
+        place = {"destination": holder.destination, "folded": tally.FOLDED}
+        return bool(_LEAVE_QUEUE_POSTGRES.one(connection, **values, **place))
     gone = [row[0] for row in _LEAVE.rows(connection, **values)]
     if len(gone) != len(numbers):
         return False

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from sqlalchemy import Connection
 
-from connectors.embedded import producers, sending
+from connectors.embedded import producers, sending, storing
 from connectors.embedded.access import Access
 from connectors.embedded.composing import Composer
 from connectors.embedded.link import DatabaseLink
@@ -98,6 +98,8 @@ class EmbeddedSink:
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
         makes = self._access.auto_create
+        if self._stored_alone(self._link, wanted, lazy=lazy):
+            return refused, left
         terms = Terms(self._link, self._rooms.nearly_full, lazy, waits=self._is_of_engine, makes=makes)
 
         def store(connection: Connection) -> None:
@@ -120,6 +122,18 @@ class EmbeddedSink:
         self._access.write(self._where, self._link, store, synced=not lazy)
         terms.tell_stored()
         return refused, left
+
+    def _stored_alone(self, link: DatabaseLink, wanted: _Places, *, lazy: bool) -> bool:
+        """Whether PostgreSQL could store a single message for a queue in one round trip."""
+        if self._access.is_sqlite or len(wanted) > 1:
+            return False
+        ((name, places),) = wanted.items()
+        (_, entry), *others = places
+        if others or entry.source or entry.traced or not name.startswith("queue:") or name in self._rooms.nearly_full:
+            return False
+        return self._access.alone(
+            self._where, link, lambda connection: storing.send(connection, name, entry, lazy=lazy)
+        )
 
     def _give_up(self, batch: Sequence[Outgoing], left: _Places, results: list[SendRejected | None]) -> None:
         """Refuse the messages that have waited in vain. Raises `ConnectionLost` in an engine."""

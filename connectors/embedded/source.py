@@ -156,7 +156,10 @@ class EmbeddedSource:
         """Delete these messages in one transaction. A token from before a reconnect acknowledges nothing."""
         numbers = self._held.release(tokens)
         link = self._open_link()
-        self._access.write(self._where, link, lambda connection: self.acknowledge_in(connection, numbers))
+        if self._holder.is_queue and not self._access.is_sqlite:
+            self._access.alone(self._where, link, lambda connection: self._acknowledge_alone(connection, numbers))
+        else:
+            self._access.write(self._where, link, lambda connection: self.acknowledge_in(connection, numbers))
         self.tell_removed(numbers)
         self._access.ring(self.rooms)
 
@@ -168,6 +171,10 @@ class EmbeddedSource:
     def acknowledge_in(self, connection: Connection, numbers: Sequence[int]) -> None:
         """Delete these messages in a transaction. Raises `ConnectionLost` E7021 if another consumer got one of them."""
         if not settling.acknowledge(connection, self._holder, numbers):
+            raise self._overtaken()
+
+    def _acknowledge_alone(self, connection: Connection, numbers: Sequence[int]) -> None:
+        if not settling.acknowledge_alone(connection, self._holder, numbers):
             raise self._overtaken()
 
     def prepare_in(self, connection: Connection, numbers: Sequence[int], tx: int) -> None:
@@ -347,16 +354,31 @@ class EmbeddedSource:
             return claiming.look(connection, self._holder, bounds.messages)
 
     def _claim_at_once(self, bounds: Bounds) -> Sequence[Claimed]:
-        """Claim without a look before: on a server a look costs as much as a claim."""
-        with self._access.transaction(self._where, self._open_link()) as connection:
-            claimed = claiming.claim(connection, self._holder, bounds, suspects=False)
-            if not claimed and self._wanted.suspects_alone and claiming.look(connection, self._holder, 1):
-                claimed = claiming.claim(connection, self._holder, bounds, suspects=True)
+        """Claim without a look before: on a server a look costs as much as a claim.
+
+        A claim is a transaction of its own. If this process dies before it has ended what is expired or poison, the
+        messages are ready again like all that it held.
+        """
+        link, holder = self._open_link(), self._holder
+
+        def claim(*, suspects: bool) -> Sequence[Claimed]:
+            return self._access.alone(
+                self._where,
+                link,
+                lambda connection: claiming.claim_alone(connection, holder, bounds, suspects=suspects),
+            )
+
+        claimed = claim(suspects=False)
+        if not claimed and self._wanted.suspects_alone and self._look(link, Bounds(1, 0)):
+            claimed = claim(suspects=True)
+        if not any(map(_may_be_dead, claimed)):
+            return claimed
+        with self._access.transaction(self._where, link) as connection:
             return self._end_dead(connection, claimed)
 
     def _end_dead(self, connection: Connection, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
         """Let claimed messages end that have expired or were delivered too often; returns all, with `ends` set."""
-        if not any(one.ends or one.stored.deliveries > 1 for one in claimed):
+        if not any(map(_may_be_dead, claimed)):
             return claimed
         there = destinations.find(connection, self.destination)
         most = there.max_num_deliveries if there is not None else -1
@@ -402,3 +424,7 @@ class EmbeddedSource:
     def _dead(self, connection: Connection, link: DatabaseLink | None) -> Sequence[Consumer]:
         others = consumers.of_subscription(connection, self._holder.subscription)
         return [other for other in others if link and other.id != self._holder.consumer and link.is_dead(str(other.id))]
+
+
+def _may_be_dead(claimed: Claimed) -> bool:
+    return bool(claimed.ends) or claimed.stored.deliveries > 1

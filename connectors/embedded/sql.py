@@ -14,6 +14,7 @@ schemas of a database share the keys.
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter, methodcaller
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 
 from connectors.embedded.database import APPLICATION_ID, raw_sqlite
 from correlator.storage.dialects import Statement
+from correlator.storage.postgres import session_of
 
 _POSTGRES: type[Dialect] = PGDialect_psycopg
 READY, HELD, DELAYED, PREPARED = range(4)
@@ -79,6 +81,7 @@ _FORMS = {
         f" {APPLICATION_ID})",
     },
 }
+_WITHIN_NOTHING = nullcontext()
 
 
 class Sql:
@@ -109,6 +112,13 @@ class Sql:
         rows: Sequence[Any] = self._execute(connection, [values], methodcaller("fetchall"))
         return rows
 
+    def alone(self, connection: Connection, **values: Any) -> Sequence[Any]:
+        """As `rows`, but outside a transaction: the statement is one of its own, in one round trip. For PostgreSQL."""
+        rows: Sequence[Any] = self._execute(
+            connection, [values], methodcaller("fetchall"), session_of(connection).alone()
+        )
+        return rows
+
     def named(self, connection: Connection, **values: Any) -> Sequence[Any]:
         """As `rows`, with the columns as attributes of each row. Slower: for commands."""
         rows: Sequence[Any] = self._execute(connection, [values], _named)
@@ -119,11 +129,18 @@ class Sql:
         rows = self.rows(connection, **values)
         return rows[0][0] if rows else None
 
-    def _execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]], result: Callable[[Any], Any]) -> Any:
+    def _execute(
+        self,
+        connection: Connection,
+        rows: Sequence[Mapping[str, Any]],
+        result: Callable[[Any], Any],
+        within: AbstractContextManager[None] = _WITHIN_NOTHING,
+    ) -> Any:
         """Execute by the driver: 3 µs instead of 15, and a message has seven statements."""
         statement = self._compiled.get(connection.dialect.name) or self._compile(connection.dialect.name)
         try:
-            return result(statement.execute(connection, rows))
+            with within:
+                return result(statement.execute(connection, rows))
         except connection.dialect.loaded_dbapi.Error as error:
             session = connection.connection.dbapi_connection
             lost = connection.dialect.is_disconnect(error, session, None)

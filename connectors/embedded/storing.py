@@ -65,8 +65,12 @@ _ADD_POSTGRES = Sql(
     " SELECT w.subscription, a.number, a.rank, CASE WHEN a.due > 0 THEN 2 ELSE 0 END, 0, 0, 0, a.due, a.expires,"
     " length(a.content) FROM unnest(CAST(:subscription AS bigint[]), CAST(:wanted AS bigint[]))"
     " AS w (subscription, number) JOIN added a ON a.number = w.number)"
-    " INSERT INTO broker_tally (destination, messages, bytes)"
-    " SELECT :destination, count(*), sum(length(content)) FROM added RETURNING id",
+    " SELECT broker_count(:destination, count(*), sum(length(content)), :folded) FROM added",
+)
+_SEND_POSTGRES = Sql(
+    "SELECT 1",
+    "SELECT broker_send(:name, :message_id, CAST(:content AS bytea), :rank, :persistent, :age, :lives_ms, :delay_ms,"
+    " :lazy, :folded)",
 )
 
 
@@ -148,6 +152,18 @@ def draw(connection: Connection, name: str, total: int, *, lazy: bool = False, a
     if len(numbers) < total:
         numbers = list(range(numbers[0] - total + 1, numbers[0] + 1))
     return Drawn(numbers, int(drawn[0][1]), int(drawn[0][2]))
+
+
+def send(connection: Connection, name: str, entry: NewMessage, *, lazy: bool) -> bool:
+    """Store one message in a queue, on PostgreSQL, outside a transaction.
+
+    Returns false, and changes nothing, if that is not so simple: the queue is missing, temporary, paused, or not far
+    from its limits. The message has no source.
+    """
+    age_ms = int((time.monotonic() - entry.since_s) * 1000) if entry.since_s else 0
+    values = {**entry._asdict(), "name": name, "age": age_ms, "lazy": lazy, "folded": tally.FOLDED}
+    ((stored,),) = _SEND_POSTGRES.alone(connection, **values)
+    return bool(stored)
 
 
 class _Row(NamedTuple):
@@ -236,15 +252,15 @@ def _add_postgres(connection: Connection, destination: int, rows: Sequence[_Row]
     """Insert the rows, in one round trip."""
     columns = dict(zip(_Row._fields, map(list, zip(*rows, strict=True)), strict=True))
     readers = columns.pop("readers")
-    added = _ADD_POSTGRES.one(
+    _ADD_POSTGRES.run(
         connection,
         **columns,
         destination=destination,
         refs_left=[len(some) for some in readers],
         subscription=[reader for some in readers for reader in some],
         wanted=[row.number for row in rows for _ in row.readers],
+        folded=tally.FOLDED,
     )
-    tally.fold_in_turn(connection, destination, added)
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,8 @@
 """A session with a PostgreSQL server that does not wait for ever, and that raises if COMMIT brings a warning."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -55,8 +56,28 @@ class PostgresSession(psycopg.Connection[Any]):
             CommitWarned: the server has committed, but warned that it did not wait for its standby (the wait was
                 cancelled, or the session is being ended).
         """
+        with self._unwarned():
+            super().commit()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let the statement of the block be a transaction of its own, which saves the round trips of BEGIN and COMMIT.
+
+        Raises:
+            CommitWarned: as `commit`.
+        """
+        self.autocommit = True
+        try:
+            with self._unwarned():
+                yield
+        finally:
+            with suppress(psycopg.Error):  # the session is lost
+                self.autocommit = False
+
+    @contextmanager
+    def _unwarned(self) -> Iterator[None]:
         self._warnings.clear()
-        super().commit()
+        yield
         if self._warnings:
             raise CommitWarned(f"COMMIT was answered with a warning: {self._warnings[0]}")
 

@@ -106,8 +106,10 @@ def _singly(peers: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Itera
     yield rates.measure(peers, arguments.messages, 1, arguments.rounds)
 
 
-def _floor(_: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Iterator[Table]:
-    yield floor.measure(arguments.messages, arguments.rounds)
+def _floor(peers: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Iterator[Table]:
+    measures = {"sqlite": floor.measure, "postgres": floor.measure_postgres}
+    for peer in _ours(peers):
+        yield measures[peer.name](arguments.messages, arguments.rounds)
 
 
 def _batches(peers: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Iterator[Table]:

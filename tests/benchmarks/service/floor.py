@@ -1,6 +1,6 @@
-"""What a single send to a SQLite store cannot avoid: its statements, one small transaction, and the wait for the disk.
+"""What a single send cannot avoid: its statements, one small transaction, and the wait for the disk.
 
-All run in this process by turns, so that the load of the machine changes all of them alike.
+Each commit writes the pages that it has changed into the write-ahead log: they are counted, too. All run in this process by turns, so that the load of the machine changes all of them alike.
 """
 
 import os
@@ -17,16 +17,19 @@ from connectors.embedded import EmbeddedConnection, sql
 from connectors.embedded.database import connect_sqlite, raw_sqlite
 from connectors.messaging import ConnectionFactory, Producer
 from correlator.events import Headers, Message
+from correlator.storage.session import PostgresSession
 from tests.benchmarks.service.clients import BODY
 from tests.benchmarks.service.report import Row, Table, ratios, spread
+from tests.servers import PostgresServer, running
 
 _QUEUE = "queue:q"
 _MESSAGE = Message(BODY, headers=Headers(persistent=True))
 _PAGE = bytes(4096)
+_COMMITS = 100
 
 
 def measure(messages: int, rounds: int) -> Table:
-    """Microseconds of each: a send of a session, then the same with less and less around the disk's work."""
+    """Microseconds of each with SQLite: a send of a session, then the same with less and less around the disk's work."""
     directory = Path(tempfile.mkdtemp(prefix="correlator-floor-"))
     try:
         store = directory / "broker.db"
@@ -41,11 +44,32 @@ def measure(messages: int, rounds: int) -> Table:
                     "its statements by the driver": lambda: _transact(raw, statements),
                     "one row in one table": lambda: _transact(row, [("INSERT INTO t VALUES (NULL, :b)", {"b": BODY})]),
                 }
+                pages = {"send of a session": raw, "one row in one table": row}
+                counted = {name: count_pages(file, ways[name]) for name, file in pages.items()}
                 with (directory / "file").open("wb", buffering=0) as file:
                     ways["a synced write of 4 KiB"] = lambda: _write(file.fileno())
-                    return _table(ways, messages, rounds)
+                    return _table("a SQLite store", ways, counted, messages, rounds)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def measure_postgres(messages: int, rounds: int) -> Table:
+    """Microseconds of each with PostgreSQL: a send of a session, and the least that stores as much."""
+    with running(PostgresServer()) as server:
+        url = server.fresh_database()
+        factory = ConnectionFactory(EmbeddedConnection, {"store": url})
+        with factory.create_connection() as connection, connection.create_session() as session:
+            producer = session.create_producer(_QUEUE)
+            with PostgresSession.connect(url) as bare:
+                bare.execute("CREATE TABLE t (id bigserial PRIMARY KEY, b bytea)")
+                bare.commit()
+
+                def insert() -> None:
+                    bare.execute("INSERT INTO t (b) VALUES (%s)", (BODY,))
+                    bare.commit()
+
+                ways = {"send of a session": lambda: producer.send(_MESSAGE), "INSERT and COMMIT by the driver": insert}
+                return _table("a PostgreSQL server", ways, {}, messages, rounds)
 
 
 def _statements(producer: Producer) -> Sequence[tuple[str, Mapping[str, Any]]]:
@@ -86,12 +110,23 @@ def _open(path: Path) -> "closing[sqlite3.Connection]":
     return closing(raw)
 
 
+def count_pages(file: sqlite3.Connection, do: Callable[[], object]) -> float:
+    """How many pages a commit of this database writes, over so few commits that SQLite copies no log meanwhile."""
+    file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for _ in range(_COMMITS):
+        do()
+    _, pages, _ = file.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return float(pages / _COMMITS)
+
+
 def _write(file: int) -> None:
     os.write(file, _PAGE)
     os.fdatasync(file)
 
 
-def _table(ways: Mapping[str, Callable[[], object]], messages: int, rounds: int) -> Table:
+def _table(
+    store: str, ways: Mapping[str, Callable[[], object]], pages: Mapping[str, float], messages: int, rounds: int
+) -> Table:
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -101,8 +136,11 @@ def _table(ways: Mapping[str, Callable[[], object]], messages: int, rounds: int)
             found[name].append((time.perf_counter() - begin) / messages * 1e6)
     ours, *others = found
     return Table(
-        f"one message of {len(BODY)} bytes to a SQLite store, {messages} messages, medians of {rounds} rounds",
-        ["microseconds"],
-        [Row(name, [spread(values)]) for name, values in found.items()],
-        [Row(f"{ours} : {other}", [ratios(found[ours], found[other])]) for other in others],
+        f"one message of {len(BODY)} bytes to {store}, {messages} messages, medians of {rounds} rounds",
+        ["microseconds", "pages"],
+        [
+            Row(name, [spread(values), spread([pages[name]]) if name in pages else None])
+            for name, values in found.items()
+        ],
+        [Row(f"{ours} : {other}", [ratios(found[ours], found[other]), None]) for other in others],
     )

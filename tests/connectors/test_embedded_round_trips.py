@@ -1,0 +1,217 @@
+"""The embedded broker on PostgreSQL waits once for the server where no decision of the program is needed."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from connectors.embedded import EmbeddedConnection, destinations, notices, sink
+from connectors.embedded.content import encode
+from connectors.embedded.link import open_link
+from connectors.messaging import AcknowledgeMode, ConnectionFactory
+from correlator.errors import ConnectionLost
+from correlator.events import Message
+from correlator.settings import SenderSettings
+from correlator.storage.postgres import session_of
+from correlator.storage.session import CommitWarned
+from tests.connectors.embedded import QUEUE, Broker, bodies, bodies_of, connected, message, outgoing, wait_until
+
+pytestmark = pytest.mark.postgres
+SIZE = len(encode(message("x" * 60)))
+TELLS = """
+    CREATE FUNCTION tells() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE INFO '%%', current_setting('synchronous_commit'); RETURN NULL; END $$;
+    CREATE CONSTRAINT TRIGGER tells AFTER INSERT ON broker_content DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION tells()
+"""
+"""Tells, as a transaction commits, whether it will wait for the disk."""
+STORED = (
+    "SELECT c.destination, c.message_id, c.persistent, c.refs_left, c.content, d.subscription, d.rank, d.state,"
+    " d.consumer, d.deliveries, d.suspect, d.size, d.due - c.sent_at, d.expires - c.sent_at, d.due > 0, d.expires > 0"
+    " FROM broker_content c JOIN broker_delivery d ON d.number = c.number ORDER BY c.number"
+)
+
+
+@pytest.fixture
+def broker(postgres):
+    broker = Broker(postgres())
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def sender(broker):
+    return connected(broker.session().sink(SenderSettings(id="s", connection="c", destination=None)))
+
+
+@contextlib.contextmanager
+def counted(connection, file):
+    """Yields a list that gets how often the server was waited for in the block."""
+    trips = []
+    with file.open("w+b") as trace:
+        session = session_of(connection)
+        session.pgconn.trace(trace.fileno())
+        yield trips
+        session.pgconn.untrace()
+        trace.seek(0)
+        trips.append(trace.read().count(b"ReadyForQuery"))
+
+
+def test_a_send_and_an_acknowledgement_take_one_round_trip_each(broker, tmp_path, monkeypatch):
+    monkeypatch.setattr(notices, "_QUIET_S", 1e9)  # senders ask once whether another process waits
+    with ConnectionFactory(EmbeddedConnection, {"store": broker.store}).create_connection() as connection:
+        session = connection.create_session(AcknowledgeMode.CLIENT)
+        producer, consumer = session.create_producer(QUEUE), session.create_consumer(QUEUE)
+        producer.send(Message(b"first"))
+        assert consumer.receive(5).body == b"first"
+        session.acknowledge()
+        link = producer._sink._link.connection
+        with counted(link, tmp_path / "send") as send:
+            producer.send(Message(b"second"))
+        with counted(link, tmp_path / "receive") as receive:
+            assert consumer.receive(5).body == b"second"
+        with counted(link, tmp_path / "acknowledge") as acknowledge:
+            session.acknowledge()
+    assert (send, receive, acknowledge) == ([1], [1], [1])
+    assert broker.tally() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"priority": 9, "persistent": False},
+        {"delivery_delay_ms": 700_000},
+        {"time_to_live_ms": 800_000, "priority": 0},
+        {"delivery_delay_ms": 600_000, "time_to_live_ms": 900_000},
+    ],
+)
+def test_what_one_round_trip_stores_is_what_several_store(broker, sender, monkeypatch, headers):
+    broker.send("makes the queue")
+    one = outgoing(message("a", {"n": 1}, message_id="ID:a", **headers))
+    sender.send(one)
+    monkeypatch.setattr(sink.EmbeddedSink, "_stored_alone", lambda *_, **__: False)
+    sender.send(one)
+    link = open_link(broker.store)
+    with link.reading() as connection:
+        _, alone, general = ([*row] for row in connection.exec_driver_sql(STORED).all())
+    link.close()
+    alone[1] = general[1] = "ID"  # each send has an id of its own
+    for due_or_expires, has in ((12, 14), (13, 15)):
+        if not alone[has]:
+            alone[due_or_expires] = general[due_or_expires] = 0
+    assert alone == general
+    assert broker.tally() == (3, 0)
+
+
+def refusals(results):
+    return [None if one is None else one.code for one in results]
+
+
+@pytest.mark.parametrize(
+    ("limits", "stored", "then"),
+    [
+        ({"max_num_msgs": 3}, 3, "E8108"),
+        # Above half of a limit a round trip must not decide. The server lets a hundred others send at the same time.
+        ({"max_num_msgs": 210}, 210, "E8108"),
+        ({"max_total_msg_bytes": 3 * SIZE}, 3, "E8108"),
+        ({"max_total_msg_bytes": 210 * SIZE}, 210, "E8108"),
+        ({"max_per_msg_bytes": SIZE - 1}, 0, "E8106"),
+    ],
+)
+def test_limits_are_exact(broker, sender, limits, stored, then):
+    broker.connection.create(QUEUE, limits)
+    results = [refusals(sender.send(outgoing("x" * 60)))[0] for _ in range(stored + 2)]
+    assert results == [None] * stored + [then] * 2
+    assert broker.count() == stored
+
+
+def test_a_paused_queue_takes_nothing(broker, sender):
+    broker.connection.create(QUEUE, {"limit_behavior": "REJECT_NEWEST"})
+    broker.connection.administration().pause(QUEUE, "PRODUCERS")
+    sender._access.refuse_to_wait()
+    assert refusals(sender.send(outgoing("a"))) == ["E8108"]
+    assert broker.count() == 0
+
+
+def test_an_acknowledgement_of_several_messages_is_for_all_or_none(broker):
+    broker.send("a", "b", "c")
+    source = broker.plain()
+    tokens = source.receive(3, 0.0).tokens
+    link = open_link(broker.store)
+    with link.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE broker_delivery SET state = 0, consumer = 0 WHERE number = (SELECT max(number) FROM broker_content)"
+        )
+    link.close()
+    with pytest.raises(ConnectionLost, match="E7021"):
+        source.acknowledge(tokens)
+    assert bodies_of(broker, QUEUE) == ["a", "b", "c"]
+    assert broker.tally() == (3, 0)
+
+
+def test_the_tally_is_folded_among_single_sends_and_acknowledgements(broker, sender, monkeypatch):
+    monkeypatch.setattr("connectors.embedded.tally.FOLDED", 4)
+    source = broker.plain()
+    for number in range(60):
+        sender.send(outgoing(f"{number}"))
+        source.acknowledge(source.receive(1, 0.0).tokens)
+    assert broker.tally() == (0, 0)
+    assert broker.count("SELECT count(*) FROM broker_tally") < 30
+    assert broker.count("SELECT sum(changes) FROM broker_tally") == 120
+
+
+def test_a_warning_of_a_statement_that_commits_by_itself_is_an_error(broker):
+    link = open_link(broker.store)
+    session = session_of(link.connection)
+    with pytest.raises(CommitWarned, match="not on the standby"), session.alone():
+        session.execute("DO $$ BEGIN RAISE WARNING 'not on the standby'; END $$")
+    assert not session.autocommit
+    link.close()
+
+
+def test_a_server_that_is_gone_is_a_lost_connection_and_nothing_else(broker, sender):
+    sender.send(outgoing("first"))
+    link = open_link(broker.store)
+    with link.transaction() as connection:
+        pid = session_of(sender._link.connection).info.backend_pid
+        connection.exec_driver_sql("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+    link.close()
+    with pytest.raises(ConnectionLost, match="E7003"):
+        sender.send(outgoing("second"))
+    sender.connect()
+    assert sender.send(outgoing("third")) == [None]
+    assert bodies(broker.plain().receive(9, 0.0)) == ["first", "third"]
+
+
+def test_a_send_waits_for_whoever_deletes_the_queue(broker, sender):
+    sender.send(outgoing("a"))
+    link = open_link(broker.store)
+    with ThreadPoolExecutor(1) as threads:
+        with link.transaction() as connection:
+            destinations.lock_against_sends(connection, QUEUE)
+            sending = threads.submit(sender.send, outgoing("b"))
+            waits = (
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+            wait_until(lambda: connection.exec_driver_sql(waits).scalar_one() == 1)
+            assert broker.count() == 1
+        assert sending.result(20) == [None]
+    link.close()
+    assert broker.count() == 2
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_the_commit_of_a_persistent_message_alone_waits_for_the_disk(broker, sender, persistent):
+    sender.send(outgoing("first"))
+    synced = "SELECT current_setting('synchronous_commit')"
+    link = sender._link.connection
+    told = []
+    with link.begin():
+        link.exec_driver_sql(TELLS)
+    session_of(link).add_notice_handler(lambda notice: told.append(notice.message_primary))
+    sender.send(outgoing(message("x", persistent=persistent)))
+    assert told == ["on" if persistent else "off"]
+    with link.begin():
+        assert link.exec_driver_sql(synced).scalar_one() == "on"

@@ -4,6 +4,7 @@ A local Spark runs a batch of few rows as `small` describes. For any other batch
 which Spark plans anew; only a keyed step with very much state first asks for the keys of the batch.
 """
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -93,6 +94,14 @@ class CompiledPipeline:
         changed = [lookup for lookup in self.lookups if lookup.refresh(engine_time)]
         if changed and self.small is not None:
             self.small.forget_plans()
+
+    def close(self) -> None:
+        """Remove views and cached content from the session, which other pipelines may share; its JVM may be dead."""
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
+            for stage in self.stages:
+                self.session.catalog.dropTempView(stage.view)
+            for lookup in self.lookups:
+                lookup.close()
 
     def run(self, table: pa.Table, state: StateView) -> pa.Table:
         """The effects of a batch (`INPUT`) in any order, as `envelope.collect_sql` gives them."""

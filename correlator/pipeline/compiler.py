@@ -167,6 +167,9 @@ class _Compiler:
         """Compile all steps, and the last stage."""
         try:
             return self._compile_all()
+        except BaseException:
+            self._compiled.close()
+            raise
         finally:
             for view in self._views:
                 self._session.catalog.dropTempView(view)

@@ -58,10 +58,19 @@ class Lookup:
             return True
         return False
 
+    def close(self) -> None:
+        """Remove the view, and the content from the memory of Spark."""
+        self._session.catalog.dropTempView(self.view)
+        self._content.unpersist()
+
     def _read(self) -> DataFrame:
         try:
             content = self._load().persist()
-            self._check(content)
+            try:
+                self._check(content)
+            except BaseException:
+                content.unpersist()
+                raise
         except (PySparkException, Py4JJavaError) as error:
             details = [] if isinstance(error, Py4JJavaError) else [str(error)]
             what, *rest = unusable([*details, *causes(error)], self._step)

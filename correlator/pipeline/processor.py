@@ -175,6 +175,8 @@ class SparkProcessor:
         Does nothing before `open` has succeeded, and at further calls.
         """
         if self._compiled is not None:
+            if not self._is_lost:
+                self._compiled.close()
             self._compiled = None
             self._shared.release()
 

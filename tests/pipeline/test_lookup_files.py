@@ -3,8 +3,10 @@
 import pytest
 
 from correlator.errors import ConfigError
-from correlator.pipeline.spec import DecodeStep, LookupStep, PipelineSettings, RouteStep
+from correlator.pipeline.processor import SparkProcessor
+from correlator.pipeline.spec import DecodeStep, LookupStep, PipelineSettings, RouteStep, WhereStep
 from correlator.pipeline.static_checks import check_steps
+from tests.pipeline.conftest import TinyEngine
 
 DECODE = DecodeStep(format="json", schema="sku STRING, count INT")
 TYPED = "sku STRING, n INT"
@@ -82,3 +84,26 @@ def test_lint_compares_the_header_with_the_schema(tmp_path, header, what):
     found = check_steps(PipelineSettings(name="p", from_=("in",), steps=steps)).mistakes
     assert [(one.step, one.error.code, one.error.where) for one in found] == ([(1, "E1518", "schema")] if what else [])
     assert all(one.error.what == f"{file}: {what}" for one in found)
+
+
+@pytest.mark.parametrize("last", [OUT, WhereStep(condition="nope")], ids=["opened", "refused"])
+def test_nothing_of_a_closed_pipeline_stays_in_a_session_that_others_share(session, tmp_path, last):
+    (tmp_path / "products.csv").write_text("sku,n\ntea,1\n")
+    spark = session.acquire()
+    spark.catalog.clearCache()  # what other tests have left open
+    cached = spark._jsparkSession.sharedState().cacheManager()
+    before = {table.name for table in spark.catalog.listTables()}
+    lookup = LookupStep(file=str(tmp_path / "products.csv"), format="csv", on=("sku",))
+    pipeline = PipelineSettings(name="p", from_=("in",), steps=(DECODE, lookup, last))
+    processor = SparkProcessor(pipeline, session)
+    if last is OUT:
+        processor.open()
+        TinyEngine(processor).run('{"sku": "tea", "count": 2}', '{"sku": "cup", "count": 2}')
+        assert not cached.isEmpty()
+        processor.close()
+    else:
+        with pytest.raises(ConfigError, match="^E1511"):
+            processor.open()
+    assert cached.isEmpty()
+    assert {table.name for table in spark.catalog.listTables()} == before
+    session.release()

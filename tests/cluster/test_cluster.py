@@ -112,7 +112,7 @@ def test_parts_die_and_nothing_is_lost_doubled_or_out_of_order(cluster, world):
     world.poison()
     assert world.wait() == 1
     assert world.text().splitlines()[-1].replace(f"{FILE.parent}/", "") == (
-        "E5510 chains.yaml:27:9 pipeline chains step 3 (python): Spark failed: Python worker exited unexpectedly (crashed). "
+        "E5510 chains.yaml:27:17 pipeline chains step 3 (python): Spark failed: Python worker exited unexpectedly (crashed). "
         "The batch is processed again at the next start."
     )
     assert world.check() == []

@@ -24,9 +24,20 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def spark():
-    shared = SharedSession(SparkSettings(master="local[2]"))
-    yield shared.acquire()
+def shared():
+    one = SharedSession(SparkSettings(master="local[2]"))
+    one.acquire()
+    yield one
+    one.release()
+
+
+@pytest.fixture
+def spark(shared):
+    """The session of this process; another one if a test of survival has killed its JVM meanwhile."""
+    session = shared.acquire()
+    if shared.is_lost(session):
+        session = shared.renew(session)
+    yield session
     shared.release()
 
 

@@ -63,7 +63,7 @@ def _sqlite_failure(where: str, error: BaseException | None, *, committing: bool
         return StoreBusy("E3101", where, "the disk is full; nothing was written", "", "Free some space")
     if committing or code == sqlite3.SQLITE_IOERR:
         return StoreError(
-            "E3104", where, f"the disk failed ({error}); whether the last transaction is there shows the next start"
+            "E3104", where, f"the disk failed ({error}); the next start shows whether the last transaction was committed"
         )
     return _SQLITE_REFUSALS.get(code, _failed)(where, error)
 

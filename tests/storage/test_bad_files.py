@@ -294,7 +294,7 @@ def test_t2_152_a_failing_disk_stops_the_engine(make_store: MakeStore, path: Pat
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
-        with pytest.raises(StoreError, match=r"E3104 .*the disk failed .*shows the next start") as failure:
+        with pytest.raises(StoreError, match=r"E3104 .*the disk failed .*the next start shows") as failure:
             store.commit(1, [values.received(1, 5000)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -148,7 +148,7 @@ METRICS = (
             ("own", "own", "Messages of senders of this engine."),
             ("unselected", "unselected", "Messages that did not match the selector."),
             ("unreadable", "unreadable", "Messages that the connector could not read, wholly or in part."),
-            ("batches", "batches", "Batches that were handed on."),
+            ("batches", "batches", "Batches that it has closed."),
             ("connection_errors", "connection_errors", "Lost connections, and failed attempts to connect."),
         )
     ),

@@ -69,9 +69,9 @@ class DuplicateDetectionSettings:
     """The windows of duplicate detection (docs/guarantees.md). 0 disables a window; both at 0 are refused.
 
     Attributes:
-        per_source_window_size: the newest ids of each source that its window remembers.
-        expiry_time: how much older than the newest id of the time queue an id may be before it is evicted, in engine
-            time.
+        per_source_window_size: how many ids of each source, the newest ones, its window remembers.
+        expiry_time: the age at which an id is evicted from the time queue of its domain. The age is the difference, in
+            engine time, to the newest id of that queue.
     """
 
     per_source_window_size: CountOrZero = 2000
@@ -94,7 +94,7 @@ class ReceiverSettings:
         message_source_id: template of the id of the message's producer; the property `messageSourceId` by default.
         dup_detection_domain_id: the duplicate detection domain; by default `connection:destination` for a queue and
             `connection:id` for a topic.
-        max_batch_size: most messages in a batch, and most messages that the receiver holds without an acknowledgement.
+        max_batch_size: the most messages in a batch, and the most unacknowledged messages that the receiver holds.
         max_batch_bytes: bytes of message bodies at which a batch is closed.
         max_batch_interval_ms: how long a batch waits for more messages after its first one, in milliseconds.
         max_message_bytes: a message with a larger body becomes a dead letter (E5001).
@@ -105,7 +105,7 @@ class ReceiverSettings:
         unhandled: what happens to a message that no monitor listens for: it becomes a dead letter (`dead_letter`), the
             engine counts it and logs a warning (`warn`), or nothing happens (`ignore`). The receiver acknowledges it in
             each case.
-        flow_control: deliver messages only as far as the application allows by `update_flow_control_window`.
+        flow_control: deliver only as many messages as the application allows with `update_flow_control_window`.
         no_local: drop messages that this engine's own senders sent.
         selector: take only messages for which this condition over headers and properties is true (docs/receiving.md).
         durable_topic_subscription_name: name of the subscription under which the broker keeps a topic's messages while
@@ -151,21 +151,21 @@ class SenderSettings:
     Attributes:
         id: unique among all receivers and senders, static and dynamic, for the life of the store.
         connection: name of a connection.
-        destination: where messages go that name no destination themselves. Without it each message must name one.
+        destination: the destination of messages that name none. Without this setting each message must name one.
         reliability: the reliability mode; `APP_CONTROLLED` is refused.
         unique_message_id_property: name of the property that carries the unique id, `seqNo:messageSourceId`.
         message_source_id_property: name of the property that carries the source id.
-        max_batch_size: most messages that the sender hands to the broker before it waits for their confirms.
+        max_batch_size: the most messages that the sender hands to the broker before it waits for their confirms.
         max_batch_interval_ms: how long a batch waits for more messages after its first one, in milliseconds. A
             checkpoint releases sends together, so 0 (do not wait) is the default.
-        max_tries: how often the sender tries a message that the broker refuses before it becomes a dead letter. A
-            broker that drops repeats gets one try: it takes a number that comes after higher ones for a repeat.
-        retry_interval: time before the second try. The time doubles with each further try, less a random part of up to
-            half.
+        max_tries: how often the sender tries to send a message that the broker refuses; then the message becomes a dead
+            letter. If the broker drops repeats, there is one try: the broker would take a later one for a repeat.
+        retry_interval: time before the second try. It doubles with each further try (exponential back-off); jitter
+            shortens it by up to half.
         max_retry_interval: the longest time between two tries.
         max_outstanding: how many messages of this sender may wait for a checkpoint or for the broker. At this limit
-            receivers and contexts pause. If half of this number waits for a checkpoint, the engine takes one at once.
-        persistent: let the broker keep on disk what a BEST_EFFORT sender sends, as it does for the other modes.
+            receivers and contexts pause. When half of this number waits for a checkpoint, the engine takes one at once.
+        persistent: let the broker keep the messages of a BEST_EFFORT sender on disk, as it does for the other modes.
         time_to_live: how long the broker may keep a message that has no time to live of its own; without this setting,
             without limit.
         mapping: from which part of the event each part of the message gets its value (docs/mapping.md). Without it the
@@ -251,10 +251,10 @@ class ShareSettings:
     number.
 
     Attributes:
-        count: number of shares; they have the numbers from 0 on.
-        lease: how long nobody else runs the shares of a member that is not heard of.
-        schema: beginning of the names of the PostgreSQL schemas: `SCHEMA_leases`, and `SCHEMA_NUMBER` for each share.
-            By default it is made of the name of the engine, as in `risk_share`.
+        count: number of shares; they are numbered from 0.
+        lease: how long the lease of a member lasts unless the member renews it; then others may run its shares.
+        schema: prefix of the names of the PostgreSQL schemas: `SCHEMA_leases`, and `SCHEMA_NUMBER` for each share. By
+            default the engine makes it from its name, as in `risk_share`.
     """
 
     count: ShareCount
@@ -267,11 +267,11 @@ class EngineSettings:
     """One engine: its store, its connections, and its static receivers, senders and monitors.
 
     Attributes:
-        name: name of the engine. Its store opens under no other name.
+        name: name of the engine. An engine with another name cannot open its store.
         store: URL of the store, `sqlite:///path` or `postgresql://…`. Without it the engine runs without persistence.
-        witness_directory: directory on this machine in which the engine notes the last checkpoint of a PostgreSQL
-            store. A start then refuses a server that went back to an older state (E4311), such as an outdated replica
-            or a backup. SQLite needs none.
+        witness_directory: directory on this machine for the witness of a PostgreSQL store, a file that records the last
+            checkpoint. A start then refuses a store with an older state (E4311), as of an outdated replica or a
+            restored backup. The witness of a SQLite store lies beside it.
         checkpoint: when the engine takes checkpoints.
         connections: connections to brokers, by name.
         destinations: logical destinations: for each name the `queue:NAME` or `topic:NAME` that it stands for.
@@ -281,9 +281,9 @@ class EngineSettings:
         duplicate_detection: the windows of duplicate detection.
         http: a server that shows what the engine does; by default there is none.
         max_queued: how many messages of one receiver may wait in the queue of one context before this receiver pauses.
-        connection_retry_interval: time between the first two attempts to connect. The time doubles with each further
-            attempt, less a random part of up to half. It begins anew after a connection that lasted longer than the
-            last such time.
+        connection_retry_interval: time between the first two attempts to connect. It doubles with each further attempt
+            (exponential back-off); jitter shortens it by up to half. The back-off starts again after a connection that
+            lasted longer than the last interval.
         max_connection_retry_interval: the longest time between two attempts to connect.
         stop_timeout: how long an orderly stop may wait for brokers.
         fail_fast: stop with an error if a broker cannot be reached at the start, instead of trying again.
@@ -292,8 +292,8 @@ class EngineSettings:
         input_log: file that records all inputs of monitors, for `correlator replay`. Each start begins a new file, with
             a number appended to this name.
         handler_warning_after: how long a handler may run before the engine logs a warning (W5501); 0 for no warning.
-        discard_state: state that the next start deletes, because its keyed steps are no longer configured. Each entry
-            is `PIPELINE/STEP FINGERPRINT`, as the error of the refused start names it (E4331).
+        discard_state: keyed steps that are no longer configured and whose state the next start deletes. Each entry is
+            `PIPELINE/STEP FINGERPRINT`, as the error of the refused start names it (E4331).
         shares: the shares into which several processes divide the work; by default one process does it all.
     """
 

@@ -123,7 +123,7 @@ def backup(
     """Copy a SQLite store to a file, as one consistent snapshot. An engine may be running, and goes on meanwhile.
 
     To restore a copy: stop the engine, remove the file of the store and the files with its name and -wal or -shm behind
-    it, and put the copy in its place. If the engine has sent messages that the copy does not know of, its start refuses
+    it, and put the copy in its place. If the engine has sent messages that the copy does not contain, its start refuses
     the copy and says what to do.
     """
     url = store_url(target, share)

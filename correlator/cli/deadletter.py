@@ -127,7 +127,7 @@ def discard(
         bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
     ] = False,
 ) -> None:
-    """Delete dead letters for ever. The engine must be stopped."""
+    """Delete dead letters permanently. The engine must be stopped."""
     url, selection = store_url(target, share), _chosen(numbers, kind, origin, everything=everything)
     loss = store.counted_dead_letters(url, selection)
     if loss and not yes:

@@ -41,8 +41,8 @@ def show(
 ) -> None:
     """Show which member runs which share, and all members that live.
 
-    The state of a share is 'held', 'ended' (its member has not been heard of for longer than the lease, and nobody has
-    taken the share yet) or 'free'. A share that is held and has a problem is started again and again.
+    The state of a share is 'held', 'ended' (its lease has ended, and no member has taken the share yet) or 'free'. If a
+    held share has a problem, its member starts it again and again.
 
     With --recount the command changes the number of shares to the 'count' of FILE. Each share keeps its state; the
     command moves no state from one share to another. It lists what the shares that would no longer run still hold.

@@ -36,7 +36,7 @@ def add_to(app: typer.Typer) -> None:
 
 def status(
     file: ConfigurationFile,
-    json: Annotated[bool, typer.Option("--json", help="Print all that the engine tells, as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the whole status, as JSON.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it every second until Ctrl-C.")] = False,
     overrides: Overrides = None,
 ) -> None:

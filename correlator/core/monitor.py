@@ -462,7 +462,7 @@ class Monitor:
     # --- life cycle, to be overridden ---
 
     def onload(self) -> None:
-        """Called once, when the monitor begins: a persistent monitor once for ever, any other monitor at each start."""
+        """Called when the monitor begins: once for a persistent monitor, at each start for any other monitor."""
 
     def on_unload(self) -> None:
         """Called when the monitor ends by `stop`, not when the engine stops. It may send and spawn."""

@@ -59,7 +59,7 @@ class DecodeStep:
         schema_file: path of a file with the Avro schema, instead of `schema`.
         writer_schema: the Avro schema with which the bodies were written, as JSON; by default it is the schema of the
             columns.
-        descriptor: path of a file with a protobuf descriptor set, which contains the imported files, too.
+        descriptor: path of a file with a protobuf descriptor set that includes the imported files.
         message: the full name of the protobuf message type, such as `shop.Order`.
         options: options of Spark's reader of `json` or `csv`, such as `delimiter` or `timestampFormat`.
     """
@@ -170,7 +170,7 @@ class LookupStep:
         schema: the columns of the file as DDL; required for json, optional for csv (which has a header line).
         table: the name of a Spark table, instead of a file.
         broadcast: whether Spark sends the whole file to every worker, instead of moving rows.
-        refresh: the age at which the content is read again; by default it is read once.
+        refresh: the age at which the engine reads the content again; by default it reads the content once.
     """
 
     word: ClassVar[str] = "lookup"
@@ -216,13 +216,13 @@ class KeyedSettings:
         name: name of the step, under which the store holds its state; unique among the steps of the pipeline. By
             default it is the kind of the step with its position among the steps of that kind, such as `aggregate#0`.
             If a step has a name, steps may be added and removed before it. A name contains neither `/` nor `#`.
-        was: the name or position under which the store holds its state; the first start moves it to the new name.
+        was: the former name or position of the step; the first start moves the stored state to the new name.
         state: what a start does with state that no longer fits the step: `keep FINGERPRINT` uses it,
             `discard FINGERPRINT` deletes it. The refused start names the fingerprint. The setting is for that one
             change and has no effect afterwards.
-        expires: how far, in event time, a key without rows may stay behind the latest row of the step. The key then
-            follows at this distance: its timers fire, its windows close, its waiting rows are given up, and its state
-            is deleted when nothing is left of these. By default nothing happens to a key without rows.
+        expires: how far the event time of a key without rows may lag behind that of the step. The key then follows at
+            this distance: its timers fire, its windows close, its waiting rows are given up, and its state is deleted
+            when it has no timer, window or waiting row left. By default nothing happens to a key without rows.
     """
 
     name: Identifier | None = None
@@ -265,19 +265,19 @@ class MonitorStep(KeyedSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateStep(KeyedSettings):
-    """Windows or sessions per key in event time: one row for each when it closes.
+    """Windows or sessions per key in event time: outputs one row for each window or session, when it closes.
 
     The event time of a key is the latest that a row of this key had, in the order of arrival; a window closes when
     this time reaches the end of the window plus `lateness`, or at the end of all input. A row whose windows are all
     closed is late and becomes a dead letter (E5105). The new row has the key, `window_start`, `window_end`, the values.
 
     Attributes:
-        key: the key of the windows; if it is a plain name, the column has this name, else the name `key`. The column
-            is text.
+        key: the key of the windows. The output has it in a text column, with the same name if `key` is a plain name,
+            else with the name `key`.
         event_time: the event time of the row, a timestamp.
         window: the length of a window; either this or `session` is required.
-        session: the time without a row that ends a session: a window that begins with its first row and ends this time
-            after its last row.
+        session: the gap that ends a session. A session is a window from its first row until this time after its last
+            row.
         values: name of each column and `count(*)`, or `count`, `sum`, `min`, `max`, `avg`, `first` or `last` of an
             expression; NULL does not count.
         every: the time between the starts of two windows, at most the length; by default the length.
@@ -315,7 +315,7 @@ class CorrelateStep(KeyedSettings):
     Attributes:
         key: the key that both rows have.
         event_time: the event time of the row, a timestamp.
-        first: the condition that rows of the first kind fulfil; a row that fulfils both is of the first kind.
+        first: the condition that rows of the first kind fulfil; a row that fulfils both conditions is of this kind.
         second: the condition that rows of the second kind fulfil.
         within: the longest distance of the two rows in event time.
         unmatched: whether the step also outputs rows without a partner, with NULL in the other column.

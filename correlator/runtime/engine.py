@@ -220,7 +220,7 @@ class Engine:
 
     @property
     def handler_failures(self) -> int:
-        """Number of events that were left out because a handler raised on them (`on_error` of the monitor)."""
+        """Number of events on which a handler raised, and which were skipped or became dead letters (`on_error`)."""
         return self._supervisor.handler_failures
 
     # --- life cycle ---
@@ -417,8 +417,8 @@ class Engine:
         Args:
             timeout: longest wait in seconds.
 
-        Returns whether the checkpoint was done in time; `False`, too, if the engine stops meanwhile. A checkpoint that
-        is not done in time still takes place. Returns `True` at once if the engine has no store.
+        Returns whether the checkpoint was done in time. A checkpoint that is not done in time still takes place, unless
+            the engine stops meanwhile. Returns `True` at once if the engine has no store.
         """
         self._refuse_child()
         if self.checkpointer is None:

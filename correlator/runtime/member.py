@@ -346,7 +346,7 @@ class Member:
     """One of the processes that run the shares of an engine together (docs/several-engines.md).
 
     `start` registers the member; it takes its fair part of the shares, and runs an `Engine` for each. As a context
-    manager it starts on entry and stops on exit. A member has one life. Shares that fail are started again, so
+    manager it starts on entry and stops on exit. A member has one life. The member starts a share that failed again, so
     `failure` is set only if the member itself cannot go on.
 
     One thread calls `start`, `run_forever` and `stop`; any thread may call the other methods. In a forked child `stop`
@@ -419,7 +419,7 @@ class Member:
         """Register this member. Shares start later, in their threads.
 
         Raises:
-            RecoveryRefused: E4310, E4340, E4341, the other members run something else.
+            RecoveryRefused: E4310, E4340, E4341, the settings differ from those with which others run the engine.
             StoreError: E3xxx, the database cannot be used.
             UsageError: E2051, the member was started before.
         """
@@ -455,12 +455,12 @@ class Member:
             self._changed.set()
 
     def raise_failure(self) -> None:
-        """Raise the error for which the member cannot go on, if there is one."""
+        """Raise the error that ended the member, if there is one."""
         if self.failure is not None:
             raise self.failure
 
     def stop(self, *, drain: bool = True) -> None:
-        """Stop the shares, give them back, and leave. Has no effect before a start and after the first call.
+        """Stop the shares, end their leases, and unregister. Has no effect before a start and after the first call.
 
         Args:
             drain: as of `Engine.stop`.
@@ -480,7 +480,7 @@ class Member:
 
     @property
     def totals(self) -> dict[int, Counter[str]]:
-        """What ended engines of each share did in this process, by number, as `Status.totals`."""
+        """Sums of `Status.totals` of the ended engines in this process, by number of their share."""
         return self._keeper.totals
 
     def _begin(self, lease: Lease, valid_until: float) -> ShareThread:

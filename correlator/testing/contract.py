@@ -453,7 +453,7 @@ def check_unacknowledged_messages_are_bounded(world: ContractWorld) -> None:
 
 @_check("receives")
 def check_an_empty_receive_returns_in_time(world: ContractWorld) -> None:
-    """If no message waits, `receive` returns an empty chunk: at once if the time-out is 0, else about then."""
+    """If no message waits, `receive` returns an empty chunk: at once if the time-out is 0, else about at its end."""
     with _Ends(world) as ends:
         source = ends.source(world.destination())
         for timeout_s in (0.0, EMPTY_S):
@@ -1083,7 +1083,7 @@ def check_hostile_texts(world: ContractWorld) -> None:
 
 @_check("sends", "not receives")
 def check_hostile_names_of_senders(world: ContractWorld) -> None:
-    """The same for a connector that only sends."""
+    """As `check_hostile_names`, for a connector that only sends."""
     for name in HOSTILE_TEXTS:
         try:
             destination = world.destination(label=name)

@@ -162,7 +162,7 @@ def check_a_transaction_with_a_refused_message_does_nothing(world: ContractWorld
 
 @_check
 def check_a_transaction_of_messages_that_are_held_no_more_does_nothing(world: ContractWorld) -> None:
-    """Tokens of an earlier connection cannot be settled: their messages come again, so nothing may be sent."""
+    """Messages of an earlier connection cannot be settled: they are redelivered, so nothing may be sent."""
     queue, out = world.destination(), world.destination()
     with _Program(world) as program:
         program.send(queue, b"1")
@@ -197,7 +197,7 @@ def check_a_prepared_transaction_is_committed(world: ContractWorld) -> None:
 
 @_check
 def check_a_prepared_transaction_is_undone(world: ContractWorld) -> None:
-    """`resolve(commit=False)` sends nothing, and its messages come again, marked as redelivered."""
+    """`resolve(commit=False)` sends nothing, and the broker redelivers its messages, marked as such."""
     queue, out, name = world.destination(), world.destination(), uuid.uuid4().hex
     with _Program(world) as program:
         program.send(queue, b"1")
@@ -214,7 +214,7 @@ def check_a_prepared_transaction_is_undone(world: ContractWorld) -> None:
 
 @_check
 def check_what_is_released_was_never_seen(world: ContractWorld) -> None:
-    """`release` keeps the place of a message and does not count; `reject` keeps the place and counts."""
+    """`release` and `reject` keep the place of a message; only `reject` counts as a delivery."""
     queue = world.destination()
     with _Program(world) as program:
         program.send(queue, b"1", b"2", b"3")
@@ -245,7 +245,7 @@ def check_a_cancelled_source_takes_nothing_and_keeps_what_it_holds(world: Contra
 
 @_check
 def check_the_highest_priority_comes_first(world: ContractWorld) -> None:
-    """Messages come by priority, and within one in the order in which they were sent."""
+    """Messages come by priority, and with equal priority in the order in which they were sent."""
     queue = world.destination()
     with _Program(world) as program:
         given = [(b"1", 4), (b"2", 9), (b"3", None), (b"4", 0), (b"5", 9)]
@@ -344,7 +344,7 @@ def check_durable_subscriptions_keep_messages(world: ContractWorld) -> None:
 
 @_check
 def check_kinds_of_subscriptions_allow_their_consumers(world: ContractWorld) -> None:
-    """One consumer without sharing; no other kind and no other selector while there are consumers."""
+    """An unshared subscription has one consumer; kind and selector stay while there are consumers."""
     topic = world.destination("topic")
     with _Program(world, uuid.uuid4().hex) as program:
         alone = Subscriber("alone", durable=True, shared=False)
@@ -360,7 +360,7 @@ def check_kinds_of_subscriptions_allow_their_consumers(world: ContractWorld) -> 
 
 @_check
 def check_temporary_destinations_end_with_their_client(world: ContractWorld) -> None:
-    """Anybody sends to a temporary queue, only its client consumes; after its end a send is refused."""
+    """Any client may send to a temporary queue, only its own consumes; after its end a send fails."""
     with _Program(world) as stranger:
         with _Program(world) as program:
             queue, other = program.client.create_temporary("queue"), program.client.create_temporary("queue")

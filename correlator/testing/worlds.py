@@ -54,7 +54,7 @@ class Messages(Sequence[Message]):
         return [msgspec.json.decode(message.body)[field] for message in self._messages]
 
     def ids(self) -> list[Any]:
-        """The field `id` of each body, sorted. If two such lists are equal, no message is lost and none is doubled.
+        """The field `id` of each body, sorted. If two such lists are equal, no message is lost and none is repeated.
 
         Raises as `values`.
         """

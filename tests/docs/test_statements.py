@@ -18,7 +18,7 @@ def said_on(page: str) -> str:
         ("A6.1", "a broker that keeps its word, and messages that can be mapped"),
         ("A6.3", "Consider `AT_LEAST_ONCE` with consumers that tolerate repeats first"),
         ("A6.3", "needs windows of the right size"),
-        ("A8.11", "one domain for all of them does work that is not needed"),
+        ("A8.11", "a common domain costs needless look-ups"),
         ("A8.19", "`expiry_time` two to three times the broker's redelivery time-out"),
         ("Z9", "The receiver on the other side deduplicates by the id, or the broker does"),
     ],

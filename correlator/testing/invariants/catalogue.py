@@ -40,7 +40,7 @@ class Violation(NamedTuple):
 
 
 class InvariantViolated(AssertionError):
-    """A run contradicts an invariant, or did not come to rest. `World.check` and `World.run_until_quiet` raise it.
+    """A run contradicts an invariant, or did not become quiet. `World.check` and `World.run_until_quiet` raise it.
 
     Args:
         violation: the first contradiction.

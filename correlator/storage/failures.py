@@ -62,9 +62,8 @@ def _sqlite_failure(where: str, error: BaseException | None, *, committing: bool
     if code == sqlite3.SQLITE_FULL:
         return StoreBusy("E3101", where, "the disk is full; nothing was written", "", "Free some space")
     if committing or code == sqlite3.SQLITE_IOERR:
-        return StoreError(
-            "E3104", where, f"the disk failed ({error}); the next start shows whether the last transaction was committed"
-        )
+        what = f"the disk failed ({error}); the next start shows whether the last transaction was committed"
+        return StoreError("E3104", where, what)
     return _SQLITE_REFUSALS.get(code, _failed)(where, error)
 
 

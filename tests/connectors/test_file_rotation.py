@@ -694,7 +694,7 @@ def test_a_file_that_was_read_to_its_end_may_go(path: Path, seen: Seen, content:
     assert seen.read(source_of(path)) == [b"3"]
 
 
-# --- what is not growth ---
+# --- changes that are errors ---
 
 
 def cut(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`correlator receiver`, `sender`, `checkpoint`, `loglevel` and `events`: tell a running engine what to do, and follow it.
+"""`correlator receiver`, `sender`, `checkpoint`, `loglevel`, `events`: tell a running engine what to do, and follow it.
 
 Each command asks the engine by its control socket (docs/control.md).
 """
@@ -118,9 +118,7 @@ def loglevel(
     level: Annotated[LogLevel, typer.Argument(case_sensitive=False, metavar="LEVEL", show_default=False)],
     logger: Annotated[
         str | None,
-        typer.Option(
-            "--logger", metavar="NAME", help="A logger of Python's logging, such as pika.", show_default=False
-        ),
+        typer.Option("--logger", metavar="NAME", help="A logger of Python's logging, as pika.", show_default=False),
     ] = None,
     json: Json = False,
     share: Share = None,

@@ -20,7 +20,7 @@ from correlator.runtime import logs
 
 
 class Command(NamedTuple):
-    """A command: its module has a function `add_to(app)` that registers all commands of the module under their names."""
+    """A command: its module has a function `add_to(app)` that registers all commands of the module by their names."""
 
     name: str
     module: str

@@ -22,7 +22,16 @@ from correlator.runtime import logs as engine_logs
 from correlator.runtime import timeline as timelines
 from correlator.runtime.control import server
 from correlator.runtime.control.address import LONGEST_PATH, Place, sockets_of
-from correlator.runtime.control.protocol import LONGEST_REQUEST, Ask, Drain, Follow, Pause, Resume, SetLevel, TakeCheckpoint
+from correlator.runtime.control.protocol import (
+    LONGEST_REQUEST,
+    Ask,
+    Drain,
+    Follow,
+    Pause,
+    Resume,
+    SetLevel,
+    TakeCheckpoint,
+)
 from correlator.runtime.http import events
 from correlator.runtime.timeline import Timeline
 from correlator.settings import EngineSettings, HttpSettings
@@ -132,7 +141,7 @@ def test_a_paused_receiver_connects_again(world):
         world.broker.down = True
         engine.pause("in")
         engine.resume("in")
-        wait_until(engine.status().not_ready or engine.status)
+        wait_until(lambda: engine.status().not_ready())
         engine.pause("in")
         world.broker.down = False
         wait_until(lambda: not engine.status().not_ready())
@@ -552,6 +561,8 @@ class Stream:
         return event
 
     def close(self):
+        """Hang up."""
+        self.answer.close()
         self._connection.close()
 
 
@@ -571,7 +582,9 @@ def test_events_over_http(world, monkeypatch):
         other.event()
         assert other.event()["event"] == "missed"
         monkeypatch.setattr(events, "MOST_STREAMS", 2)
-        assert Stream(engine.http_address).answer.status == 503
+        refused = Stream(engine.http_address)
+        assert refused.answer.status == 503
+        refused.close()
         http_threads = {one for one in threading.enumerate() if one.name == "http"}
     assert json.loads(again.until("phase")["data"])["phase"] == "stopping"
     assert not any(thread.is_alive() for thread in http_threads)
@@ -581,4 +594,6 @@ def test_events_over_http(world, monkeypatch):
 
 def test_events_need_the_token(world):
     with world.engine(http=HttpSettings(port=0, token="t" * 32)) as engine:
-        assert Stream(engine.http_address).answer.status == 401
+        refused = Stream(engine.http_address)
+        assert refused.answer.status == 401
+        refused.close()

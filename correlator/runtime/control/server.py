@@ -67,6 +67,9 @@ class ControlServer:
             try:
                 self._make(path, displace=displace)
                 break
+            except FileExistsError as error:
+                reasons.append(f"{path}: {error}")
+                break  # at another path commands would ask the other engine
             except OSError as error:
                 reasons.append(f"{path}: {(error.strerror or str(error)).lower()}")
         if self._socket is None:
@@ -103,7 +106,7 @@ class ControlServer:
         if not self._place.beside_store and not is_private(path.parent):
             raise OSError(f"{path.parent} is open to other users")
         if not displace and _answers(path):
-            raise OSError("another engine of this name, without a store, answers there")
+            raise FileExistsError("another engine of this name, without a store, answers there")
         partial = path.with_name(f".{secrets.token_hex(4)}")
         if not fits(partial):
             partial = path
@@ -176,6 +179,7 @@ class ControlServer:
         try:
             with client, contextlib.suppress(OSError):
                 request = _read(client)
+                client.settimeout(0)
                 answer = self._answer_to(request, lambda: not self._closing.is_set() and _is_there(client))
                 client.settimeout(READ_S)
                 client.sendall(answer)

@@ -263,6 +263,7 @@ def a_status(engine_time: float, received: int = 0, sent: int = 0, **fields) -> 
         "connections": {"x": Condition(PartStatus.ERROR, "down"), "y": Condition(PartStatus.OK)},
         "windows": {},
         "waits": {},
+        "paused": frozenset(),
         "duplicate_ids": 11,
         "removed_received": 100,
         "removed_sent": 1000,

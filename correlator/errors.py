@@ -134,6 +134,12 @@ class HandlerFailed(CorrelatorError):
     exit_status = 1
 
 
+class NotDone(CorrelatorError):
+    """What a command wanted of a running engine was not done, or not in time: repeat it later."""
+
+    exit_status = 1
+
+
 class TryAgain(CorrelatorError):
     """A pipeline cannot compute a batch at present (W551x). Nothing has changed: the engine computes the batch again.
 

@@ -272,6 +272,8 @@ class EngineSettings:
         witness_directory: directory on this machine for the witness of a PostgreSQL store, a file that records the last
             checkpoint. A start then refuses a store with an older state (E4311), as of an outdated replica or a
             restored backup. The witness of a SQLite store lies beside it.
+        control_directory: directory of the control socket, which only the user of the engine may use. By default the
+            socket lies beside a SQLite store, otherwise in a directory of the user (docs/control.md).
         checkpoint: when the engine takes checkpoints.
         connections: connections to brokers, by name.
         destinations: logical destinations: for each name the `queue:NAME` or `topic:NAME` that it stands for.
@@ -300,6 +302,7 @@ class EngineSettings:
     name: Identifier
     store: str | None = None
     witness_directory: str | None = None
+    control_directory: str | None = None
     checkpoint: CheckpointSettings = CheckpointSettings()
     connections: Mapping[str, ConnectionSettings] = field(default_factory=dict)
     destinations: Mapping[str, str] = field(default_factory=dict)

@@ -28,9 +28,15 @@ def pytest_configure() -> None:
     sync are the same ones.
     """
     os.environ["XDG_CACHE_HOME"] = str(KEPT / "cache")
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="correlator-run-")
     os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = SHORT_LIFE
     if "TMPDIR" not in os.environ and _can_hold_all(MEMORY):
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+
+def pytest_unconfigure() -> None:
+    """Remove the directory of control sockets."""
+    shutil.rmtree(os.environ.pop("XDG_RUNTIME_DIR"), ignore_errors=True)
 
 
 def _can_hold_all(directory: Path) -> bool:

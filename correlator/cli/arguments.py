@@ -1,5 +1,6 @@
 """The arguments that several commands take."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,3 +26,12 @@ Share = Annotated[
 Target = Annotated[
     str, typer.Argument(metavar="FILE_OR_STORE_URL", help="Configuration file, or URL of the store: sqlite:///PATH.")
 ]
+
+
+class LogLevel(StrEnum):
+    """A level of the log."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"

@@ -20,7 +20,7 @@ from correlator.runtime import logs
 
 
 class Command(NamedTuple):
-    """A command: its module has a function `add_to(app)` that registers it under this name."""
+    """A command: its module has a function `add_to(app)` that registers all commands of the module by their names."""
 
     name: str
     module: str
@@ -33,6 +33,11 @@ COMMANDS = (
     Command("plan", "correlator.cli.plan", "Show which changes of a file the next start would accept."),
     Command("doctor", "correlator.cli.doctor", "Check the brokers for settings that stop messages or lose them."),
     Command("status", "correlator.cli.status", "Show what a running engine does."),
+    Command("receiver", "correlator.cli.control", "Pause, resume or drain a receiver of a running engine."),
+    Command("sender", "correlator.cli.control", "Pause, resume or drain a sender of a running engine."),
+    Command("checkpoint", "correlator.cli.control", "Let a running engine take a checkpoint now."),
+    Command("loglevel", "correlator.cli.control", "Change the level of the log of a running engine."),
+    Command("events", "correlator.cli.control", "Show the last changes of state of a running engine."),
     Command("test", "correlator.cli.inline_tests", "Run the tests of a pipeline file, without a broker."),
     Command("crashtest", "correlator.testing.command", "Kill the engine of a file again and again, and check it."),
     Command("shares", "correlator.cli.shares", "Show which process runs which share."),
@@ -84,10 +89,11 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_group)
+    called = _BY_NAME.get(arguments[0]) if arguments else None
+    if called is not None:
+        importlib.import_module(called.module).add_to(app)
     for command in COMMANDS:
-        if arguments and arguments[0] == command.name:
-            importlib.import_module(command.module).add_to(app)
-        else:
+        if called is None or command.module != called.module:
             app.command(command.name, help=command.summary)(_not_called)
     return app
 

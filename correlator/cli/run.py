@@ -6,14 +6,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from correlator.cli import progress
-from correlator.cli.arguments import ConfigurationFile, Overrides
+from correlator.cli.arguments import ConfigurationFile, LogLevel, Overrides
 from correlator.cli.checks import check_connectors
 from correlator.cli.failures import say, telling
 from correlator.cli.loading import directory_of, importable, load
@@ -47,15 +46,6 @@ COLUMNS = (
     "in/s",
     "out/s",
 )
-
-
-class LogLevel(StrEnum):
-    """A level of the log."""
-
-    DEBUG = "DEBUG"
-    INFO = "INFO"
-    WARNING = "WARNING"
-    ERROR = "ERROR"
 
 
 def add_to(app: typer.Typer) -> None:

@@ -1,9 +1,9 @@
-"""`correlator status`: shows what a running engine does, as its HTTP server tells it."""
+"""`correlator status`: shows what a running engine does, as its HTTP server or its control socket tells it."""
 
 import http.client
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +13,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from correlator.cli.arguments import ConfigurationFile, Overrides
+from correlator.cli import asking
+from correlator.cli.arguments import ConfigurationFile, Overrides, Share
+from correlator.cli.asking import place_of
 from correlator.cli.output import Row, drawn_table, is_terminal, write_json, write_line, write_table
 from correlator.configuration import read_file
 from correlator.errors import ConnectionLost, UsageError
 from correlator.pipeline.spec import PipelineFile
+from correlator.runtime.control.protocol import Ask
 from correlator.settings import HttpSettings
 
 COLUMNS = ("part", "status", "for", "messages", "in 1 s", "waiting", "dead letters", "why")
@@ -27,6 +30,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared, not list
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 Shown = Mapping[str, Any]
+Look = Callable[[], Shown]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,36 +42,35 @@ def status(
     file: ConfigurationFile,
     json: Annotated[bool, typer.Option("--json", help="Print the whole status, as JSON.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it every second until Ctrl-C.")] = False,
+    share: Share = None,
     overrides: Overrides = None,
 ) -> None:
     """Show what the running engine of a configuration file does.
 
-    The file needs a section 'http' with a port, and the engine must run with it. Lines of parts that are not connected
-    come first. Exit status 4 if the engine does not answer.
+    It asks the HTTP server of the engine if the file has a section 'http' with a port, otherwise its control socket.
+    Lines of parts that are not connected or are paused come first. Exit status 4 if the engine does not answer.
     """
-    server = _server(file, overrides or ())
-    now = ask(server)
+    look = _look_at(file, overrides or (), share)
+    now = look()
     if json:
         write_json(now)
     elif not watch:
         write_line(headline(now))
         write_table("Parts", COLUMNS, rows(now, None, time.time()))
     elif is_terminal():
-        _watch_terminal(server, now)
+        _watch_terminal(look, now)
     else:
-        _watch_lines(server, now)
+        _watch_lines(look, now)
 
 
-def _server(file: Path, overrides: Sequence[str]) -> HttpSettings:
+def _look_at(file: Path, overrides: Sequence[str], share: int | None) -> Look:
+    """Return the function that asks the engine for its status."""
     settings = read_file(file, PipelineFile, overrides=overrides).settings
-    if settings.http is None:
-        raise UsageError(
-            "E2045", str(file), "has no section 'http', so its engine answers nobody", "", "Add http: {port: 8080}"
-        )
-    if not settings.http.port:
-        what = "http.port is 0, so only the log of the engine names its port"
-        raise UsageError("E2045", str(file), what, "", "Repeat the command with --set http.port=PORT")
-    return settings.http
+    http = settings.http
+    if http is not None and http.port:
+        return lambda: ask(http)
+    place = place_of(file, settings, share)
+    return lambda: asking.ask(place, Ask())
 
 
 def ask(server: HttpSettings) -> Shown:
@@ -100,7 +103,7 @@ def ask(server: HttpSettings) -> Shown:
     return shown
 
 
-def _watch_terminal(server: HttpSettings, now: Shown) -> None:
+def _watch_terminal(look: Look, now: Shown) -> None:
     before = None
     with Live(console=Console(file=sys.stdout), auto_refresh=False, screen=True) as live:
         while True:
@@ -110,30 +113,31 @@ def _watch_terminal(server: HttpSettings, now: Shown) -> None:
                 rows(now, before, time.time()),
             )
             live.update(Group(Text(headline(now)), table), refresh=True)
-            before, now = now, _next(server)
+            before, now = now, _next(look)
 
 
-def _watch_lines(server: HttpSettings, now: Shown) -> None:
+def _watch_lines(look: Look, now: Shown) -> None:
     before = None
     while True:
         write_line(headline(now))
         write_table("", COLUMNS, rows(now, before, time.time()))
-        before, now = now, _next(server)
+        before, now = now, _next(look)
 
 
-def _next(server: HttpSettings) -> Shown:
+def _next(look: Look) -> Shown:
     time.sleep(EVERY_S)
-    return ask(server)
+    return look()
 
 
 def headline(now: Shown) -> str:
     """Name and phase of the engine, and what keeps it from being ready."""
-    reasons = now["not_ready"]
-    return f"{now['name']}: {now['phase']}, " + ("ready" if not reasons else f"not ready: {'; '.join(reasons)}")
+    reasons, paused = now["not_ready"], now["paused"]
+    ready = "ready" if not reasons else f"not ready: {'; '.join(reasons)}"
+    return f"{now['name']}: {now['phase']}, {ready}" + (f", paused: {', '.join(paused)}" if paused else "")
 
 
 def rows(now: Shown, before: Shown | None, wall: float) -> list[Row]:
-    """The parts, with those first that are not connected.
+    """The parts, with those first that are not connected or are paused.
 
     Args:
         now: what the engine tells.
@@ -144,13 +148,14 @@ def rows(now: Shown, before: Shown | None, wall: float) -> list[Row]:
     for kind, counts in (("receivers", "received"), ("senders", "sent")):
         for name, part in now[kind].items():
             rate = _increase(now, before, kind, name, counts)
+            status = "PAUSED" if part["paused"] and part["status"] == "OK" else part["status"]
             line = (
                 f"{kind[:-1]} {name}",
-                part["status"],
+                status,
                 lasting(wall - part["since"]) if part["since"] else "",
                 part[counts],
             )
-            found.append((part["status"] == "OK", (*line, rate, _waiting(part), part["dead_letters"], _why(part))))
+            found.append((status == "OK", (*line, rate, _waiting(part), part["dead_letters"], _why(part))))
     for name, part in now["pipelines"].items():
         rate = _increase(now, before, "pipelines", name, "received")
         queued = now["contexts"].get(name, {}).get("queued")
@@ -182,6 +187,8 @@ def _waiting(part: Shown) -> object:
 def _why(part: Shown) -> str:
     error: str = part["error"]
     waits_for = part.get("waits_for")
+    if part["paused"]:
+        return f"paused; {error}" if error else "paused"
     return error or (f"waits for {waits_for}" if waits_for else "")
 
 

@@ -152,8 +152,9 @@ class LogLine(NamedTuple):
 class Intake:
     """The present batch and the state of one receiver. Owner: the thread of the receiver.
 
-    Other threads call `allow`, `suspended` and `resume`, set `draining`, and read `state`, `window`, `counters` and
-    `redeliveries.may_give_back`. Times are seconds of a clock that does not go back; `wall_s` is the time of day.
+    Other threads call `allow`, `suspended` and `resume`, set `draining` and `pause`, and read `state`, `window`,
+    `counters` and `redeliveries.may_give_back`. Times are seconds of a clock that does not go back; `wall_s` is the
+    time of day.
 
     Args:
         settings: settings of the receiver, as configured.
@@ -173,6 +174,8 @@ class Intake:
         next_number: number of the next message that it delivers.
         next_batch: number of the next batch that it stores.
         draining: whether the receiver begins no further batch but finishes the present one; any thread may set it.
+        pause: as `draining`, but not for good: an object that stands for one pause, `None` while there is none. Any
+            thread may set it.
     """
 
     def __init__(
@@ -200,6 +203,7 @@ class Intake:
         self.next_number = numbers.next_number
         self.next_batch = numbers.next_batch
         self.draining = False
+        self.pause: object | None = None
         self._settings = settings
         self._selector = selector
         self._own_sources = own_sources
@@ -225,6 +229,10 @@ class Intake:
     def idle(self) -> bool:
         """Whether there is no batch to finish. A suspended batch does not count, since the broker delivers it again."""
         return self.state is ReceiverState.SUSPENDED or not self.batch.messages
+
+    @property
+    def _begins_no_batch(self) -> bool:
+        return self.draining or self.pause is not None
 
     @property
     def window(self) -> int:
@@ -281,7 +289,7 @@ class Intake:
 
     def complete(self, now: float) -> bool:
         """Whether the present batch holds messages and takes no more, so that it is to be handed on."""
-        closed = self.batch.closed(now) or not self.room or self._source_ended or self.draining
+        closed = self.batch.closed(now) or not self.room or self._source_ended or self._begins_no_batch
         return bool(self.batch.messages) and closed
 
     def hand_on(self, wall_s: float, name_of: Callable[[Message], str]) -> None:

@@ -179,6 +179,7 @@ class ProcessorThread(ContextActor):
         hold: returns whether work must pause.
         persistent: whether checkpoints take what the context stages.
         processed: called after each batch, and after the processor has concluded.
+        told: reports dead letters for the timeline, as `Timeline.add`.
 
     Attributes:
         counters: how many messages came in, and how many sends and dead letters went out.
@@ -197,12 +198,14 @@ class ProcessorThread(ContextActor):
         *,
         persistent: bool,
         processed: Callable[[], None],
+        told: Callable[..., None],
     ) -> None:
         super().__init__(f"pipeline-{context.name}", context, engine_time, hold, persistent=persistent)
         self.processor = processor
         self.counters = PipelineCounters()
         self.concluded = False
         self._processed = processed
+        self._told = told
         self._log = get_logger(pipeline=context.name)
         self._may_conclude = False
         self._suspects: Suspects | None = None
@@ -314,5 +317,7 @@ class ProcessorThread(ContextActor):
         if effects.dead_letters:
             self.counters.dead_letters += len(effects.dead_letters)
             first = effects.dead_letters[0].reason
-            self._log.error("rows became dead letters", count=len(effects.dead_letters), first=first)
+            count = len(effects.dead_letters)
+            self._log.error("rows became dead letters", count=count, first=first)
+            self._told("dead_letters", pipeline=self.context.name, count=count, reason=first)
         self._routes.woken()

@@ -29,10 +29,11 @@ from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import is_stored, layout_of, with_deliveries
 from correlator.core.faults import point
+from correlator.core.instances import OnError
 from correlator.core.intake import ReceiverState
 from correlator.core.outbox import Outbox
 from correlator.core.registry import Users, is_known, refuse_default, refuse_removal
-from correlator.errors import ConfigError, StoreError, UsageError
+from correlator.errors import ConfigError, CorrelatorError, NotDone, StoreError, UsageError, quoted
 from correlator.events import PartStatus
 from correlator.ports import Processor, Store
 from correlator.processes import Maker
@@ -40,9 +41,13 @@ from correlator.runtime import phases
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
+from correlator.runtime.control.address import sockets_of
+from correlator.runtime.control.orders import Orders
+from correlator.runtime.control.server import ControlServer
 from correlator.runtime.logs import get_logger
 from correlator.runtime.observers import Observers
 from correlator.runtime.parts import Callbacks, ContextThread, Parts
+from correlator.runtime.pausing import Pausing
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.recording import Recording
 from correlator.runtime.registry import Registry
@@ -54,6 +59,7 @@ from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
 from correlator.runtime.supervisor import Supervisor
+from correlator.runtime.timeline import Timeline
 from correlator.runtime.watchdog import Watchdog, Watched
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
@@ -83,6 +89,9 @@ class Engine:
     the engine runs. A handler must not call `stop`, `checkpoint` or `run_…`: they wait for the handler to return.
 
     In a forked child `stop` and `request_stop` do nothing, and every other method raises `UsageError` E2050.
+
+    Attributes:
+        timeline: the last changes of state, for those who follow them.
 
     Args:
         settings: receivers, senders, monitors and limits of the engine; for a file, call `Engine.from_yaml`.
@@ -128,6 +137,7 @@ class Engine:
         self.reporter: Reporter | None = None
         self._supervisor = Supervisor(settings.name)
         self._clock = clock or SystemClock()
+        self.timeline = Timeline(self._clock.wall)
         self._store = store
         self._changing = threading.Lock()
         self._maker = Maker()
@@ -135,7 +145,7 @@ class Engine:
         self._threads_running = False
         self._recovering: int | None = None
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
-        self._observers = Observers(watchdog, settings.http, self.status)
+        self._watchdog = watchdog
         self._log = get_logger(engine=settings.name)
         self._provided = Provided(connections=dict(connections or {}), store=store is not None)
         found = self._check()
@@ -158,9 +168,13 @@ class Engine:
                 want_checkpoint=self._want_checkpoint,
                 ended=self._source_ended,
                 processed=self._supervisor.notify,
+                told=self.timeline.add,
             ),
         )
         self._parts = self._make_parts(engine_time=EngineTime(self._clock), writer=None)
+        self._pausing = self._make_pausing()
+        control = ControlServer(sockets_of(settings), Orders(self).answer)
+        self._observers = Observers(self._watchdog, settings.http, self.status, self.timeline, control)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -254,6 +268,7 @@ class Engine:
         self._refuse_second_life()
         self._recovering = threading.get_ident()
         self._observers.start()
+        self.timeline.add("phase", phase="starting")
         try:
             self.recover()
         except BaseException as error:
@@ -280,6 +295,7 @@ class Engine:
         restart = self._open_store()
         self._registry.record_changes()
         self._make_checkpointer(restart)
+        self._pausing = self._make_pausing()
         self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
         restart.run_hooks()
         self._keep_what_waits()
@@ -291,6 +307,7 @@ class Engine:
             self._recovering = None
             for actor in self.actors():
                 actor.start(self._failed)
+        self.timeline.add("phase", phase="running")
 
     def actors(self) -> list[Actor]:
         """The actors of the running engine, in the order in which their threads start."""
@@ -371,6 +388,7 @@ class Engine:
             return
         self._phase, in_order = _Phase.STOPPING, False
         phases.begin("stopping")
+        self.timeline.add("phase", phase="stopping")
         try:
             if drain and self.failure is None and self._threads_running:
                 self._drain()
@@ -383,6 +401,7 @@ class Engine:
             self._stop_actors()
             self._join()
             self._finish_unstarted()
+            self.timeline.add("phase", phase="stopped")
             self._observers.stop()
             self._close_all(in_order=in_order)
 
@@ -425,6 +444,61 @@ class Engine:
             return True
         return self.checkpointer.wait_answered(self.checkpointer.ask(), timeout)
 
+    def order_checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> CheckpointCounters:
+        """As `checkpoint`, but return the counters of the checkpoints, and raise an error if it was not done.
+
+        Raises:
+            UsageError: E2011, the engine has no store.
+            NotDone: E8309, the engine starts or stops; E8310, it was not done in time.
+        """
+        self._refuse_unless_started("checkpoint")
+        if self.checkpointer is None:
+            raise UsageError("E2011", f"engine {self.settings.name}", "has no store: it takes no checkpoints")
+        if not self.checkpoint(timeout):
+            what = f"was not done within {timeout:g} s, or before the engine stopped"
+            raise NotDone("E8310", "checkpoint", what, "It may still take place", "Repeat the command")
+        return replace(self.checkpointer.counters)
+
+    def pause(self, part_id: str) -> None:
+        """Pause a receiver or sender until `resume` or the end of this life; without effect while it is paused.
+
+        A receiver finishes its present batch and begins no other one. A sender sends no further batch: its messages
+        wait, and if they reach `max_outstanding`, contexts and receivers wait, too. Both keep their connections.
+        Returns at once. Any thread and any handler may call it.
+
+        Raises:
+            UsageError: E8307, there is no such part.
+            NotDone: E8309, the engine starts or stops.
+        """
+        self._refuse_unless_started(part_id)
+        self._pausing.pause(part_id)
+
+    def resume(self, part_id: str) -> None:
+        """End a pause, if there is one. Returns at once, and raises as `pause`."""
+        self._refuse_unless_started(part_id)
+        self._pausing.resume(part_id)
+
+    def drain(
+        self, part_id: str, timeout: float = COMMIT_PATIENCE_S, *, wanted: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Wait until a receiver or sender has nothing left to do, and a checkpoint has recorded that.
+
+        A receiver is paused first, and stays paused: it has nothing left when all messages that it has taken are
+        handled and acknowledged. A sender goes on: it has nothing left at a moment when every message is confirmed or a
+        dead letter, so pause or drain the receivers first if messages keep coming. Handlers must not call it.
+
+        Args:
+            part_id: id of the receiver or sender.
+            timeout: longest wait in seconds.
+            wanted: the wait ends as soon as this returns `False`.
+
+        Returns whether it was done in time; `False`, too, if the engine stops meanwhile.
+
+        Raises as `pause`, and `UsageError` E8308 for a paused sender, or a receiver that was resumed meanwhile.
+        """
+        self._refuse_unless_started(part_id)
+        return self._pausing.drain(part_id, timeout, lambda: wanted() and self._phase is _Phase.STARTED)
+
     def status(self) -> Status:
         """States and counters of the engine. Any thread may call it. The threads go on counting meanwhile."""
         self._refuse_child()
@@ -443,6 +517,7 @@ class Engine:
             connections=statuses.of_connections(),
             windows={name: part.window for name, part in self.receivers.items() if part.settings.flow_control},
             waits={name: part.waits_for for name, part in self.receivers.items() if part.waits_for},
+            paused=frozenset(name for name, part in parts.items() if part.paused),
             duplicate_ids=sum(len(one) for one in list(self.writer.domains.detectors.values())) if self.writer else 0,
             removed_received=self._parts.removed.received,
             removed_sent=self._parts.removed.sent,
@@ -567,9 +642,11 @@ class Engine:
         Every check that can refuse the start runs before this engine writes, so a refused start changes no row.
         """
         if self._store is None:
+            self._observers.control(owned=False)
             return self._restart(NOTHING)
         phases.begin("reading the store")
         recovered = self._store.read()
+        self._observers.control(owned=True)
         restart = self._restart(recovered)
         self._store.take_over(recovered)
         return restart
@@ -586,7 +663,7 @@ class Engine:
             self._parts,
             recovered,
             self.registry,
-            self._supervisor.handler_failed,
+            self._handler_failed,
             self._note_suspects,
             self._absolve,
         )
@@ -621,6 +698,9 @@ class Engine:
             released=self._released,
             recording=self._parts.recording,
         )
+
+    def _make_pausing(self) -> Pausing:
+        return Pausing(self._parts, self.checkpointer, self._clock, self.timeline, self._supervisor.wait)
 
     def _keep_what_waits(self) -> None:
         """Take a checkpoint of the events that handlers of restored events have sent, before any context handles these
@@ -665,6 +745,12 @@ class Engine:
         if self._recovering not in (None, threading.get_ident()):
             what = "the engine is starting, in another thread"
             raise UsageError("E8305", f"'{part_id}'", what, "", "Wait until start has returned")
+
+    def _refuse_unless_started(self, where: str) -> None:
+        self._refuse_child()
+        if self._phase is not _Phase.STARTED or not self._threads_running:
+            phase = "starting" if self._phase is _Phase.STARTED else self._phase.value
+            raise NotDone("E8309", quoted(where), f"the engine is {phase}", "It must run", "Repeat it later")
 
     def _refuse_second_life(self) -> None:
         if self._phase is not _Phase.NEW:
@@ -720,7 +806,17 @@ class Engine:
         if self.checkpointer is not None:
             self.checkpointer.ask_once()
 
+    def _handler_failed(self, policy: OnError, error: CorrelatorError, about: str) -> None:
+        self._supervisor.handler_failed(policy, error, about)
+        self.timeline.add("handler_failed", policy=policy, error=str(error))
+
     def _released(self) -> None:
+        assert self.checkpointer is not None
+        self.timeline.add(
+            "checkpoint",
+            number=self.checkpointer.checkpoint.number,
+            seconds=round(self.checkpointer.counters.last_duration_s, 6),
+        )
         for sender in self.senders.values():
             sender.wake()
         self._supervisor.notify()
@@ -753,6 +849,8 @@ class Engine:
         if isinstance(actor, Receiver | Sender):
             actor.tell(PartStatus.FATAL_ERROR, str(error) or type(error).__name__)
         first = self._supervisor.fail(error)
+        if first:
+            self.timeline.add("failed", thread=actor.name, error=str(error) or type(error).__name__)
         for other in self.actors():
             other.stop()
         self.request_stop()
@@ -775,8 +873,9 @@ class Engine:
         self._wait(lambda: all(thread.idle for thread in self.contexts.values()))
         point("stop.final_ck")
         self.checkpoint(self.settings.stop_timeout)
-        if not self._wait(lambda: all(sender.idle for sender in self.senders.values())):
-            waiting = {name: sender.outbox.outstanding for name, sender in self.senders.items() if not sender.idle}
+        self._wait(lambda: all(sender.idle or sender.paused for sender in self.senders.values()))
+        waiting = {name: sender.outbox.outstanding for name, sender in self.senders.items() if not sender.idle}
+        if waiting:
             self._log.warning(
                 "stopping while sends wait for a broker; they leave after the next start", waiting=waiting
             )

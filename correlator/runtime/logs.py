@@ -7,11 +7,12 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
+from difflib import get_close_matches
 from typing import Any
 
 import structlog
 
-from correlator.errors import printable
+from correlator.errors import UsageError, printable, quoted
 
 Redact = Callable[[str], str]
 
@@ -37,6 +38,55 @@ def configure(*, level: str = "INFO", json: bool = False, redact: Redact = lambd
         logger_factory=structlog.PrintLoggerFactory(_StandardError()),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
+    _levels[""] = level
+
+
+def set_level(level: str, logger: str | None = None) -> str:
+    """Set the lowest level that the log of this process shows, and return the one before.
+
+    Args:
+        level: one of the names of levels.
+        logger: name of a logger of Python's `logging`, such as that of a client of a broker; its lines then go to the
+            log of the engine. `None` for the log of the engine itself.
+
+    Raises:
+        UsageError: E2048, the program has not called `configure`, or there is no such logger.
+    """
+    if not _levels:
+        what = "was set up by the program in which the engine runs"
+        raise UsageError("E2048", "log", what, "", "Change its level there")
+    number = logging.getLevelNamesMapping()[level]
+    if logger is None:
+        before, _levels[""] = _levels[""], level
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
+        return before
+    known = logging.Logger.manager.loggerDict
+    if logger not in known:
+        near = get_close_matches(logger, known, n=1)
+        hint = f"Did you mean {quoted(near[0])}?" if near else f"There are: {', '.join(sorted(known)[:50]) or 'none'}"
+        raise UsageError("E2048", quoted(logger), "no library of this process has a logger of this name", hint)
+    found = logging.getLogger(logger)
+    before = logging.getLevelName(found.getEffectiveLevel())
+    found.setLevel(number)
+    if not any(isinstance(handler, _ToLog) for handler in found.handlers):
+        found.addHandler(_ToLog())
+        found.propagate = False
+    return before
+
+
+_levels: dict[str, str] = {}
+"""The level of the log under ""; empty as long as `configure` was not called."""
+
+
+class _ToLog(logging.Handler):
+    """Writes the lines of a logger of Python's `logging` into the log of the engine, whatever its level."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        every = structlog.make_filtering_bound_logger(logging.NOTSET)
+        log = structlog.wrap_logger(None, wrapper_class=every, library=record.name)
+        with contextlib.suppress(Exception):  # the arguments of a foreign line may not fit its text
+            log.log(max(record.levelno, logging.DEBUG), record.getMessage())
 
 
 class _StandardError:

@@ -1,9 +1,11 @@
-"""What watches an engine from the beginning of its start to the end of its stop: the watchdog and the HTTP server."""
+"""What watches an engine from its start to the end of its stop: the watchdog, the HTTP server, the control socket."""
 
 from collections.abc import Callable
 
+from correlator.runtime.control.server import ControlServer
 from correlator.runtime.http.server import HttpServer
 from correlator.runtime.status import Status
+from correlator.runtime.timeline import Timeline
 from correlator.runtime.watchdog import Watchdog
 from correlator.settings import HttpSettings
 
@@ -15,26 +17,50 @@ class Observers:
         watchdog: the watchdog.
         http: where the HTTP server listens; `None` for no server.
         status: returns the status of the engine.
+        timeline: the changes of state that the HTTP server shows.
+        control: listens at the control socket.
 
     Attributes:
         server: the HTTP server; `None` before `start` and without one.
     """
 
-    def __init__(self, watchdog: Watchdog, http: HttpSettings | None, status: Callable[[], Status]) -> None:
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        http: HttpSettings | None,
+        status: Callable[[], Status],
+        timeline: Timeline,
+        control: ControlServer,
+    ) -> None:
         self._watchdog = watchdog
         self._http = http
         self._status = status
+        self._timeline = timeline
+        self._control = control
+        self._started = False
         self.server: HttpServer | None = None
 
     def start(self) -> None:
-        """Start both. Raises `ConfigError` E1603 and E1604; nothing runs then."""
+        """Start watchdog and HTTP server. Raises `ConfigError` E1603 and E1604; nothing runs then."""
         if self._http is not None:
-            self.server = HttpServer(self._http, self._status)
+            self.server = HttpServer(self._http, self._status, self._timeline)
             self.server.start()
         self._watchdog.start()
+        self._started = True
+
+    def control(self, *, owned: bool) -> None:
+        """Open the control socket, unless this engine has no threads.
+
+        Args:
+            owned: whether the engine owns its store now, and so the place of the socket.
+        """
+        if self._started:
+            self._control.open(displace=owned)
 
     def stop(self) -> None:
-        """Stop both; returns when their threads have ended."""
+        """Stop all; returns when their threads have ended."""
+        self._timeline.close()
+        self._control.close()
         self._watchdog.stop()
         self._watchdog.join()
         if self.server is not None:

@@ -54,6 +54,10 @@ def _nothing() -> None:
     """Do nothing: the default of callbacks, for parts without an engine."""
 
 
+def _untold(_name: str, **_values: Any) -> None:
+    """Do nothing, as `_nothing`."""
+
+
 def _no_outbox(_sender: str) -> Outbox | None:
     return None
 
@@ -68,6 +72,7 @@ class Callbacks:
         want_checkpoint: asks for a checkpoint soon, because sends that wait for it fill an outbox.
         ended: reports that a source has come to its end.
         processed: reports that a pipeline has processed a batch or has concluded.
+        told: reports a change of state for the timeline, as `Timeline.add`.
     """
 
     default_senders: Collection[str] = ()
@@ -75,6 +80,7 @@ class Callbacks:
     want_checkpoint: Callable[[], None] = _nothing
     ended: Callable[[], None] = _nothing
     processed: Callable[[], None] = _nothing
+    told: Callable[..., None] = _untold
 
 
 @dataclass(slots=True)
@@ -131,7 +137,7 @@ class Parts:
         self.senders: dict[str, Sender] = {}
         self.receiver_routes: dict[str, Sequence[str]] = {}
         self.unhandled: dict[str, Unhandled] = {}
-        self.statuses = Statuses(self._tell_monitors, clock)
+        self.statuses = Statuses(self._tell_monitors, clock, self._callbacks.told)
         self.own_sources: dict[str, frozenset[str]] = {}
         self.removed = Removed()
         self.engine_time = engine_time
@@ -189,6 +195,7 @@ class Parts:
             self._outboxes_full,
             persistent=self.writer is not None,
             processed=self._callbacks.processed,
+            told=self._callbacks.told,
         )
         self.contexts = {**self.contexts, processor.name: thread}
         return thread
@@ -315,7 +322,7 @@ class Parts:
         these sends. If less is staged, the larger part is at the broker, which makes room when it confirms.
         """
         for name, sender in self.senders.items():
-            staged, most = self._staged(name), sender.settings.max_outstanding
+            staged, most = self.staged(name), sender.settings.max_outstanding
             if sender.outbox.outstanding + staged >= most:
                 self._held = True
                 if 2 * staged >= most:
@@ -341,9 +348,10 @@ class Parts:
 
     def to_send(self, sender: Sender) -> int:
         """How many messages of a sender wait for a checkpoint or for the broker."""
-        return sender.outbox.outstanding + self._staged(sender.settings.id)
+        return sender.outbox.outstanding + self.staged(sender.settings.id)
 
-    def _staged(self, name: str) -> int:
+    def staged(self, name: str) -> int:
+        """How many messages of a sender wait for a checkpoint."""
         return sum(thread.context.staging.count(name) for thread in self.contexts.values())
 
     def _context_held(self) -> bool:
@@ -419,15 +427,19 @@ class Parts:
 
     def _unhandled(self, receiver: Receiver) -> Unhandled:
         settings, log = receiver.settings, get_logger(receiver=receiver.settings.id)
+
+        def tell(count: int, event: Any) -> None:
+            last = type(event).__name__
+            log.warning("W5410 messages come that no monitor listens for", count=count, last=last)
+            self._callbacks.told("unhandled", receiver=settings.id, count=count, last=last)
+
         return Unhandled(
             settings.id,
             receiver.targets.names,
             dead_letters=settings.unhandled == "dead_letter",
             stored=RECEIVING[settings.reliability].stored,
             changing=threading.Lock(),
-            told=lambda count, event: log.warning(
-                "W5410 messages come that no monitor listens for", count=count, last=type(event).__name__
-            ),
+            told=tell,
         )
 
     def _targets(self, settings: ReceiverSettings) -> Targets:

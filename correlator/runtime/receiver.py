@@ -88,9 +88,9 @@ class Receiver(Actor):
         intake: holds the state and the present batch of the receiver.
         mapper: makes events of messages.
         targets: the contexts that get the events.
-        waits_for: why the receiver takes no messages now: `window` (flow control), `queue:CONTEXT`, `outbox:SENDER` or
-            `doubt` (lost connections have left many messages in doubt, and the broker may not have noticed the losses
-            yet); "" for none of these. Written by this thread.
+        waits_for: why the receiver takes no messages now: `pause` (somebody has paused it), `window` (flow control),
+            `queue:CONTEXT`, `outbox:SENDER` or `doubt` (lost connections have left many messages in doubt, and the
+            broker may not have noticed the losses yet); "" for none of these. Written by this thread.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class Receiver(Actor):
         self._open = False
         self._begun = False
         self._drained = False
+        self._holds_nothing: object | None = None
         self._stored: tuple[Mapped, Accepted] | None = None
         self._log = get_logger(receiver=settings.id)
         self._reconnection = Reconnection(reconnecting, clock, self._log)
@@ -148,8 +149,15 @@ class Receiver(Actor):
 
     @property
     def quiet(self) -> bool:
-        """Whether the receiver takes no further messages, because it has finished draining or is not open."""
-        return self._drained or not self._open
+        """Whether the receiver takes no further messages and holds none, because it has finished draining, is paused or
+        is not open.
+        """
+        return self._drained or not self._open or (self.paused and self._holds_nothing is self.intake.pause)
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody has paused the receiver. It may still have a batch to finish; see `quiet`."""
+        return self.intake.pause is not None
 
     @property
     def is_open(self) -> bool:
@@ -163,6 +171,20 @@ class Receiver(Actor):
     def drain(self) -> None:
         """Let the receiver finish the present batch and begin no other one. Any thread may call it."""
         self.intake.draining = True
+        self.wake()
+
+    def pause(self) -> None:
+        """Let the receiver finish the present batch and begin no other one, until `go_on`. It keeps its connection.
+
+        One thread at a time may call it and `go_on`.
+        """
+        if not self.paused:
+            self.intake.pause = object()
+            self.wake()
+
+    def go_on(self) -> None:
+        """End the pause, if there is one."""
+        self.intake.pause = None
         self.wake()
 
     def grant(self, through: int) -> None:
@@ -203,6 +225,8 @@ class Receiver(Actor):
             return None
         if self.intake.draining and self.intake.idle:
             self._drained = True
+        if not self.intake.batch.messages:
+            self._holds_nothing = self.intake.pause
         try:
             return self._act()
         except ConnectionLost as error:
@@ -265,10 +289,8 @@ class Receiver(Actor):
         if intake.draining and not intake.batch.messages:
             return None
         self._look_at_backlog()
-        if not intake.room and not intake.batch.messages:
-            self.waits_for = "window"
-            point("rx.flow.window")
-            return None
+        if not intake.batch.messages and (intake.pause is not None or not intake.room):
+            return self._rest()
         self.waits_for = self._back_pressure()
         if self.waits_for:
             point("rx.flow.wait")
@@ -284,6 +306,15 @@ class Receiver(Actor):
             self._ended()
             return None
         return 0 if self._blocking else waited
+
+    def _rest(self) -> float | None:
+        """Begin no batch, because of a pause or flow control. In a pause, go on to look at the backlog."""
+        if self.intake.pause is not None:
+            self.waits_for = "pause"
+            return BACKLOG_INTERVAL_S if self._backlog is not None else None
+        self.waits_for = "window"
+        point("rx.flow.window")
+        return None
 
     def _look_at_backlog(self) -> None:
         if self._backlog is not None and self._clock.monotonic() >= self._next_look:
@@ -337,6 +368,8 @@ class Receiver(Actor):
 
     def _report(self, dead_letters: Sequence[DeadLetter]) -> None:
         self.intake.note_dead_letters(len(dead_letters))
+        if dead_letters and self.settings.on_mapping_error == "dead_letter":
+            self._statuses.dead_letters(self.settings, len(dead_letters), dead_letters[0].reason)
         for letter in dead_letters:
             self._log.error("message cannot be mapped", reason=letter.reason, policy=self.settings.on_mapping_error)
 

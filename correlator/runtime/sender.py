@@ -41,6 +41,7 @@ class Sender(Actor):
         settings: the settings, as configured.
         dispatcher: has the outbox, the counters, and the batches that are to be sent.
         connected: whether the sink has a connection. Written by this thread.
+        paused: whether somebody has paused the sender. Written by `pause` and `go_on`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Sender(Actor):
         self.dispatcher = dispatcher
         self._open = False
         self.connected = False
+        self.paused = False
         self._sink = sink
         self._clock = clock
         self._engine_time = engine_time
@@ -96,6 +98,17 @@ class Sender(Actor):
     def open(self) -> None:
         """Let the sender connect and send. The thread that starts the engine or adds the sender calls it."""
         self._open = True
+
+    def pause(self) -> None:
+        """Let the sender send no further batch until `go_on`; the one that the broker has now is settled. It keeps its
+        connection. Any thread may call it.
+        """
+        self.paused = True
+
+    def go_on(self) -> None:
+        """End the pause, if there is one. Any thread may call it."""
+        self.paused = False
+        self.wake()
 
     def tell(self, status: PartStatus, error: str = "") -> None:
         """Report the status of this sender."""
@@ -158,6 +171,8 @@ class Sender(Actor):
             point("flush.notify")
             self._flushed(self.settings.id, *flush)
             return 0
+        if self.paused:
+            return None
         self._breakdown.lap("BATCHING" if self.dispatcher.filling else "WAITING")
         now = self._clock.monotonic()
         batch = self.dispatcher.next_batch(now)
@@ -184,5 +199,7 @@ class Sender(Actor):
                 sequence=send.sequence,
                 error=refusal,
             )
+        if given_up:
+            self._statuses.dead_letters(self.settings, len(given_up), str(given_up[0][1]))
         point("tx.confirm")
         self._settled()

@@ -70,6 +70,7 @@ class Status:
         windows: for each receiver with flow control, by id: how many messages it may deliver now.
         waits: for each receiver that may not receive at present, by id: the reason, such as `outbox:SENDER`,
             `queue:CONTEXT`, `window` or `doubt`.
+        paused: ids of the receivers and senders that somebody has paused.
         duplicate_ids: number of ids that duplicate detection remembers.
         removed_received: messages that removed receivers had received.
         removed_sent: messages that removed senders had settled.
@@ -94,6 +95,7 @@ class Status:
     connections: Mapping[str, Condition]
     windows: Mapping[str, int]
     waits: Mapping[str, str]
+    paused: frozenset[str]
     duplicate_ids: int
     removed_received: int
     removed_sent: int
@@ -133,7 +135,8 @@ class Status:
     def not_ready(self) -> list[str]:
         """Why the engine is not ready, a sentence each; empty if it is ready.
 
-        It is ready while it runs and each receiver and sender of a mode other than BEST_EFFORT has its connection.
+        It is ready while it runs and each receiver and sender of a mode other than BEST_EFFORT has its connection,
+        whether it is paused or not.
         """
         if self.phase != "running":
             return [f"the engine is {self.phase}"]
@@ -144,12 +147,17 @@ class Status:
             if condition.status is not PartStatus.OK and self.reliabilities.get(name) is not Reliability.BEST_EFFORT
         ]
 
+    def paused_parts(self) -> list[str]:
+        """The paused parts, such as `receiver orders`."""
+        return [f"{'receiver' if name in self.receivers else 'sender'} {name}" for name in sorted(self.paused)]
+
     def to_dict(self) -> dict[str, Any]:
         """All of this as values that JSON has (docs/status.md). Times are seconds since the epoch, in UTC."""
         return {
             "name": self.name,
             "phase": self.phase,
             "not_ready": self.not_ready(),
+            "paused": self.paused_parts(),
             "receivers": {name: self._receiver(name) for name in self.receivers},
             "senders": {name: self._sender(name) for name in self.senders},
             "connections": {name: _shown(condition) for name, condition in self.connections.items()},
@@ -182,7 +190,8 @@ class Status:
 
     def _part(self, name: str) -> dict[str, Any]:
         reliability = self.reliabilities.get(name)
-        return {**_shown(self.conditions[name]), "reliability": None if reliability is None else reliability.value}
+        shown = {**_shown(self.conditions[name]), "paused": name in self.paused}
+        return {**shown, "reliability": None if reliability is None else reliability.value}
 
     @property
     def received(self) -> int:

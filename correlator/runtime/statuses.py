@@ -47,10 +47,12 @@ class Statuses:
     Args:
         deliver: gives an event to the monitors. Called for each change while the lock is held, so it must not wait.
         clock: the time of day.
+        told: reports a change for the timeline, as `Timeline.add`.
     """
 
-    def __init__(self, deliver: Callable[[Any], None], clock: Clock) -> None:
+    def __init__(self, deliver: Callable[[Any], None], clock: Clock, told: Callable[..., None]) -> None:
         self._deliver = deliver
+        self._told = told
         self._clock = clock
         self._lock = threading.Lock()
         self._parts: dict[str, tuple[Part, Condition]] = {}
@@ -74,6 +76,10 @@ class Statuses:
                 self._parts[part.id] = (part, condition.then(status, error, self._clock.wall()))
                 self._tell(part, status, error)
 
+    def dead_letters(self, part: Part, count: int, reason: str) -> None:
+        """Report that messages of a part became dead letters, with the reason of the first one."""
+        self._told("dead_letters", **_named(part), count=count, reason=reason)
+
     def removed(self, part_id: str) -> None:
         """Forget a part that was removed; monitors get an event with the status `REMOVED`."""
         with self._lock:
@@ -86,6 +92,7 @@ class Statuses:
             self._deliver(ReceiverStatus(receiver=part.id, status=status, error=error))
         else:
             self._deliver(SenderStatus(sender=part.id, status=status, error=error))
+        self._told("status", **_named(part), status=status.value, error=error)
         self._tell_connection(part.connection)
 
     def _tell_connection(self, name: str) -> None:
@@ -95,6 +102,11 @@ class Statuses:
         if now is not None and (before is None or now.status is not before.status):
             self._connections[name] = (before or CONNECTING).then(now.status, now.error, self._clock.wall())
             self._deliver(ConnectionStatus(connection=name, status=now.status, error=now.error))
+            self._told("status", connection=name, status=now.status.value, error=now.error)
+
+
+def _named(part: Part) -> dict[str, str]:
+    return {"receiver" if isinstance(part, ReceiverSettings) else "sender": part.id}
 
 
 def _joined(parts: list[Condition]) -> Condition:

@@ -79,7 +79,15 @@ def test_the_table_fits_into_100_columns(file):
 
 
 def test_the_second_look_shows_what_was_done_in_between():
-    part = {"status": "OK", "since": 90.0, "error": "", "dead_letters": 0, "waits_for": "outbox:s", "backlog": None}
+    part = {
+        "status": "OK",
+        "since": 90.0,
+        "error": "",
+        "dead_letters": 0,
+        "waits_for": "outbox:s",
+        "backlog": None,
+        "paused": False,
+    }
     first = {"receivers": {"r": part | {"received": 5}}, "senders": {}, "pipelines": {}, "contexts": {}}
     second = first | {"receivers": {name: part | {"received": 12} for name in ("r", "new")}}
     assert rows(second, first, 100.0) == [
@@ -93,16 +101,11 @@ def test_without_an_engine(file):
     assert_fails(result, "E7050", 4, "no engine answers: Connection refused", "correlator run")
 
 
-@pytest.mark.parametrize(
-    ("http", "texts"),
-    [
-        ("", ["has no section 'http'", "Add http: {port: 8080}"]),
-        ("http: {port: 0}", ["http.port is 0", "--set http.port"]),
-    ],
-)
-def test_a_file_that_does_not_say_where_the_engine_answers(tmp_path, http, texts):
-    write(tmp_path / "x.yaml", ["name: x", http])
-    assert_fails(run("status", "x.yaml", cwd=tmp_path), "E2045", 2, *texts)
+def test_without_a_port_it_asks_the_control_socket(tmp_path):
+    for name, more in (("x", ""), ("y", "http: {port: 0}")):
+        write(tmp_path / f"{name}.yaml", [f"name: {name}", f"store: sqlite:///{name}.db", more])
+        result = run("status", f"{name}.yaml", cwd=tmp_path)
+        assert_fails(result, "E7050", 4, f"{name}.db.control: no engine answers: it does not run")
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -91,7 +91,7 @@ def test_ping_answers_and_ready_follows_the_connections_of_reliable_parts():
         broker.down = True
         wait_until(lambda: client.json("/status")["connections"]["memory"]["status"] == "ERROR")
         assert client.ask("/ready")[0] == 200
-        assert client.json("/ready") == {"ready": True, "reasons": []}
+        assert client.json("/ready") == {"ready": True, "reasons": [], "paused": []}
 
 
 def test_o2_ready_names_the_part_and_its_error(tmp_path):
@@ -213,14 +213,14 @@ def test_a_token_opens_what_is_not_for_probes():
             assert client.ask(path, Authorization=f"Bearer {TOKEN}")[0] == 200
         assert client.ask("/ping", Host="pod.example.com")[0] == 200
         assert client.json("/ready") == {"ready": True}
-        assert client.json("/ready", Authorization=f"Bearer {TOKEN}") == {"ready": True, "reasons": []}
+        assert client.json("/ready", Authorization=f"Bearer {TOKEN}") == {"ready": True, "reasons": [], "paused": []}
         assert TOKEN not in repr(HttpSettings(port=0, token=TOKEN))
 
 
 def test_o8_nothing_but_these_routes():
     with served() as (_, _, client):
         assert client.ask("/stauts")[:2] == (404, "there is no such route. Did you mean /status?\n")
-        assert client.ask("/x")[1] == "there is no such route. There are /ping, /ready, /status, /metrics\n"
+        assert client.ask("/x")[1] == "there is no such route. There are /ping, /ready, /status, /metrics, /events\n"
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
             status, _, headers = client.ask("/status", method)
             assert (status, headers["Allow"]) == (405, "GET, HEAD")

@@ -129,6 +129,7 @@ def test_a_pipeline_concludes_behind_a_batch_that_came_while_it_found_its_queue_
         lambda: False,
         persistent=False,
         processed=lambda: None,
+        told=lambda name, **values: None,
     )
     take = context.take
 

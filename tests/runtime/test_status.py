@@ -224,7 +224,9 @@ def test_a3_14_nothing_is_told_before_recovery_is_concluded(any_world, script):
 def test_a9_4_a_connection_with_several_parts():
     heard = []
     statuses = Statuses(
-        lambda told: heard.append(str(told.status)) if isinstance(told, ConnectionStatus) else None, ManualClock()
+        lambda told: heard.append(str(told.status)) if isinstance(told, ConnectionStatus) else None,
+        ManualClock(),
+        lambda name, **values: None,
     )
     first, second = (ReceiverSettings(id=name, connection="c", destination="queue:q") for name in ("a", "b"))
     statuses.tell(first, PartStatus.CONNECTING)
@@ -261,6 +263,7 @@ def a_status(engine_time: float, received: int = 0, sent: int = 0, **fields) -> 
         "connections": {"x": Condition(PartStatus.ERROR, "down"), "y": Condition(PartStatus.OK)},
         "windows": {},
         "waits": {},
+        "paused": frozenset(),
         "duplicate_ids": 11,
         "removed_received": 100,
         "removed_sent": 1000,

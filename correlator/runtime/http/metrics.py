@@ -60,6 +60,10 @@ def _up(kind: Literal["receivers", "senders"]) -> Values:
     }
 
 
+def _paused(kind: Literal["receivers", "senders"]) -> Values:
+    return lambda status: {name: float(name in status.paused) for name in getattr(status, kind)}
+
+
 def _connections_up(status: Status) -> Mapping[str, float]:
     return {name: float(condition.status is not PartStatus.ERROR) for name, condition in status.connections.items()}
 
@@ -134,6 +138,7 @@ METRICS = (
     ),
     Described("connection_up", "gauge", ("connection",), "1 if none of its parts is in error.", _connections_up),
     Described("receiver_up", "gauge", ("receiver",), "1 if it is connected.", _up("receivers")),
+    Described("receiver_paused", "gauge", ("receiver",), "1 if somebody has paused it.", _paused("receivers")),
     *(
         Described(f"receiver_{name}", "counter", ("receiver",), text, _receivers(field))
         for field, name, text in (
@@ -181,6 +186,7 @@ METRICS = (
         _backlog("size"),
     ),
     Described("sender_up", "gauge", ("sender",), "1 if it is connected.", _up("senders")),
+    Described("sender_paused", "gauge", ("sender",), "1 if somebody has paused it.", _paused("senders")),
     *(
         Described(f"sender_{name}", "counter", ("sender",), text, _senders(field))
         for field, name, text in (

@@ -1,16 +1,18 @@
-"""The routes of the HTTP server, as an application of the interface ASGI. They change nothing."""
+"""The routes of the HTTP server, as an application of the interface ASGI. They change nothing in the engine."""
 
 import hmac
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import msgspec
 
+from correlator.runtime.http.events import KIND, MOST_STREAMS, Receive, Send, Streams
 from correlator.runtime.http.metrics import exposition
 from correlator.runtime.status import Status
+from correlator.runtime.timeline import Timeline
 
 LONGEST_PATH = 2048
 _HEADERS = {
@@ -24,7 +26,6 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:]+\]|[^:\[\]]+)(:\d{1,5})?")
 _OPEN = ("/ping", "/ready")
 """What clients without the token may ask."""
 Scope = Mapping[str, Any]
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
 class Answer(NamedTuple):
@@ -47,24 +48,33 @@ class Routes:
         status: returns the status of the engine.
         token: what a client must send as `Authorization: Bearer TOKEN` to see more than `/ping` and `/ready`; `None` to
             show all to every program of this machine.
+        timeline: the changes of state that `/events` sends.
     """
 
-    def __init__(self, status: Callable[[], Status], token: str | None) -> None:
+    def __init__(self, status: Callable[[], Status], token: str | None, timeline: Timeline) -> None:
         self._status = status
         self._token = token
+        self._streams = Streams(timeline)
         self._routes: dict[str, Route] = {
             "/ping": lambda _: Answer(200, b"ok\n"),
             "/ready": self._ready,
             "/status": lambda _: _json(200, status().to_dict()),
             "/metrics": lambda _: Answer(200, *exposition(status())),
+            "/events": lambda _: self._events(),
         }
 
-    async def __call__(self, scope: Scope, _receive: object, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         answer = self._answer(scope["method"], scope["path"], scope["headers"])
-        headers = {"content-type": answer.kind, "content-length": str(len(answer.body)), **_HEADERS, **answer.headers}
+        streamed = answer.kind == KIND
+        length = {} if streamed else {"content-length": str(len(answer.body))}
+        headers = {"content-type": answer.kind, **length, **_HEADERS, **answer.headers}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
+        if streamed and scope["method"] == "GET":
+            last = _all(scope["headers"], b"last-event-id")
+            await self._streams.send(last[0].decode("latin-1") if last else None, receive, send)
+            return
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else answer.body})
 
     def _answer(self, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> Answer:
@@ -85,9 +95,16 @@ class Routes:
             return _told(401, "send Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
         return route(trusted)
 
+    def _events(self) -> Answer:
+        if self._streams.full:
+            return _told(503, f"there are {MOST_STREAMS} streams of events already")
+        return Answer(200, b"", KIND, {"x-accel-buffering": "no"})
+
     def _ready(self, trusted: bool) -> Answer:  # as every route
-        reasons = self._status().not_ready()
-        return _json(503 if reasons else 200, {"ready": not reasons} | ({"reasons": reasons} if trusted else {}))
+        status = self._status()
+        reasons = status.not_ready()
+        more = {"reasons": reasons, "paused": status.paused_parts()} if trusted else {}
+        return _json(503 if reasons else 200, {"ready": not reasons} | more)
 
 
 def _all(headers: list[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:

@@ -1,0 +1,110 @@
+"""Asks a running engine by its control socket, and returns its answer or raises its refusal."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from correlator.cli.failures import INTERRUPTED_STATUS
+from correlator.cli.loading import refuse_shares
+from correlator.configuration import of_share
+from correlator.errors import ConnectionLost, CorrelatorError, UsageError
+from correlator.pipeline.spec import PipelineFile
+from correlator.runtime.control.address import Place, sockets_of
+from correlator.runtime.control.protocol import LONGEST_ANSWER, Answer, Problem, Request, decode_answer, line
+from correlator.runtime.control.server import uid_of
+
+PATIENCE_S = 10.0
+"""Seconds that an engine may take to answer, beside the time that the request gives it."""
+
+
+class Refused(CorrelatorError):
+    """What the engine has answered instead of a result; the command ends with the status that the engine names."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.code, problem.where, problem.what, problem.allowed, problem.todo)
+        self.exit_status = problem.exit_status if 0 < problem.exit_status < INTERRUPTED_STATUS else 1  # type: ignore[misc]
+
+
+def place_of(file: Path, settings: PipelineFile, share: int | None) -> Place:
+    """Return where the control socket of an engine is. Raises `UsageError` E2060 without the number of a share."""
+    if share is not None:
+        settings = of_share(settings, share)
+    refuse_shares(str(file), settings)
+    return sockets_of(settings)
+
+
+def ask(place: Place, request: Request, wait_s: float = 0.0) -> dict[str, Any]:
+    """Send a request to the engine, and return its result.
+
+    Args:
+        place: where its socket is.
+        request: the request.
+        wait_s: how long the request lets the engine wait.
+
+    Raises:
+        Refused: the engine has not carried it out.
+        ConnectionLost: E7050, no engine answers.
+        UsageError: E2046, what answers is no engine, or belongs to another user.
+    """
+    with _connected(place) as engine:
+        where = str(engine.getpeername())
+        user = uid_of(engine)
+        if os.geteuid() not in (0, user) and user != 0:
+            raise UsageError("E2046", where, f"belongs to user {user}", "", "Use the user of the engine, or root")
+        try:
+            engine.settimeout(wait_s + PATIENCE_S)
+            engine.sendall(line(request))
+            answer = decode_answer(_line(engine))
+        except msgspec.MsgspecError as error:
+            raise UsageError("E2046", where, "no engine: what answers is no answer to the request") from error
+        except OSError as error:
+            raise _no_answer(where, error) from error
+    if answer.problem is not None:
+        raise Refused(answer.problem)
+    return _result(answer, where)
+
+
+def _result(answer: Answer, where: str) -> dict[str, Any]:
+    if answer.result is None:
+        raise UsageError("E2046", where, "no engine: what answers is no answer to the request")
+    return answer.result
+
+
+def _connected(place: Place) -> socket.socket:
+    error: OSError | None = None
+    for path in place.paths:
+        asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        asking.settimeout(PATIENCE_S)
+        try:
+            asking.connect(str(path))
+        except OSError as failure:
+            asking.close()
+            if error is None or not isinstance(failure, FileNotFoundError):
+                error = failure
+        else:
+            return asking
+    assert error is not None
+    raise _no_answer(str(place.paths[0]), error) from error
+
+
+def _no_answer(where: str, error: OSError) -> ConnectionLost:
+    if isinstance(error, PermissionError):
+        return ConnectionLost("E7050", where, "belongs to another user", "", "Use the user of the engine, or root")
+    missing = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+    why = "it does not run" if missing else (error.strerror or str(error) or type(error).__name__).lower()
+    return ConnectionLost("E7050", where, f"no engine answers: {why}", "", "Start it: correlator run FILE")
+
+
+def _line(engine: socket.socket) -> bytes:
+    read = bytearray()
+    while not read.endswith(b"\n"):
+        piece = engine.recv(1 << 16)
+        if not piece or len(read) > LONGEST_ANSWER:
+            break
+        read += piece
+    if not read:
+        raise ConnectionResetError(0, "it has hung up")
+    return bytes(read)

@@ -1,0 +1,79 @@
+"""Where the control socket of an engine is: the engine and the commands find the same place from the same settings."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from correlator.settings import EngineSettings
+from correlator.storage import files
+from correlator.storage.database import location, parse
+
+SUFFIX = ".control"
+LONGEST_PATH = 107
+"""Bytes of the path of a socket: the system has room for 108, with a null byte at the end."""
+_LONGEST_READABLE = 40
+
+
+class Place(NamedTuple):
+    """Where the socket of an engine may be.
+
+    Attributes:
+        paths: its possible paths, the preferred one first.
+        beside_store: whether it lies beside the file of a store, in a directory that the store has checked. Any other
+            directory must be private.
+    """
+
+    paths: Sequence[Path]
+    beside_store: bool = False
+
+
+def sockets_of(settings: EngineSettings) -> Place:
+    """Return where the socket of an engine may be.
+
+    It lies in `control_directory`; without this setting beside the file of a SQLite store. If that path would be too
+    long for a socket, and for any other engine, it lies in a directory that only the user of the engine may use. Where
+    this is depends on the environment, so there are several paths.
+
+    Args:
+        settings: checked settings of one engine or of one share.
+    """
+    if settings.control_directory is not None:
+        return Place([Path(settings.control_directory).absolute() / _name(settings)])
+    if settings.store is not None and parse(settings.store).get_backend_name() == "sqlite":
+        path = files.beside(Path(location(settings.store)).absolute(), SUFFIX)
+        if fits(path):
+            return Place([path], beside_store=True)
+    return Place([directory / _name(settings) for directory in _directories()])
+
+
+def fits(path: Path) -> bool:
+    """Whether a socket can have this path."""
+    return len(os.fsencode(path)) <= LONGEST_PATH
+
+
+def _directories() -> list[Path]:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    user = os.geteuid()
+    of_user = [Path(runtime)] if runtime and Path(runtime).is_absolute() else []
+    return [
+        *dict.fromkeys(directory / "correlator" for directory in [*of_user, Path(f"/run/user/{user}")]),
+        Path(tempfile.gettempdir()) / f"correlator-{user}",
+    ]
+
+
+def _name(settings: EngineSettings) -> str:
+    """The name of the engine, and a digest of what distinguishes it from others of this name: its store."""
+    store = ""
+    if settings.store is not None:
+        parsed = parse(settings.store)
+        if parsed.get_backend_name() == "sqlite":
+            store = str(Path(location(settings.store)).absolute())
+        else:
+            store = "\0".join(map(str, (parsed.host, parsed.port, parsed.database, parsed.query.get("options"))))
+    digest = hashlib.sha256(f"{settings.name}\0{store}".encode(errors="backslashreplace")).hexdigest()[:16]
+    readable = quote(settings.name, safe="", errors="backslashreplace")[:_LONGEST_READABLE]
+    return f"{readable}-{digest}{SUFFIX}"

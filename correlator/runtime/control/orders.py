@@ -1,0 +1,148 @@
+"""Carries out what the control socket is told, by the methods of the engine."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from correlator.errors import NotDone, UsageError, quoted
+from correlator.runtime import logs
+from correlator.runtime.control.protocol import (
+    Ask,
+    Drain,
+    Follow,
+    Pause,
+    Request,
+    Resume,
+    SetLevel,
+    TakeCheckpoint,
+    decode_request,
+)
+from correlator.runtime.status import CheckpointCounters, Status
+from correlator.runtime.timeline import Timeline
+
+MOST_ENTRIES = 500
+"""Entries of the timeline in one answer."""
+COMMANDS = ("status", "pause", "resume", "drain", "checkpoint", "loglevel", "events")
+
+
+class Controlled(Protocol):
+    """An engine, as the control socket uses it."""
+
+    timeline: Timeline
+
+    @property
+    def receivers(self) -> Mapping[str, object]:
+        """The receivers by id."""
+        ...
+
+    @property
+    def senders(self) -> Mapping[str, object]:
+        """The senders by id."""
+        ...
+
+    def status(self) -> Status:
+        """States and counters."""
+        ...
+
+    def pause(self, part_id: str) -> None:
+        """Pause a part."""
+        ...
+
+    def resume(self, part_id: str) -> None:
+        """End the pause of a part."""
+        ...
+
+    def drain(self, part_id: str, timeout: float, *, wanted: Callable[[], bool]) -> bool:
+        """Wait until a part has nothing left to do."""
+        ...
+
+    def order_checkpoint(self, timeout: float) -> CheckpointCounters:
+        """Take a checkpoint and wait for it; return the counters of the checkpoints."""
+        ...
+
+
+class Orders:
+    """Answers requests. Any number of threads may call `answer`.
+
+    Args:
+        engine: the engine.
+    """
+
+    def __init__(self, engine: Controlled) -> None:
+        self._engine = engine
+
+    def answer(self, line: bytes, wanted: Callable[[], bool]) -> dict[str, Any]:
+        """Carry a request out and return its result.
+
+        Args:
+            line: the request.
+            wanted: returns whether somebody still waits for the result.
+
+        Raises:
+            UsageError: E2047, the request cannot be understood; or the engine refuses it.
+            NotDone: E8310, the time was over before the request was carried out.
+        """
+        request = _parsed(line)
+        result: dict[str, Any]
+        match request:
+            case Ask():
+                result = self._engine.status().to_dict()
+            case Pause():
+                self._known(request.kind, request.part)
+                self._engine.pause(request.part)
+                result = self._told(request.kind, request.part)
+            case Resume():
+                self._known(request.kind, request.part)
+                self._engine.resume(request.part)
+                result = self._told(request.kind, request.part)
+            case Drain():
+                result = self._drain(request, wanted)
+            case TakeCheckpoint():
+                result = msgspec.to_builtins(self._engine.order_checkpoint(request.timeout))
+            case SetLevel():
+                before = logs.set_level(request.level, request.logger)
+                result = {"logger": request.logger, "before": before, "level": request.level}
+            case Follow():
+                result = self._news(request)
+        return result
+
+    def _drain(self, request: Drain, wanted: Callable[[], bool]) -> dict[str, Any]:
+        self._known(request.kind, request.part)
+        if not self._engine.drain(request.part, request.timeout, wanted=wanted):
+            shown = self._told(request.kind, request.part)
+            left = shown["state"] if request.kind == "receiver" else f"{shown['outstanding']} messages wait"
+            todo = "Look at correlator status, and repeat the command"
+            what = f"has work left after {request.timeout:g} s ({left})"
+            raise NotDone("E8310", f"{request.kind} {request.part}", what, "What it does goes on", todo)
+        return self._told(request.kind, request.part)
+
+    def _known(self, kind: str, part_id: str) -> None:
+        """Refuse the id of a part of the other kind. The engine refuses unknown ids, also while it has no parts yet."""
+        others, other = (self._engine.senders, "sender") if kind == "receiver" else (self._engine.receivers, "receiver")
+        if part_id in others:
+            what, todo = f"is a {other}", f"correlator {other} FILE {part_id} …"
+            raise UsageError("E8307", quoted(part_id), what, f"The command is about a {kind}", todo)
+
+    def _told(self, kind: str, part_id: str) -> dict[str, Any]:
+        """What the status says about a part; it may be gone by now."""
+        shown: dict[str, Any] = self._engine.status().to_dict()[f"{kind}s"].get(part_id, {})
+        return {kind: part_id, **shown}
+
+    def _news(self, request: Follow) -> dict[str, Any]:
+        news = self._engine.timeline.read(request.after, MOST_ENTRIES, request.wait)
+        return {
+            "events": [entry.to_dict() for entry in news.entries],
+            "missed": news.missed,
+            "after": news.after,
+            "open": news.open,
+        }
+
+
+def _parsed(line: bytes) -> Request:
+    try:
+        return decode_request(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        allowed = f"Commands: {', '.join(COMMANDS)}"
+        todo = "Use the commands of the version of correlator that the engine runs"
+        raise UsageError("E2047", "request", f"cannot be understood: {error}", allowed, todo) from error

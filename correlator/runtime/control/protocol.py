@@ -1,0 +1,103 @@
+"""What commands and engines say to one another by the control socket: one line of JSON for a request, and one for its
+answer.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from correlator.errors import CorrelatorError
+
+LONGEST_REQUEST = 8192
+LONGEST_ANSWER = 1 << 26
+LONGEST_WAIT_S = 86_400.0
+
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+Kind = Literal["receiver", "sender"]
+Wait = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)]
+
+
+class _Request(msgspec.Struct, tag_field="command", forbid_unknown_fields=True):
+    """A request. `command` in its JSON is the tag of its class."""
+
+
+class Ask(_Request, tag="status"):
+    """Asks for the status of the engine."""
+
+
+class Pause(_Request, tag="pause"):
+    """Pauses a receiver or sender."""
+
+    kind: Kind
+    part: Id
+
+
+class Resume(_Request, tag="resume"):
+    """Ends a pause."""
+
+    kind: Kind
+    part: Id
+
+
+class Drain(_Request, tag="drain"):
+    """Waits until a receiver or sender has nothing left to do."""
+
+    kind: Kind
+    part: Id
+    timeout: Wait
+
+
+class TakeCheckpoint(_Request, tag="checkpoint"):
+    """Orders a checkpoint, and waits for it."""
+
+    timeout: Wait
+
+
+class SetLevel(_Request, tag="loglevel"):
+    """Sets the level of the log, or of a logger of Python's `logging`."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+    logger: Id | None = None
+
+
+class Follow(_Request, tag="events"):
+    """Asks for the entries of the timeline after a place; waits for one if there is none."""
+
+    after: Annotated[str, msgspec.Meta(max_length=100)] | None = None
+    wait: Wait = 0.0
+
+
+Request = Ask | Pause | Resume | Drain | TakeCheckpoint | SetLevel | Follow
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a request was not carried out: the parts of a `CorrelatorError`, and the exit status of the command."""
+
+    code: str
+    where: str
+    what: str
+    allowed: str
+    todo: str
+    exit_status: int
+
+    @classmethod
+    def of(cls, error: CorrelatorError) -> "Problem":
+        """Describe an error."""
+        return cls(error.code, error.where, error.what, error.allowed, error.todo, error.exit_status)
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a request: its result, or why there is none."""
+
+    result: dict[str, Any] | None = None
+    problem: Problem | None = None
+
+
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+decode_request = _requests.decode
+decode_answer = msgspec.json.Decoder(Answer).decode
+
+
+def line(value: Request | Answer) -> bytes:
+    """Return a value as a line."""
+    return msgspec.json.encode(value) + b"\n"

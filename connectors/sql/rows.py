@@ -1,5 +1,6 @@
 """The table of a sender as the database describes it: turns messages into rows, and rows into statements."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -19,6 +20,8 @@ from correlator.events import Message
 
 Row = Mapping[str, Any]
 _SQLITE_DIGITS = 15
+_IN_NO_FIELD = re.compile(r'["\\\x00-\x1f]')
+"""What the decoder takes in no name of a field."""
 _BITS = ((sa.SmallInteger, 16), (sa.BigInteger, 64), (sa.Integer, 32))
 _PLAIN: Sequence[tuple[type[TypeEngine[Any]], Any]] = (
     (sa.Boolean, bool),
@@ -91,11 +94,13 @@ class TableRows:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
             raise ValueError(f"the body does not fit the table: {error}") from error
         row = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not UNSET}
+        if self._mode == "delete":
+            row = {name: row[name] for name in self._keys}
         for name in self._decimals.keys() & row.keys():
             if row[name] is not None:
                 self._check_decimal(self._decimals[name], row[name])
                 row[name] = str(row[name]) if self._is_sqlite else row[name]
-        return {name: row[name] for name in self._keys} if self._mode == "delete" else row
+        return row
 
     def statement(self, names: tuple[str, ...]) -> sa.Executable:
         """The statement that writes rows with these keys."""
@@ -121,15 +126,20 @@ class TableRows:
         )
 
     def _body(self, columns: Sequence[_Column], writing: Writing) -> type[msgspec.Struct]:
-        """The type of a body: keys of upsert and delete must be there; any other field may be missing or null."""
+        """The type of a body: keys of upsert and delete must be there; any other field may be missing or null.
+
+        To delete takes any value in other fields.
+        """
         needed: list[Any] = []
         optional: list[Any] = []
         for at, column in enumerate(columns):
             value = _annotated(column.type, self._is_sqlite)
             if column.is_key:
                 needed.append((f"c{at}", value))
-            else:
-                optional.append((f"c{at}", value | None | UnsetType if value is not None else None | UnsetType, UNSET))
+                continue
+            if writing.mode == "delete":
+                value = Any
+            optional.append((f"c{at}", None | UnsetType if value is None else value | None | UnsetType, UNSET))
         names = {f"c{at}": column.name for at, column in enumerate(columns)}
         return msgspec.defstruct(
             "Body",
@@ -168,7 +178,9 @@ def _reflected(inspector: Inspector, writing: Writing) -> Sequence[_Column]:
     found = {
         one["name"]: one["type"]
         for one in inspector.get_columns(table, schema=schema)
-        if "computed" not in one and not ("identity" in one and one["identity"]["always"])
+        if "computed" not in one
+        and not ("identity" in one and one["identity"]["always"])
+        and not _IN_NO_FIELD.search(one["name"])
     }
     keys = _keys(inspector, name, found, writing) if writing.mode != "insert" else ()
     return [_Column(column, _base(kind), column in keys) for column, kind in found.items()]

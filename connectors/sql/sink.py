@@ -210,7 +210,9 @@ class SqlSink:
         try:
             with connection.begin_nested():
                 for names, run in groupby(rows, tuple):
-                    connection.execute(self._rows.statement(names), list(run))
+                    # Rows of defaults go one by one: for several, SQLite would get NULL instead.
+                    for values in [list(run)] if names else [[row] for row in run]:
+                        connection.execute(self._rows.statement(names), values)
         except DBAPIError as error:
             if error.connection_invalidated or not refuses_a_row(error):
                 raise

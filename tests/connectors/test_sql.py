@@ -589,7 +589,7 @@ def test_a_death_behind_each_call_of_the_driver(
 ) -> None:
     """The next life has each row once, and a reader sees no half batch."""
     execute(url, TABLE)
-    bodies = [{"id": 1}, {"id": 2, "amount": -1}, {"id": 3}, {"id": 4, "name": "x"}]
+    bodies = [{"id": 1}, {"id": 2, "amount": -1}]
     deaths = 0
     for call in range(1, 100):
         sink, left = sinks(), [call]
@@ -602,12 +602,12 @@ def test_a_death_behind_each_call_of_the_driver(
             except Dead:
                 deaths += 1
         sink.close()
-        assert stored(url) in ([], [1, 3, 4])
+        assert stored(url) in ([], [1])
         again = sinks()
-        assert codes(again.send(batch(bodies, source=f"life {call}"))) == [None, "E8110", None, None]
-        assert codes(again.send(batch([{"id": 5}], 5, source=f"life {call}"))) == [None]
+        assert codes(again.send(batch(bodies, source=f"life {call}"))) == [None, "E8110"]
+        assert codes(again.send(batch([{"id": 5}], 3, source=f"life {call}"))) == [None]
         again.close()
-        assert stored(url) == [1, 3, 4, 5]
+        assert stored(url) == [1, 5]
         execute(url, "DELETE FROM t")
         if left[0] > 0:
             break

@@ -351,7 +351,7 @@ CODES = {
     "E7043": "A table or a database lacks messages that it has confirmed: it was removed, replaced or restored.",
     "E7044": "The log or a data file of a table is damaged or missing, or was written by another engine.",
     "E7045": "Another program has changed a table of a lake at the same time; the sender reads the table again.",
-    "E7046": "Another process has written to a database with the source of a sender; the sender reads its number again.",
+    "E7046": "Another process has written to a database with the source of a sender, which reads its number again.",
     "E7050": "The HTTP server of an engine does not answer.",
     "E7101": "There is no suspended batch to acknowledge.",
     "E7102": "This context cannot acknowledge: another one handles the receiver's messages.",

@@ -334,7 +334,8 @@ def test_types_of_postgres(postgres_server: PostgresServer) -> None:
         " FROM t ORDER BY id",
     )
     assert found[0] == (good["u"], True, True, True, "blue", 1, Decimal("1e30"))
-    assert found[1] == (None,) * 7  # null of a JSON column is null
+    assert found[1] == (None,) * 7
+    assert rows(url, "SELECT data IS NULL FROM t ORDER BY id") == [(False,), (True,)]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -478,7 +479,7 @@ def test_a_deadlock_is_no_refusal(postgres_server: PostgresServer) -> None:
             pass
         other.execute("UPDATE t SET amount = 7 WHERE id = 2")
         thread.join()
-        assert [type(one) for one in failed] == [ConnectionLost]
+        assert ["deadlock" in str(one) for one in failed] == [True]
         other.rollback()
     sink.connect()
     assert codes(sink.send(batch(bodies))) == [None, None]

@@ -83,7 +83,12 @@ ONLY_IN = {
     "fastavro": {"correlator/pipeline", "connectors/pulsar"},
     "google": {"correlator/pipeline"},
     "deltalake": {"connectors/lake"},
-    "sqlalchemy": {"correlator/storage", "connectors/embedded", "correlator/testing/kill9/stores.py"},
+    "sqlalchemy": {
+        "correlator/storage",
+        "connectors/embedded",
+        "connectors/sql",
+        "correlator/testing/kill9/stores.py",
+    },
     "alembic": {"correlator/storage", "correlator/cli/db.py", "connectors/embedded"},
     "psycopg": {"correlator/storage", "connectors/embedded"},
     "pika": {"connectors/rabbitmq/"},

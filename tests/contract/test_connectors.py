@@ -7,6 +7,7 @@ import pytest
 
 from correlator.testing.contract import Check, check_a_second_consumer_overtakes_nobody, checks_for
 from correlator.testing.service_contract import service_checks_for
+from tests.connectors.tables import sqlite_file
 from tests.contract.worlds import (
     CsvWorld,
     DeduplicatingMemoryWorld,
@@ -22,6 +23,7 @@ from tests.contract.worlds import (
     QuorumRabbitWorld,
     RabbitWorld,
     ServiceWorld,
+    SqlWorld,
     StreamWorld,
 )
 from tests.pulsar_server import PulsarServer
@@ -99,6 +101,17 @@ def test_delta_tables(check: Check, tmp_path: Path) -> None:
 @_checks(ParquetLakeWorld)
 def test_tables_of_parquet_files(check: Check, tmp_path: Path) -> None:
     check(ParquetLakeWorld(tmp_path))
+
+
+@_checks(SqlWorld)
+def test_tables_of_sqlite(check: Check, tmp_path: Path) -> None:
+    check(SqlWorld(sqlite_file(tmp_path)))
+
+
+@pytest.mark.postgres
+@_checks(SqlWorld)
+def test_tables_of_postgres(check: Check, postgres_server: PostgresServer) -> None:
+    check(SqlWorld(postgres_server.fresh_schema()))
 
 
 @pytest.mark.rabbitmq

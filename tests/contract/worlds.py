@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import sqlalchemy as sa
 from deltalake import DeltaTable
 
 from connectors.embedded import EmbeddedConnection
@@ -20,6 +21,7 @@ from connectors.pulsar import PulsarConnection
 from connectors.pulsar.source import PulsarSource
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
+from connectors.sql import SqlConnection
 from correlator.connector import Connection, Features, Order, Source
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
@@ -27,6 +29,7 @@ from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSett
 from correlator.testing.contract import PATIENCE_S, BrokerWorld, receiver
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
 from correlator.testing.service import SERVICE_FEATURES, ServiceBroker
+from tests.connectors.tables import sql_engine
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 
@@ -357,3 +360,47 @@ class DeltaLakeWorld(LakeWorld):
 
     def files(self, table: Path) -> list[Path]:
         return [Path(uri.removeprefix("file://")) for uri in DeltaTable(table).file_uris()]
+
+
+class SqlWorld(BrokerWorld):
+    """Tables of a database, for sinks. A table has rows, so `collect` makes the bodies again, in the order of inserts."""
+
+    features = SqlConnection.features
+    receives = False
+    topics = False
+    any_destination = False
+    whole_messages = False
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    def connection(self) -> SqlConnection:
+        return SqlConnection("tables", ConnectionSettings(type="sql", options={"database": self.url}))
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = super().destination(kind, label)
+        self.connection().sink(SenderSettings(id="s", connection="tables", destination=destination))
+        with sql_engine(self.url) as engine:
+            self._table(destination).create(engine)
+        return destination
+
+    def body(self, text: str) -> bytes:
+        return json.dumps({"text": text}).encode()
+
+    def collect(self, destination: str, at_least: int) -> list[Message]:
+        table = self._table(destination)
+        with sql_engine(self.url) as engine, engine.connect() as connection:
+            texts = connection.execute(sa.select(table.c.text).order_by(table.c.at)).scalars().all()
+        return [Message(self.body(text)) for text in texts]
+
+    def refused(self) -> Outgoing | None:
+        return Outgoing(0, "", "", Message(b'{"text": 1}'))
+
+    def _table(self, destination: str) -> sa.Table:
+        return sa.Table(
+            destination.removeprefix("queue:"),
+            sa.MetaData(),
+            sa.Column("at", sa.Integer, primary_key=True),
+            sa.Column("text", sa.Text),
+        )

@@ -1,0 +1,5 @@
+"""Tables of a user's database as destinations: each message changes a row, once, in SQLite or PostgreSQL."""
+
+from connectors.sql.connection import SqlConnection
+
+__all__ = ["SqlConnection"]

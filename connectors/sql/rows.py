@@ -1,0 +1,255 @@
+"""The table of a sender as the database describes it: turns messages into rows, and rows into statements."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Annotated, Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import Connection, Inspector
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql import quoted_name
+from sqlalchemy.types import TypeEngine
+
+from correlator.errors import ConnectionLost, quoted
+from correlator.events import Message
+
+Row = Mapping[str, Any]
+_SQLITE_DIGITS = 15
+_IN_NO_FIELD = re.compile(r'["\\\x00-\x1f]')
+"""What the decoder takes in no name of a field."""
+_BITS = ((sa.SmallInteger, 16), (sa.BigInteger, 64), (sa.Integer, 32))
+_PLAIN: Sequence[tuple[type[TypeEngine[Any]], Any]] = (
+    (sa.Boolean, bool),
+    (sa.Float, float),
+    (sa.Numeric, Decimal),
+    (sa.Date, date),
+    (sa.LargeBinary, bytes),
+    (sa.Uuid, UUID),
+    (sa.JSON, Any),
+)
+
+
+class Writing(NamedTuple):
+    """How a sender writes.
+
+    Attributes:
+        where: place for messages.
+        table: name of the table.
+        schema: its schema, or `None` for the one in which the database looks first.
+        mode: `insert`, `upsert` or `delete`.
+        keys: the columns that identify a row; empty for those of the primary key.
+        takes_extra_fields: whether a body may have fields without a column.
+    """
+
+    where: str
+    table: str
+    schema: str | None
+    mode: str
+    keys: Sequence[str]
+    takes_extra_fields: bool
+
+
+class _Column(NamedTuple):
+    name: str
+    type: TypeEngine[Any]
+    is_key: bool
+
+
+class TableRows:
+    """Makes rows of messages and statements of rows, for one open connection.
+
+    A key of a row is `c` and the position of the column, so no name of a column becomes a name of a parameter.
+
+    Raises:
+        ConnectionLost: E7010, E7041, E7042: the table is missing or does not fit the sender.
+        sqlalchemy.exc.DBAPIError: the database cannot be read.
+    """
+
+    def __init__(self, connection: Connection, writing: Writing) -> None:
+        self._is_sqlite = connection.dialect.name == "sqlite"
+        self._mode = writing.mode
+        columns = _reflected(sa.inspect(connection), writing)
+        self._decimals = {
+            f"c{at}": column for at, column in enumerate(columns) if _value(column.type, self._is_sqlite) is Decimal
+        }
+        self._decode = msgspec.json.Decoder(self._body(columns, writing)).decode
+        self._keys = [f"c{at}" for at, column in enumerate(columns) if column.is_key]
+        made = [
+            sa.Column(quoted_name(column.name, True), self._bound(column.type), key=f"c{at}")
+            for at, column in enumerate(columns)
+        ]
+        schema = None if writing.schema is None else quoted_name(writing.schema, True)
+        self._table = sa.Table(quoted_name(writing.table, True), sa.MetaData(), *made, schema=schema)
+        self._statements: dict[tuple[str, ...], sa.Executable] = {}
+
+    def row(self, message: Message) -> Row:
+        """The row of a message. Raises `ValueError` with the reason if the body does not fit the columns."""
+        try:
+            body = self._decode(message.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
+            raise ValueError(f"the body does not fit the table: {error}") from error
+        row = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not UNSET}
+        if self._mode == "delete":
+            row = {name: row[name] for name in self._keys}
+        for name in self._decimals.keys() & row.keys():
+            if row[name] is not None:
+                self._check_decimal(self._decimals[name], row[name])
+                row[name] = str(row[name]) if self._is_sqlite else row[name]
+        return row
+
+    def statement(self, names: tuple[str, ...]) -> sa.Executable:
+        """The statement that writes rows with these keys."""
+        if names not in self._statements:
+            self._statements[names] = self._delete() if self._mode == "delete" else self._insert(names)
+        return self._statements[names]
+
+    def _insert(self, names: Sequence[str]) -> sa.Executable:
+        if self._mode == "insert":
+            return sa.insert(self._table).inline()
+        others = [name for name in names if name not in self._keys]
+        keys = [self._table.c[name] for name in self._keys]
+        made = sqlite.insert(self._table) if self._is_sqlite else postgresql.insert(self._table)
+        if not others:
+            return made.inline().on_conflict_do_nothing(index_elements=keys)
+        values = {self._table.c[name]: made.excluded[name] for name in others}
+        return made.inline().on_conflict_do_update(index_elements=keys, set_=values)
+
+    def _delete(self) -> sa.Executable:
+        column = self._table.c
+        return sa.delete(self._table).where(
+            *(column[name] == sa.bindparam(name, type_=column[name].type) for name in self._keys)
+        )
+
+    def _body(self, columns: Sequence[_Column], writing: Writing) -> type[msgspec.Struct]:
+        """The type of a body: keys of upsert and delete must be there; any other field may be missing or null.
+
+        To delete takes any value in other fields.
+        """
+        needed: list[Any] = []
+        optional: list[Any] = []
+        for at, column in enumerate(columns):
+            value = _annotated(column.type, self._is_sqlite)
+            if column.is_key:
+                needed.append((f"c{at}", value))
+                continue
+            if writing.mode == "delete":
+                value = Any
+            optional.append((f"c{at}", None | UnsetType if value is None else value | None | UnsetType, UNSET))
+        names = {f"c{at}": column.name for at, column in enumerate(columns)}
+        return msgspec.defstruct(
+            "Body",
+            [*needed, *optional],
+            rename=names,
+            forbid_unknown_fields=not writing.takes_extra_fields,
+            gc=False,
+        )
+
+    def _bound(self, kind: TypeEngine[Any]) -> TypeEngine[Any]:
+        """The type by which values are passed. SQLite turns the text of a number into a number itself."""
+        if self._is_sqlite and _value(kind, self._is_sqlite) is Decimal:
+            return sa.String()
+        if isinstance(kind, sa.JSON):
+            kind.none_as_null = True
+        return kind
+
+    def _check_decimal(self, column: _Column, value: Decimal) -> None:
+        """Raise `ValueError` unless the column holds the number exactly."""
+        precision, scale = getattr(column.type, "precision", None), getattr(column.type, "scale", None)
+        if not value.is_finite() or not _fits(value, precision, scale or 0, self._is_sqlite):
+            raise ValueError(f"the body does not fit the table: `$.{column.name}` has too many digits")
+
+
+def _reflected(inspector: Inspector, writing: Writing) -> Sequence[_Column]:
+    """The columns that a sender can write, after the checks of the table."""
+    where, table, schema = writing.where, writing.table, writing.schema
+    name = f"table {quoted(table)}" if schema is None else f"table {quoted(table)} of schema {quoted(schema)}"
+    if not inspector.has_table(table, schema=schema):
+        raise ConnectionLost("E7010", where, f"the database has no {name}", "", "Create it, or name another table")
+    views = inspector.get_view_names(schema)
+    if inspector.dialect.name == "postgresql":
+        views += inspector.get_materialized_view_names(schema)
+    if table in views:
+        raise ConnectionLost("E7042", where, f"{name} is a view", "A sender writes to tables")
+    found = {
+        one["name"]: one["type"]
+        for one in inspector.get_columns(table, schema=schema)
+        if "computed" not in one
+        and not ("identity" in one and one["identity"]["always"])
+        and not _IN_NO_FIELD.search(one["name"])
+    }
+    keys = _keys(inspector, name, found, writing) if writing.mode != "insert" else ()
+    return [_Column(column, _base(kind), column in keys) for column, kind in found.items()]
+
+
+def _keys(inspector: Inspector, name: str, columns: Collection[str], writing: Writing) -> Collection[str]:
+    """The columns that identify a row. Raises `ConnectionLost` E7041 if the database does not hold them unique."""
+    where, table, schema = writing.where, writing.table, writing.schema
+    primary = inspector.get_pk_constraint(table, schema=schema)["constrained_columns"]
+    keys = writing.keys or primary
+    if not keys:
+        todo = "Name the columns that identify a row in key_columns"
+        raise ConnectionLost("E7041", where, f"{name} has no primary key", "", todo)
+    for key in keys:
+        if key not in columns:
+            raise ConnectionLost("E7041", where, f"{name} has no column {quoted(key)} that a sender can write")
+    unique: list[Sequence[str | None]] = [primary]
+    unique += [one["column_names"] for one in inspector.get_unique_constraints(table, schema=schema)]
+    unique += [
+        one["column_names"]
+        for one in inspector.get_indexes(table, schema=schema)
+        if one["unique"] and not any(option.endswith("_where") for option in one.get("dialect_options", {}))
+    ]
+    if set(keys) not in [set(one) for one in unique]:
+        allowed = "A primary key, a unique constraint or a unique index over exactly these columns"
+        raise ConnectionLost("E7041", where, f"{name} may have several rows with equal {', '.join(keys)}", allowed)
+    return keys
+
+
+def _base(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+    """The type below the domains of PostgreSQL."""
+    while isinstance(kind, postgresql.DOMAIN):
+        kind = kind.data_type
+    return kind
+
+
+def _annotated(kind: TypeEngine[Any], is_sqlite: bool) -> Any:
+    """The type of a value in the body, as msgspec decodes it; `None` for a column that takes only null."""
+    if isinstance(kind, sa.Integer):
+        return _whole(64 if is_sqlite else next(bits for one, bits in _BITS if isinstance(kind, one)))
+    if isinstance(kind, sa.DateTime):
+        return Annotated[datetime, Meta(tz=kind.timezone)]
+    if isinstance(kind, sa.Time):
+        return Annotated[time, Meta(tz=kind.timezone)]
+    if isinstance(kind, sa.String) and not isinstance(kind, sa.Enum) and kind.length is not None:
+        return Annotated[str, Meta(max_length=kind.length)]
+    return _value(kind, is_sqlite)
+
+
+def _value(kind: TypeEngine[Any], is_sqlite: bool) -> Any:
+    if is_sqlite and isinstance(kind, sa.types.NullType):
+        return _whole(64) | float | str  # a column without a type
+    if isinstance(kind, sa.String):
+        return str
+    return next((value for one, value in _PLAIN if isinstance(kind, one)), None)
+
+
+def _whole(bits: int) -> Any:
+    return Annotated[int, Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+
+
+def _fits(value: Decimal, precision: int | None, scale: int, is_sqlite: bool) -> bool:
+    _, digits, exponent = value.as_tuple()
+    end = len(digits)
+    while end and not digits[end - 1]:
+        end -= 1
+    if not end:
+        return True
+    if is_sqlite and end > _SQLITE_DIGITS:
+        return False
+    decimals = -(int(exponent) + len(digits) - end)
+    return precision is None or (decimals <= scale and value.adjusted() < precision - scale)

@@ -1,0 +1,259 @@
+"""The sink of the connector `sql`: one transaction holds the rows of a batch and the number of its last message.
+
+The number is the only truth about what the database has. A sink reads it once for each connection. Each transaction
+first replaces the number that the sink knows by that of the last message of the batch. If another process has written
+with the same source meanwhile, the number is another one, and the transaction is rolled back. If an answer to COMMIT
+is lost, the sink connects again and reads the number.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from math import isqrt
+from operator import attrgetter
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import URL, Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.schema import CreateTable
+
+from connectors.sql.database import open_database, reason_of, refuses_a_row
+from connectors.sql.rows import Row, TableRows, Writing
+from correlator.errors import ConnectionLost, SendRejected, StoreError, quoted
+from correlator.events import Outgoing
+from correlator.processes import Maker
+from correlator.settings import SenderSettings
+
+_metadata = sa.MetaData()
+SENDER = sa.Table(
+    "correlator_sender",
+    _metadata,
+    sa.Column("source", sa.Text, primary_key=True),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+)
+"""For each source the number of the last message that the database accounts for."""
+REFUSED = sa.Table(
+    "correlator_refused",
+    _metadata,
+    sa.Column("source", sa.Text, primary_key=True),
+    sa.Column("sequence", sa.BigInteger, primary_key=True),
+    sa.Column("reason", sa.Text, nullable=False),
+)
+"""The messages among them that were refused: a message that comes again is refused again."""
+_MAKING = 0x636F7274
+"""Key of the lock of PostgreSQL under which the tables are made."""
+_source_of = attrgetter("source")
+
+
+class SqlSink:
+    """Writes to the table of its sender.
+
+    Args:
+        sender: the settings of the sender; its destination is the table.
+        url: address of the database.
+        writing: how the sender writes.
+        missing_up_to: up to this number the database may lack messages of the sender.
+    """
+
+    def __init__(self, sender: SenderSettings, url: URL, writing: Writing, missing_up_to: int) -> None:
+        self._where = writing.where
+        self._destination = sender.destination
+        self._sends_again = sender.reliability != "BEST_EFFORT"
+        self._missing_up_to = missing_up_to
+        self._url = url
+        self._writing = writing
+        self._process = Maker()
+        self._connection: Connection | None = None
+        self._last: dict[str, int] = {}
+
+    def connect(self) -> None:
+        """Connect, look at the table, and make the tables of the sink. `UsageError` E2050 in a forked child."""
+        if self._connection is not None:
+            self._process.check(self._where)
+        self.close()
+        self._process = Maker()
+        with self._translated():
+            connection = self._connection = open_database(self._where, self._url)
+            with connection.begin():
+                self._rows = TableRows(connection, self._writing)
+                _make_tables(connection)
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Write the rows of a batch; they are on disk when this returns."""
+        self._process.check(self._where)
+        connection = self._connection
+        if connection is None:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        with self._translated():
+            parts = groupby(batch, _source_of)
+            return [one for source, part in parts for one in self._add(connection, source, list(part))]
+
+    def close(self) -> None:
+        """Close the connection. In a forked child it does nothing."""
+        if self._process.is_another_process or self._connection is None:
+            return
+        connection, self._connection = self._connection, None
+        self._last.clear()
+        try:
+            connection.close()
+        except (SQLAlchemyError, sqlite3.Error, OSError):
+            connection.invalidate()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Close the sink after any error; an error of the database becomes `ConnectionLost`."""
+        try:
+            yield
+        except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
+            self.close()
+            raise ConnectionLost("E7003", self._where, f"the database failed: {reason_of(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, connection: Connection, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Write the rows of messages of one source. Those of a session have none, and their repeats are unknown."""
+        if not source:
+            part = [msgspec.structs.replace(out, sequence=at) for at, out in enumerate(part, 1)]
+        elif source not in self._last:
+            self._last[source] = _read_last(connection, source)
+        last = self._last.get(source, 0)
+        self._check_gap(part[0], last)
+        new = [out for out in part if out.sequence > last]
+        refusals = self._store(connection, source, last, new) if new else {}
+        if len(new) < len(part):
+            refusals |= {
+                number: SendRejected("E8110", self._place(number), reason)
+                for number, reason in _read_refused(connection, source, part[0].sequence, last)
+            }
+        return [refusals.get(out.sequence) for out in part]
+
+    def _check_gap(self, first: Outgoing, last: int) -> None:
+        """Raise `ConnectionLost` E7043 if the database lacks messages that it has confirmed to this sender."""
+        if not self._sends_again or first.sequence <= max(last, self._missing_up_to) + 1:
+            return
+        begin, end = last + 1, first.sequence - 1
+        raise ConnectionLost(
+            "E7043",
+            self._where,
+            f"the database lacks messages {begin} to {end} of source {quoted(first.source)}: it was restored or "
+            "emptied, or the sender wrote to another database",
+            "A database has each message that was confirmed",
+            f"Restore it; or set missing_up_to: {end} to go on without these messages",
+        )
+
+    def _store(
+        self, connection: Connection, source: str, last: int, new: Sequence[Outgoing]
+    ) -> dict[int, SendRejected]:
+        """Write rows and number in one transaction; returns the refusals by number."""
+        refusals: dict[int, SendRejected] = {}
+        rows: list[tuple[int, Row]] = []
+        for out in new:
+            refusal = self._misfit(out)
+            if refusal is None:
+                try:
+                    rows.append((out.sequence, self._rows.row(out.message)))
+                except ValueError as error:
+                    refusal = SendRejected("E8110", self._place(out.sequence), str(error))
+            if refusal is not None:
+                refusals[out.sequence] = refusal
+        with self._transaction(connection):
+            if source:
+                self._advance(connection, source, last, new[-1].sequence)
+            for number, reason in self._write(connection, rows):
+                refusals[number] = SendRejected("E8110", self._place(number), reason)
+            if source and refusals:
+                noted = [{"source": source, "sequence": one, "reason": refusals[one].what} for one in sorted(refusals)]
+                connection.execute(sa.insert(REFUSED), noted)
+        if source:
+            self._last[source] = new[-1].sequence
+        return refusals
+
+    @contextmanager
+    def _transaction(self, connection: Connection) -> Iterator[None]:
+        with connection.begin():
+            if connection.dialect.name == "postgresql":  # otherwise some constraints fail at COMMIT, and name no row
+                connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+            yield
+
+    def _advance(self, connection: Connection, source: str, last: int, to: int) -> None:
+        """Replace the number, and lock its row. Raises `ConnectionLost` E7046 if it is not the one that was read."""
+        of_source = (SENDER.c.source == source) & (SENDER.c.sequence == last)
+        if connection.execute(sa.update(SENDER).where(of_source).values(sequence=to)).rowcount != 1:
+            what = f"another process has written with source {quoted(source)}"
+            raise ConnectionLost("E7046", self._where, what, "One engine at a time uses a source")
+
+    def _write(self, connection: Connection, rows: Sequence[tuple[int, Row]]) -> Iterator[tuple[int, str]]:
+        """Write rows in order; yields number and reason of each that the database refuses.
+
+        All rows go at once. If that fails, the halves go, and so on; after many tries the others go one by one.
+        """
+        parts = [rows] if rows else []
+        tries_left = 2 * isqrt(len(rows))
+        while parts:
+            part = parts.pop()
+            if len(part) > 1 and tries_left <= 0:
+                parts += [[row] for row in reversed(part)]
+                continue
+            tries_left -= 1
+            reason = self._refusal_of(connection, [row for _, row in part])
+            if reason and len(part) > 1:
+                half = len(part) // 2
+                parts += [part[half:], part[:half]]
+            elif reason:
+                yield part[0][0], reason
+
+    def _refusal_of(self, connection: Connection, rows: Sequence[Row]) -> str:
+        """Write all of the rows or none; returns "", or why a row is refused."""
+        try:
+            with connection.begin_nested():
+                for names, run in groupby(rows, tuple):
+                    # Rows of defaults go one by one: for several, SQLite would get NULL instead.
+                    for values in [list(run)] if names else [[row] for row in run]:
+                        connection.execute(self._rows.statement(names), values)
+        except DBAPIError as error:
+            if error.connection_invalidated or not refuses_a_row(error):
+                raise
+            return f"the database refuses the row: {reason_of(error)}"
+        return ""
+
+    def _misfit(self, out: Outgoing) -> SendRejected | None:
+        """Why a message is refused whatever its body is."""
+        if out.destination != self._destination:
+            what = f"{quoted(out.destination)} is not the table of the sender"
+            return SendRejected("E8104", self._place(out.sequence), what, f"It writes to {self._destination} only")
+        if out.message.headers is not None and out.message.headers.delivery_delay_ms:
+            what = "a table cannot delay a message, which 'delivery_delay_ms' asks for"
+            return SendRejected("E8110", self._place(out.sequence), what)
+        return None
+
+    def _place(self, number: int) -> str:
+        return f"{self._where} message {number}"
+
+
+def _make_tables(connection: Connection) -> None:
+    """Make the tables of the sink that are missing."""
+    missing = [table for table in (SENDER, REFUSED) if not sa.inspect(connection).has_table(table.name)]
+    if missing and connection.dialect.name == "postgresql":  # where two that make one table at once may fail
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MAKING)))
+    for table in missing:
+        connection.execute(CreateTable(table, if_not_exists=True))
+
+
+def _read_last(connection: Connection, source: str) -> int:
+    """The number of the last message of a source that the database accounts for; makes the row if there is none."""
+    with connection.begin():
+        found = connection.execute(sa.select(SENDER.c.sequence).where(SENDER.c.source == source)).scalar()
+        if found is None:
+            connection.execute(sa.insert(SENDER).inline().values(source=source, sequence=0))
+    return found or 0
+
+
+def _read_refused(connection: Connection, source: str, first: int, last: int) -> Sequence[tuple[int, str]]:
+    """Number and reason of each message of a source that was refused before."""
+    between = REFUSED.c.sequence.between(first, last)
+    query = sa.select(REFUSED.c.sequence, REFUSED.c.reason).where(REFUSED.c.source == source, between)
+    with connection.begin():
+        return [(number, reason) for number, reason in connection.execute(query)]

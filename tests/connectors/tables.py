@@ -1,0 +1,40 @@
+"""Databases with tables of a user, and a look at them by means of the drivers alone."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+
+def sqlite_file(directory: Path) -> str:
+    """Make an empty database; returns its address."""
+    path = directory / "tables.db"
+    with contextlib.closing(sqlite3.connect(path)) as made:
+        made.execute("PRAGMA journal_mode = WAL")
+    return f"sqlite:///{path}"
+
+
+@contextlib.contextmanager
+def sql_engine(url: str) -> Iterator[sa.Engine]:
+    """An engine of SQLAlchemy, which leaves no connection open."""
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def execute(url: str, *statements: str) -> None:
+    """Run statements in one transaction."""
+    with sql_engine(url) as engine, engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query."""
+    with sql_engine(url) as engine, engine.connect() as connection:
+        return [tuple(row) for row in connection.exec_driver_sql(query)]

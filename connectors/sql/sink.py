@@ -67,6 +67,8 @@ class SqlSink:
         self._process = Maker()
         self._connection: Connection | None = None
         self._last: dict[str, int] = {}
+        self._began: set[str] = set()
+        """The sources of which this sink has got messages."""
 
     def connect(self) -> None:
         """Connect, look at the table, and make the tables of the sink. `UsageError` E2050 in a forked child."""
@@ -117,8 +119,12 @@ class SqlSink:
         """Write the rows of messages of one source. Those of a session have none, and their repeats are unknown."""
         if not source:
             part = [msgspec.structs.replace(out, sequence=at) for at, out in enumerate(part, 1)]
-        elif source not in self._last:
-            self._last[source] = _read_last(connection, source)
+        else:
+            if source not in self._last:
+                self._last[source] = _read_last(connection, source)
+            if source not in self._began:
+                _forget_refused(connection, source, part[0].sequence)
+                self._began.add(source)
         last = self._last.get(source, 0)
         self._check_gap(part[0], last)
         new = [out for out in part if out.sequence > last]
@@ -249,6 +255,16 @@ def _read_last(connection: Connection, source: str) -> int:
         if found is None:
             connection.execute(sa.insert(SENDER).inline().values(source=source, sequence=0))
     return found or 0
+
+
+def _forget_refused(connection: Connection, source: str, first: int) -> None:
+    """Forget the refused messages before the first one that the engine sends in this life: they do not come again.
+
+    A later batch says nothing about this: the store of the engine records what is confirmed only at the next
+    checkpoint, so a next life may send older messages again.
+    """
+    with connection.begin():
+        connection.execute(sa.delete(REFUSED).where(REFUSED.c.source == source, REFUSED.c.sequence < first))
 
 
 def _read_refused(connection: Connection, source: str, first: int, last: int) -> Sequence[tuple[int, str]]:

@@ -429,6 +429,23 @@ def test_what_was_refused_stays_refused(url: str, sinks: Callable[..., SqlSink])
     assert stored(url) == [5]
 
 
+def test_refusals_that_cannot_come_again_are_forgotten(url: str, sinks: Callable[..., SqlSink]) -> None:
+    """Only a new life knows that the store of the engine has recorded what came before."""
+
+    def refused() -> list[object]:
+        return [number for (number,) in rows(url, "SELECT sequence FROM correlator_refused ORDER BY sequence")]
+
+    execute(url, TABLE)
+    sink = sinks()
+    sink.send(batch([{"id": "x"}, {"id": "x"}, {"id": "x"}]))
+    sink.send(ids([4], 4))
+    sink.connect()
+    sink.send(ids([5], 5))
+    assert refused() == [1, 2, 3]
+    assert codes(sinks().send([*batch([{"id": "x"}, {"id": 4}], 3), *ids([5, 6], 5)])) == ["E8110", None, None, None]
+    assert refused() == [3]
+
+
 def test_other_destinations_and_delays_are_refused(url: str, sinks: Callable[..., SqlSink]) -> None:
     execute(url, TABLE)
     late = Outgoing(2, SOURCE, "queue:t", Message(b'{"id": 2}', headers=Headers(delivery_delay_ms=5)))

@@ -272,8 +272,8 @@ class EngineSettings:
         witness_directory: directory on this machine for the witness of a PostgreSQL store, a file that records the last
             checkpoint. A start then refuses a store with an older state (E4311), as of an outdated replica or a
             restored backup. The witness of a SQLite store lies beside it.
-        control_directory: directory of the control socket, which only the user of the engine may use. By default the
-            socket lies beside a SQLite store, otherwise in a directory of the user (docs/control.md).
+        control_directory: directory of the control socket, which only the user of the engine may use; by default a
+            directory of this user (docs/control.md).
         checkpoint: when the engine takes checkpoints.
         connections: connections to brokers, by name.
         destinations: logical destinations: for each name the `queue:NAME` or `topic:NAME` that it stands for.

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from correlator.cli.loading import refuse_shares
 from correlator.configuration import of_share
 from correlator.errors import ConnectionLost, CorrelatorError, UsageError
 from correlator.pipeline.spec import PipelineFile
-from correlator.runtime.control.address import Place, sockets_of
+from correlator.runtime.control.address import sockets_of
 from correlator.runtime.control.protocol import LONGEST_ANSWER, Answer, Problem, Request, decode_answer, line
 from correlator.runtime.control.server import uid_of
 
@@ -28,7 +29,7 @@ class Refused(CorrelatorError):
         self.exit_status = problem.exit_status if 0 < problem.exit_status < INTERRUPTED_STATUS else 1  # type: ignore[misc]
 
 
-def place_of(file: Path, settings: PipelineFile, share: int | None) -> Place:
+def place_of(file: Path, settings: PipelineFile, share: int | None) -> Sequence[Path]:
     """Return where the control socket of an engine is. Raises `UsageError` E2060 without the number of a share."""
     if share is not None:
         settings = of_share(settings, share)
@@ -36,7 +37,7 @@ def place_of(file: Path, settings: PipelineFile, share: int | None) -> Place:
     return sockets_of(settings)
 
 
-def ask(place: Place, request: Request, wait_s: float = 0.0) -> dict[str, Any]:
+def ask(place: Sequence[Path], request: Request, wait_s: float = 0.0) -> dict[str, Any]:
     """Send a request to the engine, and return its result.
 
     Args:
@@ -73,9 +74,9 @@ def _result(answer: Answer, where: str) -> dict[str, Any]:
     return answer.result
 
 
-def _connected(place: Place) -> socket.socket:
+def _connected(place: Sequence[Path]) -> socket.socket:
     error: OSError | None = None
-    for path in place.paths:
+    for path in place:
         asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         asking.settimeout(PATIENCE_S)
         try:
@@ -87,7 +88,7 @@ def _connected(place: Place) -> socket.socket:
         else:
             return asking
     assert error is not None
-    raise _no_answer(str(place.paths[0]), error) from error
+    raise _no_answer(str(place[0]), error) from error
 
 
 def _no_answer(where: str, error: OSError) -> ConnectionLost:

@@ -4,6 +4,7 @@ Each command asks the engine by its control socket (docs/control.md).
 """
 
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,6 @@ from correlator.cli.asking import ask, place_of
 from correlator.cli.output import shown, write_json, write_line
 from correlator.configuration import read_file
 from correlator.pipeline.spec import PipelineFile
-from correlator.runtime.control.address import Place
 from correlator.runtime.control.protocol import (
     LONGEST_WAIT_S,
     Drain,
@@ -158,12 +158,12 @@ def events(
         after = news["after"]
 
 
-def _place(file: Path, overrides: list[str] | None, share: int | None) -> Place:
+def _place(file: Path, overrides: list[str] | None, share: int | None) -> Sequence[Path]:
     return place_of(file, read_file(file, PipelineFile, overrides=overrides or ()).settings, share)
 
 
 def _act(
-    kind: Literal["receiver", "sender"], place: Place, part: str, act: Act, timeout: float, *, as_json: bool
+    kind: Literal["receiver", "sender"], place: Sequence[Path], part: str, act: Act, timeout: float, *, as_json: bool
 ) -> None:
     match act:
         case Act.PAUSE:

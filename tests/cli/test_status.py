@@ -105,7 +105,7 @@ def test_without_a_port_it_asks_the_control_socket(tmp_path):
     for name, more in (("x", ""), ("y", "http: {port: 0}")):
         write(tmp_path / f"{name}.yaml", [f"name: {name}", f"store: sqlite:///{name}.db", more])
         result = run("status", f"{name}.yaml", cwd=tmp_path)
-        assert_fails(result, "E7050", 4, f"{name}.db.control: no engine answers: it does not run")
+        assert_fails(result, "E7050", 4, ".control: no engine answers: it does not run")
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ from correlator.errors import ConnectionLost, NotDone, UsageError
 from correlator.runtime import logs as engine_logs
 from correlator.runtime import timeline as timelines
 from correlator.runtime.control import server
-from correlator.runtime.control.address import LONGEST_PATH, Place, sockets_of
+from correlator.runtime.control.address import LONGEST_PATH, sockets_of
 from correlator.runtime.control.protocol import (
     LONGEST_REQUEST,
     Ask,
@@ -224,8 +224,7 @@ def test_the_socket_does_what_the_engine_does(world, script):
     script.message = sends
     with world.engine(receiver(), sender(), monitors=[Hears], interval=3600.0) as engine:
         at = place(engine)
-        (path,) = at.paths
-        assert path == Path(world.store.removeprefix("sqlite:///") + ".control")
+        path = at[0]
         found = path.stat()
         assert stat.S_ISSOCK(found.st_mode)
         assert stat.S_IMODE(found.st_mode) == 0o600
@@ -267,7 +266,7 @@ def raw(engine, sent: bytes) -> bytes:
     """What comes back until the engine closes."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(PATIENCE_S)
-        client.connect(str(place(engine).paths[0]))
+        client.connect(str(place(engine)[0]))
         answer = b""
         with suppress(OSError):  # the engine may close before it has read all
             client.sendall(sent)
@@ -318,7 +317,7 @@ def test_whatever_is_sent_the_engine_goes_on(controlled, sent):
 def test_a_silent_client_is_sent_away_and_others_are_served(controlled, monkeypatch):
     monkeypatch.setattr(server, "READ_S", 0.2)
     with socket.socket(socket.AF_UNIX) as silent:
-        silent.connect(str(place(controlled).paths[0]))
+        silent.connect(str(place(controlled)[0]))
         assert ask(place(controlled), Ask())["phase"] == "running"
         silent.settimeout(PATIENCE_S)
         assert b"E2047" in silent.recv(65_536)
@@ -330,7 +329,7 @@ def test_more_clients_than_the_engine_serves(controlled, monkeypatch):
     try:
         for _ in range(server.MOST_CONNECTIONS):
             held.append(socket.socket(socket.AF_UNIX))
-            held[-1].connect(str(place(controlled).paths[0]))
+            held[-1].connect(str(place(controlled)[0]))
         with pytest.raises(Refused, match=r"E2049 .*too many commands"):
             ask(place(controlled), Ask())
     finally:
@@ -352,7 +351,7 @@ def test_a_bug_of_a_command_ends_neither_the_engine_nor_the_command(controlled, 
 
 
 def test_a_socket_that_was_left_behind_is_replaced(world):
-    path = sockets_of(world.engine().settings).paths[0]
+    path = sockets_of(world.engine().settings)[0]
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
         left.listen()  # a frozen engine whose store was taken over
@@ -363,7 +362,7 @@ def test_a_socket_that_was_left_behind_is_replaced(world):
 def test_a_socket_that_somebody_removes_comes_back(world, monkeypatch):
     monkeypatch.setattr(server, "LOOK_S", 0.01)
     with world.engine() as engine:
-        path = place(engine).paths[0]
+        path = place(engine)[0]
         path.unlink()
         wait_until(lambda: answers(engine))
         path.unlink()
@@ -397,14 +396,15 @@ def test_where_the_socket_is(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/mine")
-    assert of("sqlite:///x.db") == Place([tmp_path / "x.db.control"], beside_store=True)
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert of("sqlite:///x.db") == of(f"sqlite:///{tmp_path}/x.db") == of("sqlite:///link/x.db") != of("sqlite:///y.db")
     long = of(f"sqlite:///{tmp_path}/{'d' * 150}/x.db")
-    assert str(long.paths[0]).startswith("/run/mine/correlator/a%2Fb-")
+    assert str(long[0]).startswith("/run/mine/correlator/a%2Fb-")
     others = [of(None), of("postgresql://u:p@h/d"), of("postgresql://u:p@h/d?options=-csearch_path%3Ds_1")]
-    assert len({place.paths[0] for place in (long, *others)}) == 4
+    assert len({place[0] for place in (long, *others)}) == 4
     assert of("postgresql://u:p@h/d") == of("postgresql://other:q@h/d")
-    assert of("postgresql://u:p@h/d", control_directory="/c").paths[0].parent == Path("/c")
-    assert all(len(os.fsencode(path)) <= LONGEST_PATH for one in others for path in one.paths)
+    assert of("postgresql://u:p@h/d", control_directory="/c")[0].parent == Path("/c")
+    assert all(len(os.fsencode(path)) <= LONGEST_PATH for one in others for path in one)
 
 
 def test_a_forked_child_does_not_hold_the_socket(world):
@@ -455,7 +455,7 @@ def test_a_drain_whose_client_hangs_up_ends(world, script, gate, monkeypatch):
         wait_until(lambda: script.of("Hears"))
         request = b'{"command":"drain","kind":"receiver","part":"in","timeout":3600}\n'
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(place(engine).paths[0]))
+            client.connect(str(place(engine)[0]))
             client.sendall(request)
             wait_until(lambda: engine.receivers["in"].paused)
         wait_until(lambda: not [one for one in threading.enumerate() if one.name == "control-client"])

@@ -5,11 +5,9 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 from correlator.settings import EngineSettings
-from correlator.storage import files
 from correlator.storage.database import location, parse
 
 SUFFIX = ".control"
@@ -18,36 +16,19 @@ LONGEST_PATH = 107
 _LONGEST_READABLE = 40
 
 
-class Place(NamedTuple):
-    """Where the socket of an engine may be.
+def sockets_of(settings: EngineSettings) -> Sequence[Path]:
+    """Return the possible paths of the socket of an engine, the preferred one first.
 
-    Attributes:
-        paths: its possible paths, the preferred one first.
-        beside_store: whether it lies beside the file of a store, in a directory that the store has checked. Any other
-            directory must be private.
-    """
-
-    paths: Sequence[Path]
-    beside_store: bool = False
-
-
-def sockets_of(settings: EngineSettings) -> Place:
-    """Return where the socket of an engine may be.
-
-    It lies in `control_directory`; without this setting beside the file of a SQLite store. If that path would be too
-    long for a socket, and for any other engine, it lies in a directory that only the user of the engine may use. Where
-    this is depends on the environment, so there are several paths.
+    It lies in `control_directory`; without this setting in a directory that only the user of the engine may use. Where
+    this is depends on the environment, so there are several paths. It never lies beside a store: whoever copies the
+    directory of a store would meet a file that cannot be copied.
 
     Args:
         settings: checked settings of one engine or of one share.
     """
     if settings.control_directory is not None:
-        return Place([Path(settings.control_directory).absolute() / _name(settings)])
-    if settings.store is not None and parse(settings.store).get_backend_name() == "sqlite":
-        path = files.beside(Path(location(settings.store)).absolute(), SUFFIX)
-        if fits(path):
-            return Place([path], beside_store=True)
-    return Place([directory / _name(settings) for directory in _directories()])
+        return [Path(settings.control_directory).absolute() / _name(settings)]
+    return [directory / _name(settings) for directory in _directories()]
 
 
 def fits(path: Path) -> bool:
@@ -71,7 +52,7 @@ def _name(settings: EngineSettings) -> str:
     if settings.store is not None:
         parsed = parse(settings.store)
         if parsed.get_backend_name() == "sqlite":
-            store = str(Path(location(settings.store)).absolute())
+            store = str(Path(location(settings.store)).resolve())
         else:
             store = "\0".join(map(str, (parsed.host, parsed.port, parsed.database, parsed.query.get("options"))))
     digest = hashlib.sha256(f"{settings.name}\0{store}".encode(errors="backslashreplace")).hexdigest()[:16]

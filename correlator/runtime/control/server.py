@@ -8,14 +8,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from correlator.durable import PRIVATE_FILE, is_private, make_private_directory
 from correlator.errors import CorrelatorError, NotDone, UsageError
 from correlator.processes import keep, not_forking
-from correlator.runtime.control.address import LONGEST_PATH, Place, fits
+from correlator.runtime.control.address import LONGEST_PATH, fits
 from correlator.runtime.control.protocol import LONGEST_REQUEST, Answer, Problem, line
 from correlator.runtime.logs import get_logger
 
@@ -41,7 +41,7 @@ class ControlServer:
         answer: carries a request out; gets its line, and a function that says whether the client still waits.
     """
 
-    def __init__(self, place: Place, answer: Answering) -> None:
+    def __init__(self, place: Sequence[Path], answer: Answering) -> None:
         self._place = place
         self._answer = answer
         self._log = get_logger(part="control")
@@ -63,7 +63,7 @@ class ControlServer:
         """
         reasons = []
         self._woken, self._wake = socket.socketpair()
-        for path in self._place.paths:
+        for path in self._place:
             try:
                 self._make(path, displace=displace)
                 break
@@ -103,7 +103,7 @@ class ControlServer:
         if not fits(path):
             raise OSError(f"the path has more than {LONGEST_PATH} bytes; set control_directory")
         make_private_directory(path.parent)
-        if not self._place.beside_store and not is_private(path.parent):
+        if not is_private(path.parent):
             raise OSError(f"{path.parent} is open to other users")
         if not displace and _answers(path):
             raise FileExistsError("another engine of this name, without a store, answers there")

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def ask(place: Sequence[Path], request: Request, wait_s: float = 0.0) -> dict[st
             raise UsageError("E2046", where, f"belongs to user {user}", "", "Use the user of the engine, or root")
         try:
             engine.settimeout(wait_s + PATIENCE_S)
-            engine.sendall(line(request))
+            with suppress(BrokenPipeError):  # an engine that answers too many commands refuses without reading
+                engine.sendall(line(request))
             answer = decode_answer(_line(engine))
         except msgspec.MsgspecError as error:
             raise UsageError("E2046", where, "no engine: what answers is no answer to the request") from error

@@ -220,7 +220,8 @@ def test_what_cannot_be_controlled_is_refused(world, no_store):
 # --- the socket ---
 
 
-def test_the_socket_does_what_the_engine_does(world, script):
+def test_the_socket_does_what_the_engine_does(world, script, monkeypatch):
+    monkeypatch.setattr(engine_logs, "_levels", {})  # as in a program that sets up its log by itself
     script.message = sends
     with world.engine(receiver(), sender(), monitors=[Hears], interval=3600.0) as engine:
         at = place(engine)

@@ -77,6 +77,12 @@ def postgres(postgres_server: PostgresServer) -> Callable[[], str]:
     return postgres_server.fresh_schema
 
 
+@pytest.fixture
+def postgres_store(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> str:
+    """The address of an empty store or broker: a schema, or for a test that copies it, a database."""
+    return (postgres_server.fresh_database if "copied" in request.fixturenames else postgres_server.fresh_schema)()
+
+
 @pytest.fixture(scope="session")
 def rabbit() -> Iterator[RabbitServer]:
     """A RabbitMQ server for the whole session; a test that kills it starts it again."""

@@ -12,7 +12,8 @@ import msgspec
 from connectors.lake.places import TablePlace
 from connectors.lake.rows import Row, RowMaker
 from connectors.lake.tables import TABLE_ERRORS, Commit, TableLog, unusable
-from correlator.errors import ConnectionLost, SendRejected, quoted
+from connectors.table_rules import check_gap, misfit
+from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Outgoing
 from correlator.processes import LockFile, Maker
 from correlator.settings import SenderSettings
@@ -99,7 +100,10 @@ class LakeSink:
         if source not in self._locks:
             self._locks[source] = self._place.lock(source)
         last = self._log.last(source)
-        self._check_gap(part[0], last)
+        if self._sends_again:
+            cause = "the table was removed or restored"
+            holder = str(self._place.path)
+            check_gap(self._where, part[0], last, self._missing_up_to, kind="table", holder=holder, cause=cause)
         earlier = self._log.refused(source, part[0].sequence) if part[0].sequence <= last else ()
         results: list[SendRejected | None] = []
         new: list[tuple[Outgoing, Row | None]] = []
@@ -114,40 +118,22 @@ class LakeSink:
             self._commit(source, new)
         return results
 
-    def _check_gap(self, first: Outgoing, last: int) -> None:
-        """Raise `ConnectionLost` E7043 if the table lacks messages that it has confirmed to this sender."""
-        if not self._sends_again or first.sequence <= max(last, self._missing_up_to) + 1:
-            return
-        begin, end = last + 1, first.sequence - 1
-        raise ConnectionLost(
-            "E7043",
-            self._where,
-            f"{self._place.path} lacks messages {begin} to {end} of source {quoted(first.source)}: the table was "
-            "removed or restored, or the sender wrote to another table",
-            "A table has each message that was confirmed",
-            f"Restore the table; or set missing_up_to: {end} to go on without these messages",
-        )
-
     def _row(self, out: Outgoing) -> tuple[Row | None, SendRejected | None]:
         """The row of a message, or why it is refused."""
-        if out.destination != self._destination:
-            what = f"{quoted(out.destination)} is not the table of the sender"
-            return None, self._refusal(out, "E8104", what, f"The sender writes to {self._destination} only")
-        if out.message.headers is not None and out.message.headers.delivery_delay_ms:
-            what = "a table cannot delay a message, which 'delivery_delay_ms' asks for"
-            return None, self._refusal(out, "E8110", what)
+        if refusal := misfit(self._where, out, self._destination):
+            return None, refusal
         try:
             return self._rows.row(out), None
         except ValueError as error:
-            return None, self._refusal(out, "E8110", str(error))
+            return None, self._refusal(out, str(error))
 
     def _refused_before(self, out: Outgoing) -> SendRejected:
         """The refusal of a message that an earlier commit has refused, whatever the present columns are."""
         _, refusal = self._row(out)
-        return refusal or self._refusal(out, "E8110", "the message did not fit the schema when it was first sent")
+        return refusal or self._refusal(out, "the message did not fit the schema when it was first sent")
 
-    def _refusal(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:
-        return SendRejected(code, f"{self._where} message {out.sequence}", what, allowed)
+    def _refusal(self, out: Outgoing, what: str) -> SendRejected:
+        return SendRejected("E8110", f"{self._where} message {out.sequence}", what)
 
     def _commit(self, source: str, new: Sequence[tuple[Outgoing, Row | None]]) -> None:
         first, last = new[0][0].sequence, new[-1][0].sequence

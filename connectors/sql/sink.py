@@ -21,6 +21,7 @@ from sqlalchemy.schema import CreateTable
 
 from connectors.sql.database import open_database, reason_of, refuses_a_row
 from connectors.sql.rows import Row, TableRows, Writing
+from connectors.table_rules import check_gap, misfit
 from correlator.errors import ConnectionLost, SendRejected, StoreError, quoted
 from correlator.events import Outgoing
 from correlator.processes import Maker
@@ -126,7 +127,9 @@ class SqlSink:
                 _forget_refused(connection, source, part[0].sequence)
                 self._began.add(source)
         last = self._last.get(source, 0)
-        self._check_gap(part[0], last)
+        if self._sends_again:
+            cause, holder = "it was restored or emptied", "the database"
+            check_gap(self._where, part[0], last, self._missing_up_to, kind="database", holder=holder, cause=cause)
         new = [out for out in part if out.sequence > last]
         refusals = self._store(connection, source, last, new) if new else {}
         if len(new) < len(part):
@@ -136,20 +139,6 @@ class SqlSink:
             }
         return [refusals.get(out.sequence) for out in part]
 
-    def _check_gap(self, first: Outgoing, last: int) -> None:
-        """Raise `ConnectionLost` E7043 if the database lacks messages that it has confirmed to this sender."""
-        if not self._sends_again or first.sequence <= max(last, self._missing_up_to) + 1:
-            return
-        begin, end = last + 1, first.sequence - 1
-        raise ConnectionLost(
-            "E7043",
-            self._where,
-            f"the database lacks messages {begin} to {end} of source {quoted(first.source)}: it was restored or "
-            "emptied, or the sender wrote to another database",
-            "A database has each message that was confirmed",
-            f"Restore it; or set missing_up_to: {end} to go on without these messages",
-        )
-
     def _store(
         self, connection: Connection, source: str, last: int, new: Sequence[Outgoing]
     ) -> dict[int, SendRejected]:
@@ -157,7 +146,7 @@ class SqlSink:
         refusals: dict[int, SendRejected] = {}
         rows: list[tuple[int, Row]] = []
         for out in new:
-            refusal = self._misfit(out)
+            refusal = misfit(self._where, out, self._destination)
             if refusal is None:
                 try:
                     rows.append((out.sequence, self._rows.row(out.message)))
@@ -224,16 +213,6 @@ class SqlSink:
                 raise
             return f"the database refuses the row: {reason_of(error)}"
         return ""
-
-    def _misfit(self, out: Outgoing) -> SendRejected | None:
-        """Why a message is refused whatever its body is."""
-        if out.destination != self._destination:
-            what = f"{quoted(out.destination)} is not the table of the sender"
-            return SendRejected("E8104", self._place(out.sequence), what, f"It writes to {self._destination} only")
-        if out.message.headers is not None and out.message.headers.delivery_delay_ms:
-            what = "a table cannot delay a message, which 'delivery_delay_ms' asks for"
-            return SendRejected("E8110", self._place(out.sequence), what)
-        return None
 
     def _place(self, number: int) -> str:
         return f"{self._where} message {number}"

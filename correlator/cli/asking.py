@@ -51,8 +51,8 @@ def ask(place: Sequence[Path], request: Request, wait_s: float = 0.0) -> dict[st
         ConnectionLost: E7050, no engine answers.
         UsageError: E2046, what answers is no engine, or belongs to another user.
     """
-    with _connected(place) as engine:
-        where = str(engine.getpeername())
+    where, engine = _connected(place)
+    with engine:
         user = uid_of(engine)
         if os.geteuid() not in (0, user) and user != 0:
             raise UsageError("E2046", where, f"belongs to user {user}", "", "Use the user of the engine, or root")
@@ -76,7 +76,7 @@ def _result(answer: Answer, where: str) -> dict[str, Any]:
     return answer.result
 
 
-def _connected(place: Sequence[Path]) -> socket.socket:
+def _connected(place: Sequence[Path]) -> tuple[str, socket.socket]:
     error: OSError | None = None
     for path in place:
         asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -88,7 +88,7 @@ def _connected(place: Sequence[Path]) -> socket.socket:
             if error is None or not isinstance(failure, FileNotFoundError):
                 error = failure
         else:
-            return asking
+            return str(path), asking
     assert error is not None
     raise _no_answer(str(place[0]), error) from error
 

@@ -144,8 +144,6 @@ class Engine:
         self._phase = _Phase.NEW
         self._threads_running = False
         self._recovering: int | None = None
-        watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
-        self._watchdog = watchdog
         self._log = get_logger(engine=settings.name)
         self._provided = Provided(connections=dict(connections or {}), store=store is not None)
         found = self._check()
@@ -172,9 +170,9 @@ class Engine:
             ),
         )
         self._parts = self._make_parts(engine_time=EngineTime(self._clock), writer=None)
-        self._pausing = self._make_pausing()
+        watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
         control = ControlServer(sockets_of(settings), Orders(self).answer)
-        self._observers = Observers(self._watchdog, settings.http, self.status, self.timeline, control)
+        self._observers = Observers(watchdog, settings.http, self.status, self.timeline, control)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -295,7 +293,7 @@ class Engine:
         restart = self._open_store()
         self._registry.record_changes()
         self._make_checkpointer(restart)
-        self._pausing = self._make_pausing()
+        self._pausing = Pausing(self._parts, self.checkpointer, self._clock, self.timeline, self._supervisor.wait)
         self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
         restart.run_hooks()
         self._keep_what_waits()
@@ -698,9 +696,6 @@ class Engine:
             released=self._released,
             recording=self._parts.recording,
         )
-
-    def _make_pausing(self) -> Pausing:
-        return Pausing(self._parts, self.checkpointer, self._clock, self.timeline, self._supervisor.wait)
 
     def _keep_what_waits(self) -> None:
         """Take a checkpoint of the events that handlers of restored events have sent, before any context handles these

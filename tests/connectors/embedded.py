@@ -16,10 +16,8 @@ DEAD = "queue:mq.sys.dmq"
 
 def address(request, tmp_path):
     """The address of a new broker, for a fixture with the parameter `sqlite` or `postgres`."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/broker.db"
-    server = request.getfixturevalue("postgres_server")
-    return server.fresh_database() if "copied" in request.fixturenames else server.fresh_schema()
+    on_file = request.param == "sqlite"
+    return f"sqlite:///{tmp_path}/broker.db" if on_file else request.getfixturevalue("postgres_store")
 
 
 class Broker:

@@ -43,8 +43,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty store of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'engine.db'}"
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    return server.fresh_database() if "copied" in request.fixturenames else server.fresh_schema()
+    url: str = request.getfixturevalue("postgres_store")
+    return url
 
 
 @pytest.fixture

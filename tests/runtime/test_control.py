@@ -39,7 +39,7 @@ from correlator.storage import inspect
 from correlator.testing.clock import ManualClock
 from tests.runtime.flows import Hears, Keeps
 from tests.runtime.world import APP_CONTROLLED, AT_LEAST_ONCE, BEST_EFFORT, numbered, receiver, sender
-from tests.waiting import wait_until
+from tests.waiting import answer_to, wait_until
 
 PATIENCE_S = 60.0
 
@@ -268,13 +268,7 @@ def raw(engine, sent: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(PATIENCE_S)
         client.connect(str(place(engine)[0]))
-        answer = b""
-        with suppress(OSError):  # the engine may close before it has read all
-            client.sendall(sent)
-            client.shutdown(socket.SHUT_WR)
-            while piece := client.recv(65_536):
-                answer += piece
-    return answer
+        return answer_to(sent, client)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ from correlator.settings import ConnectionSettings, EngineSettings, HttpSettings
 from correlator.testing.memory import MemoryBroker
 from tests.runtime.flows import Hears
 from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, message, monitor, receiver, sender
-from tests.waiting import wait_until
+from tests.waiting import answer_to, wait_until
 
 TOKEN = "t" * 32
 PATIENCE_S = 60
@@ -55,13 +55,7 @@ class Client:
     def raw(self, sent: bytes) -> bytes:
         """What comes back until the server closes."""
         with socket.create_connection((self.host, self.port), timeout=PATIENCE_S) as connection:
-            answer = b""
-            with suppress(OSError):  # the server may close before it has read all
-                connection.sendall(sent)
-                connection.shutdown(socket.SHUT_WR)
-                while piece := connection.recv(65_536):
-                    answer += piece
-        return answer
+            return answer_to(sent, connection)
 
 
 @contextmanager

@@ -107,10 +107,7 @@ class ControlServer:
             raise OSError(f"{path.parent} is open to other users")
         if not displace and _answers(path):
             raise FileExistsError("another engine of this name, without a store, answers there")
-        partial = path.with_name(f".{secrets.token_hex(4)}")
-        if not fits(partial):
-            partial = path
-            path.unlink(missing_ok=True)
+        partial = path.with_name(f".{secrets.token_hex(4)}")  # shorter than any name of a socket
         with not_forking():
             made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             keep(made)

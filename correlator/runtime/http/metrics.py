@@ -86,7 +86,7 @@ METRICS = (
         "ready",
         "gauge",
         (),
-        "1 if the engine runs and all its reliable parts are connected.",
+        "1 if the engine runs and all its parts of a mode other than BEST_EFFORT are connected.",
         _engine(lambda status: not status.not_ready()),
     ),
     Described(

@@ -47,9 +47,9 @@ class Unhandled(NamedTuple):
 
 
 _POLICIES: Mapping[OnUnhandled, str] = {
-    "warn": "it is acknowledged like any other, counted and warned of (W5410)",
-    "dead_letter": "it is acknowledged like any other, and kept as a dead letter",
-    "ignore": "it is acknowledged like any other, and gone",
+    "warn": "it is acknowledged like any other and lost; the engine counts it and logs a warning (W5410)",
+    "dead_letter": "it is acknowledged like any other, and becomes a dead letter",
+    "ignore": "it is acknowledged like any other and lost",
 }
 
 

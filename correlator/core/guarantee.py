@@ -26,7 +26,7 @@ SENTENCES = {
     Grade.MAY_REPEAT: "Nothing is lost; after a crash a message may have its effect more than once.",
     Grade.REPEATS_WITH_ID: (
         "Nothing is lost; after a crash a message may arrive again, with the same id and the same bytes: "
-        "whoever receives it must deduplicate by the id."
+        "its consumers must deduplicate by the id."
     ),
     Grade.ONCE: "Nothing is lost, and every message has its effect once, within the windows of duplicate detection.",
 }
@@ -93,19 +93,19 @@ def _receiving(receiver: PathEnd) -> list[PathLink]:
     if receiver.reliability is Reliability.BEST_EFFORT:
         return links
     if not features.durable:
-        why = "its broker forgets what it holds when it restarts"
+        why = "its broker loses its messages when it restarts"
         links.append(PathLink(f"connection '{receiver.connection}'", Grade.MAY_LOSE, why))
     if not features.redelivers:
-        why = "its broker does not give again what was not acknowledged"
+        why = "its broker does not redeliver unacknowledged messages"
         links.append(PathLink(f"connection '{receiver.connection}'", Grade.MAY_LOSE, why))
     return links
 
 
 _RECEIVES = {
     Reliability.BEST_EFFORT: (Grade.MAY_LOSE, "BEST_EFFORT acknowledges before anything is stored"),
-    Reliability.AT_LEAST_ONCE: (Grade.MAY_REPEAT, "AT_LEAST_ONCE does not tell a repeat from a new message"),
+    Reliability.AT_LEAST_ONCE: (Grade.MAY_REPEAT, "AT_LEAST_ONCE does not recognise a repeat"),
     Reliability.EXACTLY_ONCE: (Grade.ONCE, "EXACTLY_ONCE recognises a repeat while its id is in a window"),
-    Reliability.APP_CONTROLLED: (Grade.MAY_REPEAT, "APP_CONTROLLED: the batch that was not acknowledged comes again"),
+    Reliability.APP_CONTROLLED: (Grade.MAY_REPEAT, "APP_CONTROLLED: the broker redelivers an unacknowledged batch"),
 }
 
 
@@ -122,7 +122,7 @@ def _sending(sender: PathEnd, receiver: PathEnd) -> list[PathLink]:
     part = f"sender '{sender.id}'"
     links = [_sender_link(part, sender, flushed=RECEIVING[receiver.reliability].acknowledged_by_application)]
     if SENDING[sender.reliability].stored and not sender.features.durable:
-        why = "its broker forgets what it has confirmed when it restarts"
+        why = "its broker loses confirmed messages when it restarts"
         links.append(PathLink(f"connection '{sender.connection}'", Grade.MAY_LOSE, why))
     return links
 
@@ -135,7 +135,7 @@ def _sender_link(part: str, sender: PathEnd, *, flushed: bool) -> PathLink:
             )
         return PathLink(part, Grade.MAY_LOSE, "BEST_EFFORT keeps a send in memory only")
     if sender.reliability is Reliability.AT_LEAST_ONCE:
-        return PathLink(part, Grade.MAY_REPEAT, "AT_LEAST_ONCE sends again what was not confirmed, without an id")
+        return PathLink(part, Grade.MAY_REPEAT, "AT_LEAST_ONCE sends unconfirmed messages again, without an id")
     if sender.features.deduplicates_sends:
         return PathLink(part, Grade.ONCE, "EXACTLY_ONCE, and its broker stores a repeat once")
     return PathLink(part, Grade.REPEATS_WITH_ID, "EXACTLY_ONCE, but its broker stores a repeat as another message")
@@ -148,8 +148,8 @@ def _notes(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> lis
         notes.append(f"State of {names} is not part of checkpoints: it begins anew after a restart")
     if RECEIVING[receiver.reliability].deduplicated and not receiver.features.acknowledges_surely:
         notes.append(
-            f"Connection '{receiver.connection}' does not answer to acknowledgements: the ids of what it may "
-            "still forget, of two batches at least, are kept whatever the windows say"
+            f"Connection '{receiver.connection}' does not confirm acknowledgements: the engine keeps the ids of the "
+            "last batches, of at least two, whatever the windows say"
         )
     if sender is not None and SENDING[sender.reliability].stored:
         notes.append(f"Sends of '{sender.id}' leave after the checkpoint that holds their cause")
@@ -164,7 +164,7 @@ def needs(receiver: PathEnd, sender: PathEnd | None) -> list[str]:
         needed.append("a store")
     if RECEIVING[receiver.reliability].deduplicated:
         needed.append("a unique id in every message (unique_message_id)")
-        needed.append("windows that are larger than what may come again (duplicate_detection)")
+        needed.append("windows that hold all messages that may come again (duplicate_detection)")
     if RECEIVING[receiver.reliability].acknowledged_by_application:
         needed.append("an application that calls acknowledge_and_resume()")
     if sender is not None and _asks_receivers(sender):

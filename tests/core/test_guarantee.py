@@ -78,7 +78,7 @@ def test_a_broker_that_forgets_what_it_was_sent(pair):
     [
         ((EXACTLY_ONCE, BEST_EFFORT), "sender 'out'", "in memory only"),
         ((EXACTLY_ONCE, AT_LEAST_ONCE), "sender 'out'", "without an id"),
-        ((AT_LEAST_ONCE, AT_LEAST_ONCE), "receiver 'in'", "does not tell a repeat"),
+        ((AT_LEAST_ONCE, AT_LEAST_ONCE), "receiver 'in'", "does not recognise a repeat"),
         ((APP_CONTROLLED, EXACTLY_ONCE), "receiver 'in'", "before the checkpoint"),
     ],
 )
@@ -114,6 +114,6 @@ def test_what_else_its_user_should_know():
         *path(EXACTLY_ONCE, AT_LEAST_ONCE, source=PLAIN, middle=PathMiddle("context main", ["Counts"]))
     ).notes
     assert first.startswith("State of Counts is not part of checkpoints")
-    assert "does not answer to acknowledgements" in second
+    assert "does not confirm acknowledgements" in second
     assert "leave after the checkpoint" in third
     assert guarantee(*path(BEST_EFFORT, BEST_EFFORT, source=PLAIN)).notes == []

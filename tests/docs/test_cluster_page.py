@@ -34,7 +34,7 @@ def test_the_settings_are_those_of_the_product():
 def test_the_numbers_are_those_of_the_product():
     assert (TIMES, REMEMBERED, LEAST_S, MOST_ATTEMPTS) == (3, 20, 60.0, 5)
     text = " ".join(PAGE.split())
-    assert "may take three times as long as the slowest of the last twenty, and at least 60 s" in text
+    assert "three times the duration of the slowest of the last twenty batches, but not less than 60 s" in text
     assert "If a batch fails five times in a row, the engine stops" in text
 
 

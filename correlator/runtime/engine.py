@@ -25,6 +25,7 @@ from correlator.configuration import (
     require,
 )
 from correlator.connector import Connection
+from correlator.core.bridge import bridges_of
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import is_stored, layout_of, with_deliveries
@@ -96,7 +97,7 @@ class Engine:
     Args:
         settings: receivers, senders, monitors and limits of the engine; for a file, call `Engine.from_yaml`.
         connections: connections by name, which replace the configured ones (for tests and embedding programs).
-        processors: the pipelines.
+        processors: the pipelines. The engine makes the bridges of its settings itself.
         clock: monotonic time in seconds; by default the clock of the system.
         store: replaces `settings.store`.
         blocking: whether sources may block; `False` for a simulation, which calls the steps itself.
@@ -109,7 +110,7 @@ class Engine:
 
     Raises:
         ConfigError: the settings cannot work; `problems` has every problem (E1022 for an object that is no
-            `EngineSettings`, E2040 for an input log beside pipelines). Correct the settings.
+            `EngineSettings`, E2040 for an input log beside pipelines or bridges). Correct the settings.
         UsageError: E2052, the settings have shares; use `Member`.
     """
 
@@ -131,7 +132,6 @@ class Engine:
             todo = "Use Member, which runs an engine for each of its shares"
             raise UsageError("E2052", f"engine {settings.name}", "has shares", "An Engine is one share", todo)
         self.settings = settings
-        self.processors = processors
         self.checkpointer: Checkpointer | None = None
         self.remover: Remover | None = None
         self.reporter: Reporter | None = None
@@ -146,7 +146,9 @@ class Engine:
         self._recovering: int | None = None
         self._log = get_logger(engine=settings.name)
         self._provided = Provided(connections=dict(connections or {}), store=store is not None)
-        found = self._check()
+        found = check_engine_settings(settings, self._provided)
+        self.processors = (*processors, *bridges_of(settings))
+        self._refuse_unrecorded()
         self._warnings = found if warnings is None else warnings
         if store is None and settings.store is not None:
             witness = None if settings.witness_directory is None else Path(settings.witness_directory)
@@ -619,16 +621,15 @@ class Engine:
 
     # --- building ---
 
-    def _check(self) -> Sequence[ConfigError]:
+    def _refuse_unrecorded(self) -> None:
         if self.settings.input_log is not None and self.processors:
             raise ConfigError(
                 "E2040",
                 "input_log",
-                "the engine has pipelines, whose batches are not recorded",
+                "the engine has pipelines or bridges, whose batches are not recorded",
                 "Only what monitors take in can be replayed",
-                "Leave input_log out, or give the pipelines an engine of their own",
+                "Leave input_log out, or give the pipelines and bridges an engine of their own",
             )
-        return check_engine_settings(self.settings, self._provided)
 
     def _warn(self, warnings: Iterable[ConfigError]) -> None:
         for warning in warnings:

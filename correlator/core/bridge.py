@@ -8,7 +8,6 @@ from correlator.core.messages import checked
 from correlator.core.steps import ConfiguredStep
 from correlator.errors import MappingError
 from correlator.events import DeadLetter, Message
-from correlator.ports import StateView
 from correlator.selector import Selector
 from correlator.settings import BridgeSettings, EngineSettings
 
@@ -51,7 +50,7 @@ class Bridge:
     def open(self) -> None:
         """Do nothing: a bridge is ready when it is made."""
 
-    def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:  # noqa: ARG002
+    def process(self, batch: Sequence[Delivered], state: object, engine_time: float) -> Effects:  # noqa: ARG002
         """Send each selected message of the batch to all senders; one that cannot be mapped becomes a dead letter."""
         sends: list[tuple[str, Message]] = []
         dead: list[DeadLetter] = []
@@ -65,7 +64,7 @@ class Bridge:
                 sends += [(sender, message) for sender in self.senders]
         return Effects(sends, (), dead)
 
-    def conclude(self, state: StateView, engine_time: float) -> Effects:  # noqa: ARG002
+    def conclude(self, state: object, engine_time: float) -> Effects:  # noqa: ARG002
         """Return no effects: a bridge keeps nothing back."""
         return Effects()
 

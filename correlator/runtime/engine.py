@@ -4,6 +4,7 @@ The engine makes its parts from settings, recovers, starts the threads, runs, an
 `Restart` define the order of recovery. `stop` defines the order of stopping.
 """
 
+import asyncio
 import functools
 import os
 import secrets
@@ -49,6 +50,7 @@ from correlator.runtime.logs import get_logger
 from correlator.runtime.observers import Observers
 from correlator.runtime.parts import Callbacks, ContextThread, Parts
 from correlator.runtime.pausing import Pausing
+from correlator.runtime.publishing import publish, published, published_message
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.recording import Recording
 from correlator.runtime.registry import Registry
@@ -237,7 +239,78 @@ class Engine:
         """Number of events on which a handler raised, and which were skipped or became dead letters (`on_error`)."""
         return self._supervisor.handler_failures
 
+    # --- messages of the program ---
+
+    def publish(
+        self,
+        event: Any,
+        *,
+        to: str,
+        unique_id: str | None = None,
+        key: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Give an event to a receiver of a connection of type `program`, and wait until it is received for good.
+
+        When this method has returned, a receiver with AT_LEAST_ONCE or EXACTLY_ONCE has committed the message to the
+        store: no crash loses it. After an error publish the event again with the same unique id; a receiver with
+        EXACTLY_ONCE then drops a repeat. Any thread that is not the engine's own may call it (docs/publishing.md).
+
+        Args:
+            event: the event, a `Message` or bytes; an event becomes JSON.
+            to: id of the receiver.
+            unique_id: unique id of the message, for duplicate detection.
+            key: key of the message.
+            properties: properties of the message.
+            timeout_s: how many seconds to wait; without it there is no limit.
+
+        Raises:
+            NotDone: E8309, the engine does not run; E8311, it has stopped meanwhile; E8312, the time has passed.
+            UsageError: E8313 for a receiver that is not there or receives from a broker, and in a handler; E8314 for a
+                unique id that the receiver would not read.
+            MappingError: E5201, E5202 for what cannot become a message.
+        """
+        receiver = self._publishing(to)
+        publish(receiver, published_message(receiver, event, unique_id, key, properties), timeout_s)
+
+    async def published(
+        self,
+        event: Any,
+        *,
+        to: str,
+        unique_id: str | None = None,
+        key: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Do the same as `publish` in a coroutine, without blocking its event loop. A cancellation withdraws nothing.
+
+        Many that wait at once are committed together. Limit the time with `asyncio.timeout`.
+        """
+        receiver = self._publishing(to)
+        await published(receiver, published_message(receiver, event, unique_id, key, properties))
+
+    def _publishing(self, to: str) -> Receiver:
+        self._refuse_unless_started(to)
+        if any(actor.is_running_here() for actor in self.actors()):
+            what, todo = "publish was called in a handler, and would wait for itself", "Call send"
+            raise UsageError("E8313", f"receiver {quoted(to)}", what, "", todo)
+        if to not in self.receivers:
+            known = ", ".join(name for name, one in self.receivers.items() if one.program is not None) or "none"
+            what = "there is no such receiver"
+            raise UsageError("E8313", f"receiver {quoted(to)}", what, f"Receivers of the program: {known}")
+        return self.receivers[to]
+
     # --- life cycle ---
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop, drain=error is None)
 
     def __enter__(self) -> Self:
         self.start()

@@ -140,8 +140,8 @@ def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator
             routes.setdefault(name, []).append((PathMiddle(f"pipeline {pipeline.name}"), [senders[one] for one in to]))
     for bridge in settings.bridges:
         for name in bridge.from_:
-            reached = [senders[one] for one in bridge.to]
-            routes.setdefault(name, []).append((PathMiddle(f"bridge {bridge.name}"), reached))
+            middle = PathMiddle(f"bridge {bridge.name}")
+            routes.setdefault(name, []).append((middle, [senders[one] for one in bridge.to]))
     for receiver in settings.receivers:
         if receiver.id in nowhere:
             continue

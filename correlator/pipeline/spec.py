@@ -483,7 +483,8 @@ class PipelineFile(EngineSettings):
     @property
     def readers(self) -> Mapping[str, Sequence[str]]:
         """The receivers that each pipeline and each bridge names, by the name of the pipeline or bridge."""
-        return {one.name: one.from_ for one in (*self.pipelines, *self.bridges)}
+        pipelines = {one.name: one.from_ for one in self.pipelines}
+        return {**pipelines, **{one.name: one.from_ for one in self.bridges}}
 
     @property
     def taken(self) -> Collection[str]:

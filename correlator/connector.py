@@ -19,6 +19,7 @@ raises `UsageError` E2050 (`correlator.processes.Maker`), and `close` leaves the
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -246,6 +247,23 @@ class TellsBacklog(Protocol):
 
         Must take much less time than `receive`: it counts no messages one by one. Raises `ConnectionLost`.
         """
+        ...
+
+
+@runtime_checkable
+class TakesFromProgram(Protocol):
+    """A source whose messages the program of the engine gives to `Engine.publish`. Any thread calls these methods."""
+
+    def offer(self, message: Message) -> Future[None] | None:
+        """Take a message; return `None` if as many messages wait as may.
+
+        The future ends when the receiver acknowledges the message, or with `NotDone` E8311 when the source is closed
+        before. It cannot be cancelled. Raises `NotDone` E8311 after `close`.
+        """
+        ...
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Wait at most so many seconds until `offer` may take a message, or the source is closed; returns whether."""
         ...
 
 

@@ -228,6 +228,27 @@ class MonitorSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeSettings:
+    """A bridge, which sends the messages of receivers on, without code and without Spark (docs/bridges.md).
+
+    Attributes:
+        name: unique among all bridges, pipelines and contexts.
+        from_: ids of the receivers whose messages it takes.
+        to: ids of the senders; each of them sends every message that the bridge takes.
+        selector: send only messages for which this condition over headers and properties is true; the others are
+            acknowledged and not sent (docs/receiving.md).
+        mapping: from which part of the received message each part of the sent message gets its value (docs/bridges.md).
+            Parts without an entry stay as they are.
+    """
+
+    name: Identifier
+    from_: tuple[str, ...]
+    to: tuple[str, ...]
+    selector: SelectorText | None = None
+    mapping: Mapping[str, Template] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
     """An HTTP server that shows what the engine does (docs/http.md). It changes nothing.
 
@@ -264,7 +285,7 @@ class ShareSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine: its store, its connections, and its static receivers, senders and monitors.
+    """One engine: its store, its connections, and its static receivers, senders, monitors and bridges.
 
     Attributes:
         name: name of the engine. An engine with another name cannot open its store.
@@ -280,6 +301,7 @@ class EngineSettings:
         receivers: the static receivers.
         senders: the static senders.
         monitors: the monitors that the engine creates at its start.
+        bridges: the bridges from receivers to senders.
         duplicate_detection: the windows of duplicate detection.
         http: a server that shows what the engine does; by default there is none.
         max_queued: how many messages of one receiver may wait in the queue of one context before this receiver pauses.
@@ -309,6 +331,7 @@ class EngineSettings:
     receivers: tuple[ReceiverSettings, ...] = ()
     senders: tuple[SenderSettings, ...] = ()
     monitors: tuple[MonitorSettings, ...] = ()
+    bridges: tuple[BridgeSettings, ...] = ()
     duplicate_detection: DuplicateDetectionSettings = DuplicateDetectionSettings()
     http: HttpSettings | None = None
     max_queued: Count = 20_000

@@ -11,9 +11,10 @@ from typing import Any
 
 from correlator.configuration import Findings, import_object
 from correlator.configuration.connectors import connector
+from correlator.configuration.rules import check_references, known_names
 from correlator.connector import Connection
 from correlator.core.admission import refuse_beside, refuse_for_pipelines, selection
-from correlator.core.fields import FieldMapping, check_sources, check_targets
+from correlator.core.fields import FieldMapping, check_forwarding, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
@@ -111,6 +112,7 @@ def _hint_repeats(path: str, sender: SenderSettings, settings: PipelineFile, fin
 
 def _check_names(settings: PipelineFile, findings: Findings) -> None:
     taken = {monitor.context: "a context of monitors" for monitor in settings.monitors}
+    taken.update((bridge.name, "a bridge") for bridge in settings.bridges)
     for index, pipeline in enumerate(settings.pipelines):
         if pipeline.name in taken:
             what = f"{findings.show(pipeline.name)} is already the name of {taken[pipeline.name]}"
@@ -123,10 +125,7 @@ def _check_sources_and_routes(settings: PipelineFile, findings: Findings) -> Non
     senders = [sender.id for sender in settings.senders]
     homeless = {sender.id for sender in settings.senders if sender.destination is None}
     for index, pipeline in enumerate(settings.pipelines):
-        if not pipeline.from_:
-            findings.error("E1521", f"pipelines[{index}].from", "names no receiver", _known(receivers))
-        for at, name in enumerate(pipeline.from_):
-            _check_known("E1521", f"pipelines[{index}].from[{at}]", "receiver", name, receivers, findings)
+        check_references("E1521", f"pipelines[{index}].from", "receiver", pipeline.from_, receivers, findings)
     for path, step in _steps(settings):
         if isinstance(step, RouteStep):
             _check_known("E1522", f"{path}.route.to", "sender", step.to, senders, findings)
@@ -138,11 +137,7 @@ def _check_sources_and_routes(settings: PipelineFile, findings: Findings) -> Non
 def _check_known(code: str, path: str, kind: str, name: str, known: list[str], findings: Findings) -> None:
     if name not in known:
         what = f"{findings.show(name)} is not a {kind}"
-        findings.error(code, path, what, _known(known), findings.hint(name, known))
-
-
-def _known(names: list[str]) -> str:
-    return f"Defined: {', '.join(names) or 'none'}"
+        findings.error(code, path, what, known_names(known), findings.hint(name, known))
 
 
 def _check_tests(settings: PipelineFile, findings: Findings) -> None:
@@ -223,7 +218,7 @@ def _check_templates(settings: PipelineFile, findings: Findings) -> None:
 
 
 def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
-    taken = {name for pipeline in settings.pipelines for name in pipeline.from_}
+    taken = settings.taken
     for index, receiver in enumerate(settings.receivers):
         path = f"receivers[{index}]"
         if receiver.mapping:
@@ -232,6 +227,8 @@ def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
             _report(findings, refuse_for_pipelines, receiver, path)
     for index, sender in enumerate(settings.senders):
         _report(findings, check_targets, sender.mapping, f"senders[{index}].mapping")
+    for index, bridge in enumerate(settings.bridges):
+        _report(findings, check_forwarding, bridge.mapping, f"bridges[{index}].mapping")
 
 
 def _check_receive_mapping(receiver: ReceiverSettings, path: str) -> None:

@@ -31,7 +31,7 @@ _CODE = re.compile(r"[A-Za-z]\d{4}")
 
 
 class MessagePath(NamedTuple):
-    """The path of messages through an engine: a receiver, a context or pipeline, and a sender or none."""
+    """The path of messages through an engine: a receiver, a context, pipeline or bridge, and a sender or none."""
 
     receiver: PathEnd
     middle: PathMiddle
@@ -115,20 +115,20 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
 
 
 def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
-    """Return the receivers that no pipeline names and whose messages no monitor listens for."""
-    taken = {name for pipeline in settings.pipelines for name in pipeline.from_}
+    """Return the receivers that no pipeline or bridge names and whose messages no monitor listens for."""
     classes: list[type[Monitor]] = [resolve(monitor.type) for monitor in settings.monitors]
     features = _features(settings)
     for receiver in settings.receivers:
-        if receiver.id not in taken and (event_type := unhandled_type(receiver, classes)) is not None:
+        if receiver.id not in settings.taken and (event_type := unhandled_type(receiver, classes)) is not None:
             yield Unhandled(_end(receiver, features), event_type.__name__, receiver.unhandled)
 
 
 def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator[MessagePath]:
     """Return every path through the engine, except for the receivers whose messages nobody handles.
 
-    Messages of a receiver that a pipeline names go to the senders of its routes. Messages of all others go to the
-    contexts of monitors, which may send to every sender.
+    Messages of a receiver that a pipeline names go to the senders of its routes, and those of a receiver that a bridge
+    names to the senders of the bridge. Messages of all others go to the contexts of monitors, which may send to every
+    sender.
     """
     nowhere = {one.receiver.id for one in unhandled}
     features = _features(settings)
@@ -138,6 +138,10 @@ def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator
         to = dict.fromkeys(step.to for step in pipeline.steps if isinstance(step, RouteStep))
         for name in pipeline.from_:
             routes.setdefault(name, []).append((PathMiddle(f"pipeline {pipeline.name}"), [senders[one] for one in to]))
+    for bridge in settings.bridges:
+        for name in bridge.from_:
+            middle = PathMiddle(f"bridge {bridge.name}")
+            routes.setdefault(name, []).append((middle, [senders[one] for one in bridge.to]))
     for receiver in settings.receivers:
         if receiver.id in nowhere:
             continue

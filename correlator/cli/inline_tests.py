@@ -1,4 +1,4 @@
-"""`correlator test FILE`: runs the tests of a pipeline file, each through the pipelines of the file, in memory."""
+"""`correlator test FILE`: runs the tests of a file, each through its pipelines and bridges, in memory."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,6 +12,7 @@ from correlator.cli.failures import telling
 from correlator.cli.loading import directory_of, importable, load_engine
 from correlator.cli.output import shown, write_line
 from correlator.core.batch_context import Delivered, Effects
+from correlator.core.bridge import bridges_of
 from correlator.core.commit import StateEntry
 from correlator.errors import UsageError
 from correlator.events import Message
@@ -57,18 +58,20 @@ def add_to(app: typer.Typer) -> None:
 def run_tests(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file.", show_default=False)],
 ) -> None:
-    """Run the tests that stand under 'tests:' in a pipeline file, without opening a broker or a store.
+    """Run the tests that stand under 'tests:' in a file with pipelines or bridges, without opening a broker or a store.
 
-    Each message of a test goes through every pipeline that takes from its receiver. Then the input ends, and windows
-    close. The command prints 'ok' or 'failed' for each test, with the differences, and exits with 1 if one failed.
+    Each message of a test goes through every pipeline and bridge that takes from its receiver. Then the input ends, and
+    windows close. The command prints 'ok' or 'failed' for each test, with the differences; it exits with 1 if one
+    failed.
     """
     with importable(file):
         loaded = load_engine(file)
-        if not loaded.settings.tests or not loaded.settings.pipelines:
-            raise UsageError("E2015", str(file), "has no tests of pipelines", "They stand under 'tests:'")
+        if not loaded.settings.tests or not loaded.settings.readers:
+            what = "has no tests of pipelines or bridges"
+            raise UsageError("E2015", str(file), what, "They stand under 'tests:'")
         with telling(loaded.secrets.redact):
-            processors = processors_of(loaded.settings, [directory_of(file)], loaded.places, ends_soon=True)
-            failed = _run_all(processors, loaded.settings.tests)
+            pipelines = processors_of(loaded.settings, [directory_of(file)], loaded.places, ends_soon=True)
+            failed = _run_all([*pipelines, *bridges_of(loaded.settings)], loaded.settings.tests)
     if failed:
         raise typer.Exit(FAILED_STATUS)
 

@@ -14,6 +14,7 @@ from correlator.cli.loading import directory_of, importable, load_engine
 from correlator.cli.output import Row, write_json, write_table
 from correlator.configuration import Places
 from correlator.configuration.secrets import is_secret_name, url_passwords
+from correlator.core.bridge import bridges_of
 from correlator.core.commit import Endpoint
 from correlator.core.dedup import DuplicateDetector
 from correlator.core.delivery import Received, compare_deliveries, layout_of
@@ -117,12 +118,12 @@ def differences(settings: PipelineFile, url: str, directory: str, places: Places
     """
     phases.begin("reading the store")
     held = _Held(url, settings)
-    processors = processors_of(settings, [directory], places, ends_soon=True)
+    processors = [*processors_of(settings, [directory], places, ends_soon=True), *bridges_of(settings)]
     unusable = compare_stored(held.endpoints, settings)
     unusable += compare_made(_but(held.endpoints, unusable), settings, processors)
     usable = _but(held.endpoints, unusable)
     static: list[ReceiverSettings | SenderSettings] = [*settings.receivers, *settings.senders]
-    layout = layout_of(settings.monitors, {one.name: one.from_ for one in settings.pipelines})
+    layout = layout_of(settings.monitors, settings.readers)
     monitors = _monitors(settings.monitors, held.state, layout.monitors)
     parts = compare_parts(usable, static, default_senders(settings), settings.destinations)
     return [

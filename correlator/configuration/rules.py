@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,14 @@ from correlator.configuration.units import seconds
 from correlator.connector import Advising, Connection
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.reliability import RECEIVING, SENDING, Reliability
-from correlator.settings import ConnectionSettings, EngineSettings, HttpSettings, ReceiverSettings, SenderSettings
+from correlator.settings import (
+    BridgeSettings,
+    ConnectionSettings,
+    EngineSettings,
+    HttpSettings,
+    ReceiverSettings,
+    SenderSettings,
+)
 
 VERSION = 1
 _MOST_SHOWN = 20
@@ -105,6 +112,7 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     _check_connections(made, provided.connectors, findings)
     _check_destinations(settings.destinations, findings)
     _check_ids(settings, findings)
+    _check_bridges(settings, findings)
     advising = advisors(settings, provided)
     for path, endpoint in _endpoints(settings):
         check_endpoint(path, endpoint, settings, provided, advising, findings)
@@ -172,6 +180,59 @@ def _check_ids(settings: EngineSettings, findings: Findings) -> None:
             what = f"{findings.show(endpoint.id)} is already used at {used[endpoint.id]}"
             findings.error("E1210", place, what, "Receivers and senders share one set of ids")
         used.setdefault(endpoint.id, f"line {findings.position(place).line}" if findings.file else place)
+
+
+def _check_bridges(settings: EngineSettings, findings: Findings) -> None:
+    taken = {monitor.context: "a context of monitors" for monitor in settings.monitors}
+    receivers = [receiver.id for receiver in settings.receivers]
+    homeless = {sender.id: sender.destination is None for sender in settings.senders}
+    for index, bridge in enumerate(settings.bridges):
+        path = item("bridges", index)
+        if bridge.name in taken:
+            what = f"{findings.show(bridge.name)} is already the name of {taken[bridge.name]}"
+            findings.error("E1520", member(path, "name"), what, "", "Choose another name")
+        taken.setdefault(bridge.name, "another bridge")
+        check_references("E1521", member(path, "from"), "receiver", bridge.from_, receivers, findings)
+        check_references("E1522", member(path, "to"), "sender", bridge.to, list(homeless), findings)
+        for sender in bridge.to:
+            if homeless.get(sender, False) and "destination" not in bridge.mapping:
+                what = f"sender {findings.show(sender)} has no destination"
+                todo = "Give the sender a 'destination', or map one"
+                findings.error("E1524", member(path, "to"), what, "", todo)
+        _hint_loop(path, bridge, settings, findings)
+
+
+def check_references(
+    code: str, path: str, kind: str, names: Sequence[str], known: Sequence[str], findings: Findings
+) -> None:
+    """Report names of receivers or senders that do not exist or are repeated, and an empty list of names."""
+    if not names:
+        findings.error(code, path, f"names no {kind}", known_names(known))
+    for at, name in enumerate(names):
+        if name not in known:
+            what = f"{findings.show(name)} is not a {kind}"
+            findings.error(code, item(path, at), what, known_names(known), findings.hint(name, known))
+        elif name in names[:at]:
+            findings.error(code, item(path, at), f"names {findings.show(name)} again", "", "Name it once")
+
+
+def known_names(names: Sequence[str]) -> str:
+    """Return the names that a setting may have, for a message."""
+    return f"Defined: {', '.join(names) or 'none'}"
+
+
+def _hint_loop(path: str, bridge: BridgeSettings, settings: EngineSettings, findings: Findings) -> None:
+    """Warn of a bridge that receives again what it sends."""
+
+    def place(endpoint: Endpoint) -> tuple[str, str | None]:
+        named = endpoint.destination or ""
+        return endpoint.connection, settings.destinations.get(named, named)
+
+    taken = {place(one): one.id for one in settings.receivers if one.id in bridge.from_ and not one.no_local}
+    for sender in (one for one in settings.senders if one.id in bridge.to):
+        if place(sender) in taken and bridge.selector is None and "destination" not in bridge.mapping:
+            what = f"sender '{sender.id}' sends to the destination of receiver '{taken[place(sender)]}', without end"
+            findings.warn("W1539", member(path, "to"), what, "", "Give one of them another destination")
 
 
 def with_default_reliabilities(settings: EngineSettings, findings: Findings) -> EngineSettings:

@@ -27,6 +27,20 @@ class Delivered(NamedTuple):
     number: int
     message: Message
 
+    def dead_letter(self, origin: str, reason: str, engine_time: float) -> DeadLetter:
+        """Return the dead letter of the message, for a processor with the name `origin`."""
+        unique_id = self.message.properties.get("uniqueMessageId")
+        return DeadLetter(
+            kind="step",
+            origin=origin,
+            reason=reason,
+            message=self.message,
+            unique_id=unique_id if isinstance(unique_id, str) else None,
+            time=engine_time,
+            receiver=self.receiver,
+            number=self.number,
+        )
+
 
 class Effects(NamedTuple):
     """All effects of a processed batch. One checkpoint stores them together with the progress of the batch.

@@ -313,7 +313,7 @@ class SparkProcessor:
 
     def _refused(self, cause: Delivered, error: Exception, engine_time: float) -> Effects:
         reason = f"E5103 pipeline {self.name}: {first_line(error)}"
-        return Effects(dead_letters=[self._dead_letter(cause, reason, engine_time)])
+        return Effects(dead_letters=[cause.dead_letter(self.name, reason, engine_time)])
 
     def _run(self, run: Callable[[], pa.Table], failing: Callable[[], str]) -> pa.Table:
         """Run a function; a failure of Spark becomes an error with a message of one line.
@@ -350,7 +350,7 @@ class SparkProcessor:
                 sends.append((senders[step], checked(message)))
             elif kind == DEAD:
                 reason = self._explained(step, body.decode(), causes[position].message)
-                dead.append(self._dead_letter(causes[position], reason, engine_time))
+                dead.append(causes[position].dead_letter(self.name, reason, engine_time))
             elif kind == CLOCK:
                 state.append(StateEntry(clock_of_step(keyed[step].name), b"", body))
             else:
@@ -364,19 +364,6 @@ class SparkProcessor:
         decode = self._opened.decodes.get(step)
         why = why_malformed(decode, message.body) if decode is not None else ""
         return f"{reason}{why}"
-
-    def _dead_letter(self, cause: Delivered, reason: str, engine_time: float) -> DeadLetter:
-        unique_id = cause.message.properties.get("uniqueMessageId")
-        return DeadLetter(
-            kind="step",
-            origin=self.name,
-            reason=reason,
-            message=cause.message,
-            unique_id=unique_id if isinstance(unique_id, str) else None,
-            time=engine_time,
-            receiver=cause.receiver,
-            number=cause.number,
-        )
 
 
 def _death(error: BaseException | None) -> str:

@@ -7,7 +7,7 @@ Expressions are Spark SQL over the columns of the row. Before `decode` these are
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -479,3 +479,14 @@ class PipelineFile(EngineSettings):
     spark: SparkSettings = SparkSettings()
     pipelines: tuple[PipelineSettings, ...] = ()
     tests: tuple[InlineTest, ...] = ()
+
+    @property
+    def readers(self) -> Mapping[str, Sequence[str]]:
+        """The receivers that each pipeline and each bridge names, by the name of the pipeline or bridge."""
+        pipelines = {one.name: one.from_ for one in self.pipelines}
+        return {**pipelines, **{one.name: one.from_ for one in self.bridges}}
+
+    @property
+    def taken(self) -> Collection[str]:
+        """Ids of the receivers whose messages go to pipelines or bridges, and to no monitor."""
+        return {receiver for receivers in self.readers.values() for receiver in receivers}

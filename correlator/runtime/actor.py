@@ -69,6 +69,10 @@ class Actor:
             self._thread = None
             raise
 
+    def is_running_here(self) -> bool:
+        """Whether the calling thread is the thread of this actor."""
+        return threading.current_thread() is self._thread
+
     def stop(self) -> None:
         """Let the thread end after the current step; does not wait. Any thread may call it."""
         self._stopping = True

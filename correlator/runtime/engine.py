@@ -4,6 +4,7 @@ The engine makes its parts from settings, recovers, starts the threads, runs, an
 `Restart` define the order of recovery. `stop` defines the order of stopping.
 """
 
+import asyncio
 import functools
 import os
 import secrets
@@ -25,6 +26,7 @@ from correlator.configuration import (
     require,
 )
 from correlator.connector import Connection
+from correlator.core.bridge import bridges_of
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import is_stored, layout_of, with_deliveries
@@ -48,6 +50,7 @@ from correlator.runtime.logs import get_logger
 from correlator.runtime.observers import Observers
 from correlator.runtime.parts import Callbacks, ContextThread, Parts
 from correlator.runtime.pausing import Pausing
+from correlator.runtime.publishing import publish, published, published_message
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.recording import Recording
 from correlator.runtime.registry import Registry
@@ -96,7 +99,7 @@ class Engine:
     Args:
         settings: receivers, senders, monitors and limits of the engine; for a file, call `Engine.from_yaml`.
         connections: connections by name, which replace the configured ones (for tests and embedding programs).
-        processors: the pipelines.
+        processors: the pipelines. The engine makes the bridges of its settings itself.
         clock: monotonic time in seconds; by default the clock of the system.
         store: replaces `settings.store`.
         blocking: whether sources may block; `False` for a simulation, which calls the steps itself.
@@ -109,7 +112,7 @@ class Engine:
 
     Raises:
         ConfigError: the settings cannot work; `problems` has every problem (E1022 for an object that is no
-            `EngineSettings`, E2040 for an input log beside pipelines). Correct the settings.
+            `EngineSettings`, E2040 for an input log beside pipelines or bridges). Correct the settings.
         UsageError: E2052, the settings have shares; use `Member`.
     """
 
@@ -131,7 +134,6 @@ class Engine:
             todo = "Use Member, which runs an engine for each of its shares"
             raise UsageError("E2052", f"engine {settings.name}", "has shares", "An Engine is one share", todo)
         self.settings = settings
-        self.processors = processors
         self.checkpointer: Checkpointer | None = None
         self.remover: Remover | None = None
         self.reporter: Reporter | None = None
@@ -146,7 +148,9 @@ class Engine:
         self._recovering: int | None = None
         self._log = get_logger(engine=settings.name)
         self._provided = Provided(connections=dict(connections or {}), store=store is not None)
-        found = self._check()
+        found = check_engine_settings(settings, self._provided)
+        self.processors = (*processors, *bridges_of(settings))
+        self._refuse_unrecorded()
         self._warnings = found if warnings is None else warnings
         if store is None and settings.store is not None:
             witness = None if settings.witness_directory is None else Path(settings.witness_directory)
@@ -235,7 +239,78 @@ class Engine:
         """Number of events on which a handler raised, and which were skipped or became dead letters (`on_error`)."""
         return self._supervisor.handler_failures
 
+    # --- messages of the program ---
+
+    def publish(
+        self,
+        event: Any,
+        *,
+        to: str,
+        unique_id: str | None = None,
+        key: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Give an event to a receiver of a connection of type `program`, and wait until it is received for good.
+
+        When this method has returned, a receiver with AT_LEAST_ONCE or EXACTLY_ONCE has committed the message to the
+        store: no crash loses it. After an error publish the event again with the same unique id; a receiver with
+        EXACTLY_ONCE then drops a repeat. Any thread that is not the engine's own may call it (docs/publishing.md).
+
+        Args:
+            event: the event, a `Message` or bytes; an event becomes JSON.
+            to: id of the receiver.
+            unique_id: unique id of the message, for duplicate detection.
+            key: key of the message.
+            properties: properties of the message.
+            timeout_s: how many seconds to wait; without it there is no limit.
+
+        Raises:
+            NotDone: E8309, the engine does not run; E8311, it has stopped meanwhile; E8312, the time has passed.
+            UsageError: E8313 for a receiver that is not there or receives from a broker, and in a handler; E8314 for a
+                unique id that the receiver would not read.
+            MappingError: E5201, E5202 for what cannot become a message.
+        """
+        receiver = self._publishing(to)
+        publish(receiver, published_message(receiver, event, unique_id, key, properties), timeout_s)
+
+    async def published(
+        self,
+        event: Any,
+        *,
+        to: str,
+        unique_id: str | None = None,
+        key: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Do the same as `publish` in a coroutine, without blocking its event loop. A cancellation withdraws nothing.
+
+        Many that wait at once are committed together. Limit the time with `asyncio.timeout`.
+        """
+        receiver = self._publishing(to)
+        await published(receiver, published_message(receiver, event, unique_id, key, properties))
+
+    def _publishing(self, to: str) -> Receiver:
+        self._refuse_unless_started(to)
+        if any(actor.is_running_here() for actor in self.actors()):
+            what, todo = "publish was called in a handler, and would wait for itself", "Call send"
+            raise UsageError("E8313", f"receiver {quoted(to)}", what, "", todo)
+        if to not in self.receivers:
+            known = ", ".join(name for name, one in self.receivers.items() if one.program is not None) or "none"
+            what = "there is no such receiver"
+            raise UsageError("E8313", f"receiver {quoted(to)}", what, f"Receivers of the program: {known}")
+        return self.receivers[to]
+
     # --- life cycle ---
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop, drain=error is None)
 
     def __enter__(self) -> Self:
         self.start()
@@ -619,16 +694,15 @@ class Engine:
 
     # --- building ---
 
-    def _check(self) -> Sequence[ConfigError]:
+    def _refuse_unrecorded(self) -> None:
         if self.settings.input_log is not None and self.processors:
             raise ConfigError(
                 "E2040",
                 "input_log",
-                "the engine has pipelines, whose batches are not recorded",
+                "the engine has pipelines or bridges, whose batches are not recorded",
                 "Only what monitors take in can be replayed",
-                "Leave input_log out, or give the pipelines an engine of their own",
+                "Leave input_log out, or give the pipelines and bridges an engine of their own",
             )
-        return check_engine_settings(self.settings, self._provided)
 
     def _warn(self, warnings: Iterable[ConfigError]) -> None:
         for warning in warnings:

@@ -72,6 +72,8 @@ def shares_of(settings: EngineSettings) -> Shares:
     assert settings.store is not None
     schema = schema_of(settings)
     common = {name: _chosen(getattr(settings, name, ())) for name in _COMMON}
+    if settings.bridges:  # without any, the digest is that of versions that know no bridges
+        common["bridges"] = _chosen(settings.bridges)
     content = msgspec.json.encode(common, enc_hook=lambda one: type(one).__qualname__)
     return Shares(
         url=in_schema(settings.store, f"{schema}_leases"),

@@ -462,8 +462,8 @@ class Parts:
                 "E1208",
                 f"receiver '{receiver}'",
                 "delivers to nobody",
-                "A pipeline names it under 'from', or there is a monitor",
-                "Name it in a pipeline, or leave it out",
+                "A pipeline or bridge names it under 'from', or there is a monitor",
+                "Name it in a pipeline or bridge, or leave it out",
             )
         queues = [(thread.context.name, thread.queue, thread.wake) for thread in threads]
         return Targets(queues, self._settings.max_queued, self._full_outbox)

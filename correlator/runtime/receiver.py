@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from correlator.connector import NO_SUCH_DESTINATION, Source, TellsBacklog
+from correlator.connector import NO_SUCH_DESTINATION, Source, TakesFromProgram, TellsBacklog
 from correlator.core.batch import ReceiveBatch
 from correlator.core.faults import point
 from correlator.core.intake import Intake, ReceiverCounters, ReceiverState
@@ -88,6 +88,7 @@ class Receiver(Actor):
         intake: holds the state and the present batch of the receiver.
         mapper: makes events of messages.
         targets: the contexts that get the events.
+        program: the source, if the program gives its messages; `None` for messages of a broker.
         waits_for: why the receiver takes no messages now: `pause` (somebody has paused it), `window` (flow control),
             `queue:CONTEXT`, `outbox:SENDER` or `doubt` (lost connections have left many messages in doubt, and the
             broker may not have noticed the losses yet); "" for none of these. Written by this thread.
@@ -115,6 +116,7 @@ class Receiver(Actor):
         self.mapper = mapper
         self.targets = targets
         self.waits_for = ""
+        self.program = source if isinstance(source, TakesFromProgram) else None
         self._source = source
         self._backlog = source.backlog if isinstance(source, TellsBacklog) else None
         self._next_look = 0.0

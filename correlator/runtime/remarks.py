@@ -120,7 +120,7 @@ def _of_receiver(path: str, receiver: ReceiverSettings, application: Application
 
 def _undelivered(part: str, path: str, receiver: ReceiverSettings, event_type: Any, application: Application) -> Remark:
     if not application.monitors:
-        what = "delivers to nobody: there is neither a monitor nor a pipeline"
+        what = "delivers to nobody: there is no monitor, pipeline or bridge"
         return Remark("W1530", part, path, what)
     if receiver.event is None:
         what = "delivers Message, since it has no 'event', and no monitor listens for Message"

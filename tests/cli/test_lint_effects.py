@@ -244,4 +244,4 @@ def test_a_receiver_that_delivers_to_nobody_beside_pipelines(command, place):
 def test_nobody_at_all(place):
     found = effects(place, "lint", HEARS_ORDERS, ENGINE.partition("monitors:")[0])
     assert codes(found) == ["W1530"]
-    assert "neither a monitor nor a pipeline" in found[0]
+    assert "no monitor, pipeline or bridge" in found[0]

@@ -7,6 +7,7 @@ import pytest
 
 from correlator.connector import Order
 from correlator.errors import UsageError
+from correlator.events import Message
 from correlator.testing.crashtest import modules, report
 from correlator.testing.crashtest.campaign import campaign, repeated
 from correlator.testing.crashtest.disorder import EXPLAINED
@@ -235,3 +236,37 @@ def test_packages_that_are_installed_below_the_directory_are_kept(tmp_path, monk
             own.renew()
             assert (sys.modules["helper"] is helper, sys.modules["app"] is app) == (True, False)
         assert (sys.modules["helper"] is helper, sys.modules["app"] is app) == (True, True)
+
+
+# --- bridges ---
+
+BRIDGES = """
+name: orders
+store: sqlite:///orders.db
+connections:
+  local: {type: embedded}
+receivers:
+  - {id: orders, connection: local, destination: "queue:orders", reliability: EXACTLY_ONCE}
+senders:
+  - {id: bills, connection: local, destination: "queue:bills", reliability: EXACTLY_ONCE}
+  - {id: checks, connection: local, destination: "queue:checks", reliability: EXACTLY_ONCE}
+bridges:
+  - {name: billing, from: [orders], to: [bills], mapping: {body.order: "${body.id}"}}
+  - {name: checking, from: [orders], to: [bills, checks], selector: "large"}
+"""
+
+
+def bridged(world):
+    orders = [Message(b'{"id": %d}' % number, {"large": number > 6}) for number in NUMBERS]
+    world.publish("queue:orders", [*orders, b"no JSON"])
+    world.run_until_quiet()
+    world.check()
+    assert [one for one in world.sent("bills").values("order") if one is not None] == NUMBERS
+    assert world.sent("checks").values("id") == NUMBERS[6:]
+    assert len(world.sent("bills")) == COUNT + 6
+
+
+@pytest.mark.parametrize("level", ["sim", "kill9"])
+def test_bridges_send_each_message_once_and_in_order(tmp_path, level):
+    with opened(level, project(tmp_path, engine=BRIDGES) / "engine.yaml") as opened_level:
+        assert_holds_at(opened_level, bridged, *((5, 3) if level == "kill9" else ()))

@@ -1,0 +1,74 @@
+"""Gives messages of the program to receivers, and waits until they are received for good (docs/publishing.md)."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from correlator.connector import TakesFromProgram
+from correlator.core.messages import to_message
+from correlator.errors import NotDone, UsageError, quoted
+from correlator.events import Message
+from correlator.runtime.receiver import Receiver
+
+_ID = "uniqueMessageId"
+_ROOM_S = 0.2
+"""Seconds that a thread of the event loop waits at a time until a message may be taken."""
+
+
+def published_message(
+    receiver: Receiver, event: Any, unique_id: str | None, key: str | None, properties: Mapping[str, Any] | None
+) -> Message:
+    """Make the message that a receiver gets.
+
+    Raises:
+        UsageError: E8314 for a unique id that the receiver would not read.
+        MappingError: E5201, E5202 for what cannot become a message.
+    """
+    if unique_id is None:
+        return to_message(event, key, properties)
+    template = receiver.settings.unique_message_id
+    if template != f"${{property.{_ID}}}":
+        where, what = f"receiver {receiver.settings.id}", f"takes its unique ids from {quoted(template)}"
+        raise UsageError("E8314", where, what, "unique_id would have no effect", "Leave it out")
+    return to_message(event, key, {**(properties or {}), _ID: unique_id})
+
+
+def publish(receiver: Receiver, message: Message, timeout_s: float | None) -> None:
+    """Give a message to a receiver, and wait until it is received for good; see `Engine.publish`."""
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    source = _program_of(receiver)
+    while (done := source.offer(message)) is None:
+        if not source.wait_for_room(_left(until)) and _left(until) <= 0:
+            raise _late(receiver, "as many messages wait as may (max_waiting)", "It was not taken")
+    try:
+        done.result(None if until is None else _left(until))
+    except TimeoutError as error:
+        raise _late(receiver, f"it is not stored after {timeout_s:g} s", "It may be stored later") from error
+
+
+async def published(receiver: Receiver, message: Message) -> None:
+    """Do the same without blocking the event loop; see `Engine.published`."""
+    source = _program_of(receiver)
+    done: Future[None] | None
+    while (done := source.offer(message)) is None:
+        await asyncio.to_thread(source.wait_for_room, _ROOM_S)
+    await asyncio.wrap_future(done)
+
+
+def _program_of(receiver: Receiver) -> TakesFromProgram:
+    if receiver.program is None:
+        where, what = f"receiver {receiver.settings.id}", "receives from a broker, not from the program"
+        todo = "Publish to a receiver of a connection of type program"
+        raise UsageError("E8313", where, what, "", todo)
+    return receiver.program
+
+
+def _left(until: float | None) -> float:
+    return _ROOM_S if until is None else max(0.0, until - time.monotonic())
+
+
+def _late(receiver: Receiver, what: str, allowed: str) -> NotDone:
+    todo = "Publish it again, with the same unique id"
+    return NotDone("E8312", f"receiver {receiver.settings.id}", what, allowed, todo)

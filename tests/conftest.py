@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
@@ -22,11 +23,13 @@ ENOUGH = 8 << 30
 def pytest_configure() -> None:
     """Keep stores and servers in memory, where a sync costs nothing, and let every JVM of Spark begin quickly.
 
-    The cache of the user stays untouched.
+    No example of a property has a deadline, because the machine may be busy with something else. The cache of the user stays untouched.
 
     A killed process loses nothing in memory either. What a disk loses with its power is simulated, and the calls of a
     sync are the same ones.
     """
+    settings.register_profile("correlator", deadline=None)
+    settings.load_profile("correlator")
     os.environ["XDG_CACHE_HOME"] = str(KEPT / "cache")
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="correlator-run-")
     os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = SHORT_LIFE

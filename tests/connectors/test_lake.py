@@ -262,7 +262,7 @@ def test_what_a_batch_has_in_common_with_earlier_ones_is_stored_once(tmp_path: P
 
 
 @each_format
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_lives_with_overlapping_batches_and_deaths(
     tmp_path_factory: pytest.TempPathFactory, form: str, data: st.DataObject

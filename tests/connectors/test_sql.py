@@ -338,7 +338,7 @@ def test_types_of_postgres(postgres_server: PostgresServer) -> None:
     assert rows(url, "SELECT data IS NULL FROM t ORDER BY id") == [(False,), (True,)]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
         st.fixed_dictionaries(

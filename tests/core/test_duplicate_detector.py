@@ -439,4 +439,4 @@ class Against(RuleBasedStateMachine):
 
 
 TestAgainstModel = Against.TestCase
-TestAgainstModel.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestAgainstModel.settings = settings(max_examples=150, stateful_step_count=25)

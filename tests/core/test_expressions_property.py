@@ -153,7 +153,7 @@ HAPPENINGS = st.one_of(
 )
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(expressions(), st.booleans(), st.lists(HAPPENINGS, max_size=25))
 def test_an_expression_fires_as_the_naive_evaluator_says(made, once, happenings):
     expression, _ = made

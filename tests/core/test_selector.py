@@ -563,7 +563,7 @@ LITERALS = ("1", "0", "2.5", "0x1F", "1e999", "017", "9223372036854775808", "'a'
 PIECES = st.sampled_from((*NAMES, *RESERVED, *SIGNS, *HEADERS, *LITERALS))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.one_of(st.lists(PIECES, max_size=40).map(" ".join), st.lists(PIECES).map("".join), st.text()), MESSAGES)
 def test_s4_1_any_text_parses_or_is_refused(text, message):
     made = parsed(text)
@@ -586,7 +586,7 @@ def parsed(text: str) -> Selector | ConfigError:
         return error
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.text("ab%_", max_size=12), st.text("ab\n", max_size=12))
 @example("_a%", "ba")
 def test_s4_1_like_is_as_the_regular_expression(pattern, text):
@@ -761,7 +761,7 @@ def computed(sign: str, one: Any, other: Any) -> Any:
     return math.trunc(exact) if -(2**63) <= math.trunc(exact) < 2**63 else None
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(CONDITION, st.lists(MESSAGES, min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_s4_1_selectors_mean_what_their_trees_mean(tree, messages, random):
     text = rendered(tree)

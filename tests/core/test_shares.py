@@ -334,7 +334,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(events)
 def test_any_history_ends_with_every_share_at_one_member(history: list[tuple[str, int, float, float]]):
     fleet = Fleet()

@@ -144,4 +144,4 @@ class Log(RuleBasedStateMachine):
 
 
 TestLog = Log.TestCase
-TestLog.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLog.settings = settings(max_examples=60, stateful_step_count=40)

@@ -1,7 +1,7 @@
 """The reason of a dead letter of `decode`. Whatever a body contains, the reason is one short line."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from correlator.pipeline.malformed import why_malformed
@@ -50,7 +50,6 @@ def test_a_hostile_body_has_a_reason(step, body):
     check(step, body)
 
 
-@settings(deadline=None)
 @given(step=st.sampled_from(STEPS), body=st.one_of(st.binary(), text_like(), st.text().map(str.encode)))
 @example(CSV, b"x,1\ny,2")
 def test_every_body_has_a_reason(step, body):

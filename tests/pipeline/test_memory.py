@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import ArithmeticException
 
@@ -40,7 +40,6 @@ def in_order(table):
     return table.sort_by([("_position", "ascending"), ("_part", "ascending")]).to_pylist()
 
 
-@settings(deadline=None)
 @given(BATCHES)
 def test_the_rows_are_those_of_an_execution_and_each_message_is_executed_once(batches):
     letters, recalled = Letters(), Memory()

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -315,17 +316,31 @@ def test_settings_that_cannot_be_meant(http, code):
 
 
 def test_a_forked_child_does_not_hold_the_port():
+    """Otherwise the port would stay taken as long as the child lives. Other programs may take a port that is free."""
     with served() as (_, _, client):
-        read, write = os.pipe()
+        listening = f"socket:[{_inode_of_listener(client.port)}]"
+        assert listening in _open_files(os.getpid())
+        (told, tell), (read, write) = os.pipe(), os.pipe()
         child = os.fork()
         if not child:
+            os.write(tell, b"x")  # what a fork does in the child is done
             os.read(read, 1)
             os._exit(0)
-    try:
-        with socket.create_server((client.host, client.port)):
-            pass
-    finally:
-        os.write(write, b"x")
-        os.waitpid(child, 0)
-        os.close(read)
-        os.close(write)
+        try:
+            os.read(told, 1)
+            assert listening not in _open_files(child)
+        finally:
+            os.write(write, b"x")
+            os.waitpid(child, 0)
+            for one in (told, tell, read, write):
+                os.close(one)
+
+
+def _inode_of_listener(port):
+    """The number under which the system knows the socket that listens at a port (`/proc/net/tcp`)."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return next(row[9] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "0A")
+
+
+def _open_files(process):
+    return {str(one.readlink()) for one in Path(f"/proc/{process}/fd").iterdir() if one.is_symlink()}

@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 
 import msgspec
 
-from correlator.errors import SendRejected, storable
+from correlator.errors import CorrelatorError, SendRejected, storable
 from correlator.events import LONGEST_LIFE_MS, UNREADABLE, Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
@@ -369,6 +369,17 @@ class Browsable(Protocol):
         Raises `UsageError` E2110 if the destination is not a queue, E2027 if the broker knows that there is no such
         queue; `ConnectionLost` if the broker cannot be reached.
         """
+        ...
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A connection that can examine its broker for `correlator doctor`, before an engine runs."""
+
+    def examine(
+        self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
+    ) -> Sequence[CorrelatorError]:
+        """Return findings about receivers and senders: E if they could not work, W if messages may be lost."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Finds settings of queues at the server that delete or take back messages unexpectedly (`correlator doctor`)."""
+"""Finds settings of queues at the server that delete or requeue messages unexpectedly (`correlator doctor`)."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -74,12 +74,12 @@ def _findings(part: _Examined, broker: RabbitBroker, link: RabbitLink, deadline:
     try:
         queue = management.queue_of(broker, destination.queue, deadline)
     except OSError as error:
-        what = f"arguments and policies of queue {quoted(destination.queue)} cannot be seen: {error}"
+        what = f"the arguments and policies of queue {quoted(destination.queue)} cannot be read: {error}"
         todo = "Enable the plugin rabbitmq_management, give the user the tag monitoring, set management_port"
         yield ConfigError("W7031", part.where, what, "", todo)
         return
     if not queue.policy_known:
-        what = f"the policy of queue {quoted(destination.queue)} cannot be seen: the server collects no statistics"
+        what = f"the policy of queue {quoted(destination.queue)} cannot be read: the server collects no statistics"
         yield ConfigError("W7031", part.where, what)
     yield from _losses(part, queue, broker)
 
@@ -97,7 +97,7 @@ def _refused(part: _Examined, link: RabbitLink, *, passive: bool) -> ConnectionL
 
 
 def _losses(part: _Examined, queue: Queue, broker: RabbitBroker) -> Iterator[ConfigError]:
-    """Findings about settings of the queue that delete or take back messages."""
+    """Findings about settings of the queue that delete or requeue messages."""
     name, rules = quoted(part.destination.queue), queue.rules
     dead = rules.get("dead-letter-exchange")
     fate = "they are lost" if dead is None else f"they go to exchange {quoted(dead)}"
@@ -110,18 +110,19 @@ def _losses(part: _Examined, queue: Queue, broker: RabbitBroker) -> Iterator[Con
             yield ConfigError(
                 "W7033", part.where, what, "", "Set overflow to reject-publish: then senders wait or fail"
             )
+    remedy = "Remove this setting from queues whose messages must not be lost"
     if "message-ttl" in rules:
-        what = f"queue {name} has message-ttl {rules['message-ttl']} ms: what waits longer is taken away; {fate}"
-        yield ConfigError("W7034", part.where, what, "", "Take it off where every message counts")
+        waited = f"{rules['message-ttl']} ms: the server removes messages that wait longer"
+        yield ConfigError("W7034", part.where, f"queue {name} has message-ttl {waited}; {fate}", "", remedy)
     if "expires" in rules:
-        what = f"queue {name} has expires {rules['expires']} ms: unused for so long it is deleted with what is in it"
-        yield ConfigError("W7034", part.where, what, "", "Take it off where every message counts")
+        unused = f"{rules['expires']} ms: if nobody uses it for so long, the server deletes it with its messages"
+        yield ConfigError("W7034", part.where, f"queue {name} has expires {unused}", "", remedy)
     limit = rules.get("delivery-limit")
     if isinstance(limit, int) and limit >= 0 and dead is None:
         what = f"queue {name} drops a message after {limit} deliveries, and has no dead-letter exchange"
-        yield ConfigError("W7035", part.where, what, "", "Set dead-letter-exchange, or take the limit off")
+        yield ConfigError("W7035", part.where, what, "", "Set dead-letter-exchange, or remove the limit")
     if part.held_by_application:
         told = f"{broker.consumer_timeout_s} s, if consumer_timeout_s is the server's own consumer_timeout"
         longest = f"{rules['consumer-timeout']} ms" if "consumer-timeout" in rules else told
-        what = f"the server takes back what an APP_CONTROLLED receiver of queue {name} holds for longer than {longest}"
-        yield ConfigError("W7036", part.where, what, "", "Let the application acknowledge well before")
+        what = f"queue {name} gets back messages that an APP_CONTROLLED receiver holds for longer than {longest}"
+        yield ConfigError("W7036", part.where, what, "", "Let the application acknowledge earlier")

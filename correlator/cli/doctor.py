@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 import typer
 
@@ -14,20 +14,9 @@ from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import write_json, write_line
 from correlator.configuration import of_share
 from correlator.configuration.shares import example
+from correlator.connector import Examinable
 from correlator.errors import ConnectionLost, CorrelatorError
 from correlator.pipeline.spec import PipelineFile
-from correlator.settings import ReceiverSettings, SenderSettings
-
-
-@runtime_checkable
-class Examinable(Protocol):
-    """A connection that can examine its broker before an engine runs."""
-
-    def examine(
-        self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
-    ) -> Sequence[CorrelatorError]:
-        """Return findings about receivers and senders: E if they could not work, W if messages may be lost."""
-        ...
 
 
 def add_to(app: typer.Typer) -> None:

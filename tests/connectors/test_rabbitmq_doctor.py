@@ -59,7 +59,7 @@ CASES = [
     (True, {"x-max-length-bytes": 900, "x-overflow": "drop-head"}, {}, "W7033", "max-length-bytes 900"),
     (True, {}, {"max-length": 7}, "W7033", "max-length 7"),
     (True, {"x-message-ttl": 5000}, {}, "W7034", "message-ttl 5000 ms"),
-    (True, {}, {"expires": 600000}, "W7034", "expires 600000 ms: unused for so long it is deleted"),
+    (True, {}, {"expires": 600000}, "W7034", "expires 600000 ms: if nobody uses it for so long, the server deletes it"),
     (True, LIMITED, {}, "W7035", "after 3 deliveries"),
 ]
 """Durable, arguments and policy of a queue; the code of the finding, and what it says."""
@@ -158,7 +158,7 @@ def unseen(server, port):
 
 def test_a_server_without_the_management_api(rabbit: RabbitServer):
     port = free_port()
-    assert f"cannot be seen: 127.0.0.1:{port}: connection refused. " in unseen(rabbit, port)
+    assert f"cannot be read: 127.0.0.1:{port}: connection refused. " in unseen(rabbit, port)
 
 
 @pytest.mark.parametrize(

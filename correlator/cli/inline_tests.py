@@ -11,13 +11,13 @@ from correlator.cli.checks import DEAD_LETTERS
 from correlator.cli.failures import telling
 from correlator.cli.loading import directory_of, importable, load_engine
 from correlator.cli.output import shown, write_line
+from correlator.configuration.files import ExpectedMessage, GivenMessage, InlineTest
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.bridge import bridges_of
 from correlator.core.commit import StateEntry
 from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.pipeline.runner import processors_of
-from correlator.pipeline.spec import ExpectedMessage, GivenMessage, InlineTest
 from correlator.ports import Processor
 from correlator.runtime import phases
 

@@ -13,9 +13,10 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from correlator.configuration.files import EngineFile
 from correlator.errors import ConfigError, quoted
 from correlator.pipeline.decode_options import check_options
-from correlator.settings import Bytes, Count, EngineSettings, Identifier, ImportPath, Seconds, SomeSeconds
+from correlator.settings import Bytes, Count, Identifier, ImportPath, Seconds, SomeSeconds
 
 Sql = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["json", "csv", "avro", "protobuf", "text"]
@@ -418,67 +419,16 @@ def _kind(step: KeyedStep) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenMessage:
-    """A message that an inline test gives to a pipeline.
-
-    Attributes:
-        body: the body of the message, as text.
-        receiver: the receiver that it comes from; by default the first receiver of the first pipeline.
-        key: the key of the message.
-        properties: the application properties of the message.
-    """
-
-    body: str
-    receiver: str | None = None
-    key: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedMessage:
-    """A message that an inline test expects.
-
-    Attributes:
-        to: id of the sender, or `dead_letters`.
-        body: the whole text of the body; for a dead letter the beginning of the reason, such as `E5101`.
-        row: fields that a JSON body must have, with their values as text; other fields are not compared.
-    """
-
-    to: str
-    body: str | None = None
-    row: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InlineTest:
-    """A test in the pipeline file, run by `correlator test` without any broker.
-
-    Attributes:
-        name: name of the test, which says what it shows.
-        given: messages or only their bodies, in order; all input ends after them.
-        then: all messages that are sent, in order for each sender.
-    """
-
-    name: str
-    given: tuple[str | GivenMessage, ...]
-    then: tuple[ExpectedMessage, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineFile(EngineSettings):
+class PipelineFile(EngineFile):
     """A pipeline file.
 
     Attributes:
-        version: the version of the file format.
         spark: the Spark session.
         pipelines: the pipelines.
-        tests: inline tests.
     """
 
-    version: int = 1
     spark: SparkSettings = SparkSettings()
     pipelines: tuple[PipelineSettings, ...] = ()
-    tests: tuple[InlineTest, ...] = ()
 
     @property
     def readers(self) -> Mapping[str, Sequence[str]]:

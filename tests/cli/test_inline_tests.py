@@ -4,10 +4,10 @@ import pytest
 
 from correlator.cli import main
 from correlator.cli.inline_tests import KeptState, compare, outcome
+from correlator.configuration.files import ExpectedMessage, GivenMessage, InlineTest
 from correlator.core.batch_context import Effects
 from correlator.core.commit import StateEntry
 from correlator.events import DeadLetter, Message
-from correlator.pipeline.spec import ExpectedMessage, GivenMessage, InlineTest
 from tests.cli.commands import run, write
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from correlator.connector import NO_SUCH_DESTINATION, Source, TellsBacklog
+from correlator.connector import NO_SUCH_DESTINATION, Source, TellsBacklog, TellsSenders
 from correlator.core.batch import ReceiveBatch
 from correlator.core.faults import point
 from correlator.core.intake import Intake, ReceiverCounters, ReceiverState
@@ -117,6 +117,7 @@ class Receiver(Actor):
         self.waits_for = ""
         self._source = source
         self._backlog = source.backlog if isinstance(source, TellsBacklog) else None
+        self._dropped = source.dropped if isinstance(source, TellsSenders) else None
         self._next_look = 0.0
         self._writer = writer
         self._clock = clock
@@ -405,10 +406,13 @@ class Receiver(Actor):
             return 0
         self._breakdown.lap_until("DB_WAIT", accepted.began)
         ids = mapped.ids
-        self.intake.note_stored(len(accepted.duplicates), ids.count(""), [ids[at] for at in accepted.conflicts])
+        conflicts = [ids[at] for at in accepted.conflicts]
+        self.intake.note_stored(len(accepted.duplicates), ids.count(""), conflicts)
         self._warn()
         self._breakdown.lap("DB_COMMIT")
         try:
+            if conflicts and self._dropped is not None:
+                self._dropped(conflicts)
             self._acknowledge()  # before the delivery: the broker must not redeliver a message that ends the process
         finally:
             if accepted.segment is not None:

@@ -45,7 +45,7 @@ class HttpConnection:
         check_options(where, options, _OPTIONS)
         self._server: WebServer | None = None
         if "port" in options:
-            port = whole_option(where, options, "port", 0, 65_535)
+            port = whole_option(where, options, "port", 0, 65_535, least=0)
             self._server = WebServer(where, text_option(where, options, "host", "127.0.0.1"), port)
         elif "host" in options:
             raise ConfigError("E1021", where, "'port' is missing", "'host' is an address at which a port is open")
@@ -57,6 +57,7 @@ class HttpConnection:
         self.features = Features(
             redelivers=False,
             answers=True,
+            shares=False,
             deduplicates_sends=flag_option(where, options, "deduplication"),
         )
 
@@ -176,7 +177,7 @@ def _tokens(where: str, options: Mapping[str, Any], least: int = _LEAST_TOKEN) -
 def _keys(where: str, options: Mapping[str, Any]) -> Collection[bytes]:
     keys = [key_of(secret) for secret in _listed(where, options, "secret")]
     if None in keys:
-        allowed = "whsec_ and Base64 of at least 24 bytes, as Standard Webhooks defines it"
+        allowed = "Base64 of at least 24 bytes, usually behind whsec_, as Standard Webhooks defines it"
         raise ConfigError("E1022", f"{where}.secret", "is not the secret of a webhook", allowed)
     return [key for key in keys if key is not None]
 

@@ -19,12 +19,12 @@ _MOST_DIGITS = 12
 
 
 def key_of(secret: str) -> bytes | None:
-    """The key of a secret: `whsec_` and Base64 of at least 24 bytes. `None` if it is none."""
+    """The key of a secret: Base64 of at least 24 bytes, usually behind `whsec_`. `None` if it is none."""
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         return None
-    return key if secret.startswith(_PREFIX) and len(key) >= LEAST_KEY_BYTES else None
+    return key if len(key) >= LEAST_KEY_BYTES else None
 
 
 def signed(key: bytes, id_: bytes, timestamp: bytes, body: bytes) -> bytes:

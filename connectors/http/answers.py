@@ -28,12 +28,15 @@ class Verdict(Enum):
 
 
 def verdict(status: int, *, has_key: bool) -> Verdict:
-    """What a status means. 409 says that a request with the same key is under way, if there is a key."""
+    """What a status means. 409 says that a request with the same key is under way, if there is a key.
+
+    A status below 200 comes before an answer, which we have not waited for.
+    """
     if 200 <= status < 300:
         return Verdict.CONFIRMED
     if status in (429, 503):
         return Verdict.BUSY
-    if status in (408, 425) or status >= 500 or (status == 409 and has_key):
+    if status < 200 or status in (408, 425) or status >= 500 or (status == 409 and has_key):
         return Verdict.AGAIN
     if status in (401, 403, 407):
         return Verdict.HOLD

@@ -63,7 +63,7 @@ class Lane:
             answer = self._connection.getresponse()
             content = answer.read(MOST_ANSWER_BYTES)
             reply = Reply(answer.status, answer.reason, content, answer.getheader("Retry-After"))
-            if not answer.isclosed() or answer.will_close:
+            if not answer.isclosed() or answer.will_close or answer.status < 200:
                 self.close()
         except (OSError, http.client.HTTPException) as error:
             self.close()

@@ -7,7 +7,6 @@ import multiprocessing
 import random
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from correlator.storage.inspect import dead_letters
 from tests.connectors.http_campaign import bridge
 from tests.connectors.http_campaign.bridge import PLACES
 from tests.connectors.web import post, serving
+from tests.servers import free_port
 from tests.waiting import wait_until
 
 FORKING = multiprocessing.get_context("forkserver")
@@ -136,12 +136,6 @@ class Clients:
         return got.status == 202
 
 
-def free_port() -> int:
-    """A port that nobody uses at present."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
 def one_round(
     directory: Path, figures: Figures, chance: random.Random, kills: int, *, is_control: bool = False
 ) -> None:
@@ -187,7 +181,9 @@ def one_round(
     if not is_control:
         figures.violations += [f"{name} is there {counts[name]} times" for name in doubles]
     figures.violations += [f"{name} was never sent" for name in set(counts) - set(clients.stored)]
-    figures.violations += [f"dead letter: {one.letter.reason}" for one in dead_letters(f"sqlite:///{directory}/engine.db")]
+    figures.violations += [
+        f"dead letter: {one.letter.reason}" for one in dead_letters(f"sqlite:///{directory}/engine.db")
+    ]
     figures.seconds += time.monotonic() - begun
     if not figures.violations:
         with contextlib.suppress(OSError):

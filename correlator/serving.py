@@ -158,6 +158,7 @@ class HttpServer:
                 lifespan="off",
                 interface="asgi3",
                 log_config=None,
+                log_level="error",  # not a line for each request that is no HTTP
                 access_log=False,
                 server_header=False,
                 limit_concurrency=most_connections,

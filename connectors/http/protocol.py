@@ -5,19 +5,24 @@ import asyncio
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from correlator.processes import keep
+
 REQUEST_S = 30.0
 """Seconds for a request to come in, and from the connection to its first byte; then the connection is closed. So slow
 clients cannot hold all connections for ever."""
 
 
 class BoundedProtocol(H11Protocol):
-    """The protocol of uvicorn, which looks at the time only while a connection is idle."""
+    """The protocol of uvicorn, which looks at the time only while a connection is idle. A forked child has no copy of the
+    socket, so that clients of a parent that was killed do not wait for the child.
+    """
 
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         """Begin to watch the time; close a connection at once if there are far too many."""
         super().connection_made(transport)
+        keep(self)
         if self.limit_concurrency is not None and len(self.connections) > 2 * self.limit_concurrency:
             transport.abort()  # an answer of 503 is no defence against clients that never ask
         else:
@@ -41,6 +46,10 @@ class BoundedProtocol(H11Protocol):
         """Watch no longer."""
         self._end()
         super().connection_lost(exc)
+
+    def fileno(self) -> int:
+        """The descriptor of the socket; -1 when it is closed."""
+        return int(self.transport.get_extra_info("socket").fileno())
 
     def _begin(self) -> None:
         self._watch = self.loop.call_later(REQUEST_S, self.transport.abort)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from correlator.errors import ConfigError, ConnectionLost
 from correlator.options import text_option
+from correlator.processes import keep
 
 _PLAIN = re.compile(r"[!-~]+")
 _ALLOWED = "Use https://HOST/PATH or http://HOST:PORT/PATH, without user, query and fragment"
@@ -46,6 +47,7 @@ class Service(NamedTuple):
         except OSError as error:
             reason = error.strerror or error
             raise ConnectionLost("E7001", where, f"cannot connect to {self.name} ({reason})") from error
+        keep(made.sock)
         return made
 
     def _made(self, where: str, timeout_s: float) -> http.client.HTTPConnection:

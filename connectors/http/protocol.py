@@ -13,8 +13,9 @@ clients cannot hold all connections for ever."""
 
 
 class BoundedProtocol(H11Protocol):
-    """The protocol of uvicorn, which looks at the time only while a connection is idle. A forked child has no copy of the
-    socket, so that clients of a parent that was killed do not wait for the child.
+    """The protocol of uvicorn, which looks at the time only while a connection is idle.
+
+    A forked child has no copy of the socket: clients of a parent that was killed need not wait for the child.
     """
 
     _watch: asyncio.TimerHandle | None = None

@@ -3,10 +3,14 @@
 import http.client
 import re
 import ssl
+import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
 from urllib.parse import urlsplit
 
+from correlator.connector import TAKES_NOTHING
 from correlator.errors import ConfigError, ConnectionLost
 from correlator.options import text_option
 from correlator.processes import keep
@@ -15,8 +19,9 @@ _PLAIN = re.compile(r"[!-~]+")
 _ALLOWED = "Use https://HOST/PATH or http://HOST:PORT/PATH, without user, query and fragment"
 
 
-class Service(NamedTuple):
-    """Where a service is.
+@dataclass(slots=True)
+class Service:
+    """Where a service is, and until when it wants no requests. The senders of a connection share the object.
 
     Attributes:
         host: its name or address.
@@ -24,6 +29,8 @@ class Service(NamedTuple):
         is_encrypted: whether it speaks TLS.
         base: the path before that of a destination, encoded, without a slash at its end.
         ca_file: a file with the certificates that are trusted; "" for those of the system.
+        busy_until: the time, in seconds of the monotonic clock, before which no sender sends anything. Any thread may
+            set it.
     """
 
     host: str
@@ -31,11 +38,19 @@ class Service(NamedTuple):
     is_encrypted: bool
     base: str
     ca_file: str
+    busy_until: float = 0.0
 
     @property
     def name(self) -> str:
         """The address for messages."""
         return f"{self.host}:{self.port}"
+
+    def check_free(self, where: str) -> None:
+        """Raise `ConnectionLost` E7026 if the service wants no requests at present."""
+        left_s = self.busy_until - time.monotonic()
+        if left_s > 0:
+            what = f"{self.name} wants no request for {ceil(left_s)} s more (Retry-After)"
+            raise ConnectionLost(TAKES_NOTHING, where, what)
 
     def open(self, where: str, timeout_s: float) -> http.client.HTTPConnection:
         """Connect. Raises `ConnectionLost` E7016 if there is no TLS, E7001 for any other reason."""

@@ -74,7 +74,6 @@ class HttpSink:
         """What has become of messages whose batch is not complete: they are not sent again."""
         self._lost: ConnectionLost | None = None
         """Why the lanes stop."""
-        self._busy_until = 0.0
 
     def connect(self) -> None:
         """Connect one lane; the others connect when they are needed. `UsageError` E2050 in a forked child.
@@ -85,10 +84,7 @@ class HttpSink:
             self._process.check(self._where)
         self.close()
         self._process = Maker()
-        left_s = self._busy_until - time.monotonic()
-        if left_s > 0:
-            what = f"{self._service.name} wants no request for {left_s:.0f} s more (Retry-After)"
-            raise ConnectionLost(TAKES_NOTHING, self._where, what)
+        self._service.check_free(self._where)
         self._lanes[0].open()
         self._pool = ThreadPoolExecutor(len(self._lanes), f"{self._where}-lane")
 
@@ -158,12 +154,13 @@ class HttpSink:
         headers = self._headers_of(out)
         if isinstance(headers, str):
             return SendRejected("E8110", place, f"property {quoted(headers)} is not a text that a header can hold")
+        self._service.check_free(self._where)
         reply = lane.post(f"{self._service.base}{encoded(path)}", headers, out.message.body)
         found = verdict(reply.status, has_key="Idempotency-Key" in headers)
         if found is Verdict.CONFIRMED:
             return None
         if found is not Verdict.REFUSED:
-            self._busy_until = time.monotonic() + wait_s(reply.retry_after, time.time())
+            self._service.busy_until = time.monotonic() + wait_s(reply.retry_after, time.time())
             what = f"{self._service.name} answers message {out.sequence} with {self._told(reply, _SHORT)}"
             raise ConnectionLost(_MEANS[found], self._where, what, "", "It is sent again")
         code = "E8106" if reply.status == 413 else "E8102"

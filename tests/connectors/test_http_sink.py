@@ -188,13 +188,21 @@ def test_h11_a_token_that_the_service_repeats_is_not_told(service):
 def test_h9_retry_after_holds_the_whole_service(service):
     replies = iter([(503, {"Retry-After": "100"}, b""), FINE, FINE])
     service.behaviour = lambda _: next(replies)
-    with connected(service.url) as sink:
+    connection = HttpConnection("web", ConnectionSettings(type="http", options={"url": service.url}))
+    sink, other = (
+        connection.sink(SenderSettings(id=name, connection="web", destination=TO)) for name in ("calls", "o")
+    )
+    with closing(sink), closing(other):
+        sink.connect()
+        other.connect()
         with pytest.raises(ConnectionLost, match="E7026 senders.calls: localhost:.* answers message 1 with 503"):
             sink.send(batch("a", "b"))
-        with pytest.raises(ConnectionLost, match="E7026 .* wants no request for [0-9]+ s more"):
+        with pytest.raises(ConnectionLost, match="E7026 senders.calls: .* wants no request for [0-9]+ s more"):
             sink.connect()
-        assert 90 < sink._busy_until - time.monotonic() <= 100
-        sink._busy_until -= 101
+        with pytest.raises(ConnectionLost, match="E7026 senders.o: .* wants no request for [0-9]+ s more"):
+            other.send(batch("c"))
+        assert 90 < connection._service.busy_until - time.monotonic() <= 100
+        connection._service.busy_until -= 101
         sink.connect()
         assert sink.send(batch("a", "b")) == [None, None]
     assert [call.key for call in service.calls] == ["1:life", "1:life", "2:life"]

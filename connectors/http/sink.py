@@ -160,7 +160,8 @@ class HttpSink:
         if found is Verdict.CONFIRMED:
             return None
         if found is not Verdict.REFUSED:
-            self._service.busy_until = time.monotonic() + wait_s(reply.retry_after, time.time())
+            until = time.monotonic() + wait_s(reply.retry_after, time.time())
+            self._service.busy_until = max(self._service.busy_until, until)
             what = f"{self._service.name} answers message {out.sequence} with {self._told(reply, _SHORT)}"
             raise ConnectionLost(_MEANS[found], self._where, what, "", "It is sent again")
         code = "E8106" if reply.status == 413 else "E8102"

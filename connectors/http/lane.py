@@ -41,6 +41,7 @@ class Lane:
         self._connection: http.client.HTTPConnection | None = None
         self._used_at = 0.0
         self._began_at: float | None = None
+        self._is_interrupted = False
 
     def open(self) -> None:
         """Connect, unless there is a connection that works. Raises `ConnectionLost`."""
@@ -55,6 +56,7 @@ class Lane:
 
         Raises `ConnectionLost` E7001. The service may have the request nevertheless, unless there was no connection.
         """
+        self._is_interrupted = False
         self._began_at = time.monotonic()
         try:
             self.open()
@@ -62,6 +64,8 @@ class Lane:
             self._connection.request("POST", path, body, headers)
             answer = self._connection.getresponse()
             content = answer.read(MOST_ANSWER_BYTES)
+            if self._is_interrupted or (answer.length and len(content) < MOST_ANSWER_BYTES):
+                raise http.client.IncompleteRead(content, answer.length)
             reply = Reply(answer.status, answer.reason, content, answer.getheader("Retry-After"))
             if not answer.isclosed() or answer.will_close or answer.status < 200:
                 self.close()
@@ -82,6 +86,7 @@ class Lane:
         began, connection = self._began_at, self._connection
         if began is None or connection is None or time.monotonic() - began <= self._timeout_s:
             return
+        self._is_interrupted = True
         with suppress(OSError, TypeError):  # it has ended meanwhile
             socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from connectors.http import HttpConnection
 from connectors.http.protocol import BoundedProtocol
-from correlator import Engine, Message, Monitor, on
+from correlator import Engine, Message, Monitor, Reliability, on
 from correlator.serving import Answer, HttpServer, Receive, Scope, Send, respond
 from correlator.settings import (
     ConnectionSettings,
@@ -143,7 +143,7 @@ def with_engine(count: int) -> Result:
                     id="orders",
                     connection="web",
                     destination="queue:orders",
-                    reliability="EXACTLY_ONCE",  # type: ignore[arg-type]
+                    reliability=Reliability.EXACTLY_ONCE,
                     max_batch_interval_ms=1,
                 ),
             ),

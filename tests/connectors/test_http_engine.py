@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from correlator import Engine, Message, Monitor, event, on
+from correlator import Engine, Message, Monitor, Reliability, event, on
 from correlator.cli import main
 from correlator.errors import ConfigError
 from correlator.settings import ConnectionSettings, EngineSettings, MonitorSettings, ReceiverSettings
@@ -40,7 +40,7 @@ def nothing_seen():
 
 
 def settings(directory: Path, port: int = 0, **fields) -> EngineSettings:
-    receiver = {"reliability": "EXACTLY_ONCE", "max_batch_interval_ms": 0, **fields}
+    receiver = {"reliability": Reliability.EXACTLY_ONCE, "max_batch_interval_ms": 0, **fields}
     return EngineSettings(
         name="shop",
         store=f"sqlite:///{directory}/store.db",
@@ -143,21 +143,21 @@ monitors:
 
 def explained(capsys):
     assert main.execute(["explain", "shop.yaml", "--json"]) == 0
-    out, err = capsys.readouterr()
-    return next(path for path in json.loads(out)["paths"] if path["sender"] == "calls"), err
+    found = json.loads(capsys.readouterr().out)["paths"]
+    assert main.execute(["lint", "shop.yaml"]) == 0
+    return next(path for path in found if path["sender"] == "calls"), "W1410" in "".join(capsys.readouterr())
 
 
 def test_explain_names_what_both_ends_must_do(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shop.yaml").write_text(FILE % "")
-    path, err = explained(capsys)
-    assert path["grade"] == "REPEATS_WITH_ID"
+    path, warns = explained(capsys)
+    assert (path["grade"], warns) == ("REPEATS_WITH_ID", True)
     assert "clients that repeat each request until it is answered" in path["needs"]
     assert "consumers that drop repeats by the id" in path["needs"]
-    assert "W1410" in err
     (tmp_path / "shop.yaml").write_text(FILE % ", deduplication: true")
-    path, err = explained(capsys)
-    assert (path["grade"], err) == ("ONCE", "")
+    path, warns = explained(capsys)
+    assert (path["grade"], warns) == ("ONCE", False)
 
 
 def test_lint_finds_two_receivers_of_a_path(tmp_path, monkeypatch, capsys):

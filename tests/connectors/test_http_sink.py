@@ -211,7 +211,7 @@ def test_h9_retry_after_holds_the_whole_service(service):
 # --- what may have come through ---
 
 
-@pytest.mark.parametrize("way", ["closed", "half", "silent", "drip"])
+@pytest.mark.parametrize("way", ["closed", "half", "half a body", "silent", "drip"])
 def test_h8_whatever_happens_to_the_answer_the_repeat_has_the_same_key(service, monkeypatch, way):
     monkeypatch.setattr(sinks, "_LOOK_S", 0.05)
     ways = iter([FINE, way])

@@ -130,7 +130,10 @@ def test_h2_a_repeat_waits_for_the_first_request_and_another_body_is_refused(web
     source = web.source()
     first = web.posting(b"one", "k")
     chunk = take(source)
+    (held,) = set(source._endpoint._held)
+    wait_until(lambda: len(held.answer._callbacks) == 2)
     second = web.posting(b"one", "k")
+    wait_until(lambda: len(held.answer._callbacks) == 3)
     assert web.post(b"other", "k").status == 422
     assert nothing_waits(source)
     source.acknowledge(chunk.tokens)

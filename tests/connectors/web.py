@@ -136,7 +136,7 @@ class Call(NamedTuple):
 
 Reply = tuple[int, Mapping[str, str], bytes]
 Behaviour = Callable[[Call], "Reply | str"]
-"""What the service does with a call: an answer; or `silent`, `closed`, `half`, or `drip`, after it has stored it."""
+"""What the service does with a call: an answer; or `silent`, `closed`, `half`, `half a body` or `drip`, after it has stored it."""
 FINE: Reply = (200, {}, b"fine")
 
 
@@ -170,13 +170,14 @@ class WebService(ThreadingHTTPServer):
         """Take note of a call; returns what to do."""
         with self._lock:
             self.calls.append(call)
-            reply = self.behaviour(call)
+        reply = self.behaviour(call)
+        with self._lock:
             if isinstance(reply, str) or reply[0] < 300:
                 place = call.path, call.key or ""
                 if not (self._deduplicates and call.key and self.keys[place]):
                     self.stored.append(call)
                 self.keys[place] += 1
-            return reply
+        return reply
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of clients that have gone."""
@@ -194,6 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             if reply == "half":
                 self.wfile.write(b"HTTP/1.1 20")
+            elif reply == "half a body":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfine")
             elif reply == "drip":
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Never-Ending: ")
                 while not self.server.released.wait(0.01):

@@ -134,12 +134,13 @@ def test_a_source_of_requests() -> None:
     port, ended = free_port(), threading.Event()
 
     def ask() -> None:
-        while not ended.is_set():
-            with contextlib.suppress(ConnectionRefusedError):
-                try:
-                    post(("127.0.0.1", port), "/in", b"1")
-                except (ConnectionResetError, http.client.RemoteDisconnected):
-                    ended.set()
+        while not ended.wait(0.05):
+            try:
+                post(("127.0.0.1", port), "/in", b"1")
+            except ConnectionRefusedError:
+                continue
+            except (ConnectionResetError, http.client.RemoteDisconnected):
+                ended.set()
 
     threading.Thread(target=ask, daemon=True).start()
     with orphan("source", "http", "queue:in", f"port={port}") as met:

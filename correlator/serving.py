@@ -151,7 +151,7 @@ class HttpServer:
 
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application,  # type: ignore[arg-type]  # its types are narrower than those of the interface
+                application,
                 http=protocol,
                 loop="asyncio",
                 ws="none",

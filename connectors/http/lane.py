@@ -64,21 +64,21 @@ class Lane:
             self._connection.request("POST", path, body, headers)
             answer = self._connection.getresponse()
             content = answer.read(MOST_ANSWER_BYTES)
-            if self._is_interrupted or (answer.length and len(content) < MOST_ANSWER_BYTES):
-                raise http.client.IncompleteRead(content, answer.length)
             reply = Reply(answer.status, answer.reason, content, answer.getheader("Retry-After"))
+            is_whole = not self._is_interrupted and (not answer.length or len(content) == MOST_ANSWER_BYTES)
             if not answer.isclosed() or answer.will_close or answer.status < 200:
                 self.close()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            what = f"{self._service.name} has not answered: {type(error).__name__} {error}".rstrip()
-            raise ConnectionLost("E7001", self._where, what, "It may have the message", "It is sent again") from error
+            raise self._unanswered(f"{type(error).__name__} {error}".rstrip()) from error
         except BaseException:
             self.close()
             raise
         finally:
             self._began_at = None
         self._used_at = time.monotonic()
+        if not is_whole:
+            raise self._unanswered("a part of an answer")
         return reply
 
     def interrupt(self) -> None:
@@ -96,6 +96,10 @@ class Lane:
             with suppress(OSError):
                 self._connection.close()
             self._connection = None
+
+    def _unanswered(self, why: str) -> ConnectionLost:
+        what = f"{self._service.name} has not answered: {why}"
+        return ConnectionLost("E7001", self._where, what, "It may have the message", "It is sent again")
 
     def _is_alive(self) -> bool:
         """Whether the service has neither closed the connection nor sent anything unasked."""

@@ -189,7 +189,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: WebService
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        if len(body) < length:  # the sender has died
+            self.close_connection = True
+            return
         reply = self.server.come(Call(unquote(self.path), dict(self.headers.items()), body))
         if isinstance(reply, str):
             self.close_connection = True

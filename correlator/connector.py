@@ -70,6 +70,8 @@ class Features:
     Attributes:
         durable: a confirmed message survives a restart of the broker.
         redelivers: after a lost connection the broker delivers unacknowledged messages again.
+        answers: each message is a request whose sender waits for the acknowledgement, and sends the message again if it
+            does not come. So nothing is lost although no broker redelivers. Of receivers only; the senders must do so.
         order: the order of deliveries when some messages are redelivered; if the connection is `Ordering`, the weakest
             order of its receivers.
         flags_redelivery: a redelivered message has the header `redelivered`, and `delivery_count` counts from 1.
@@ -94,6 +96,7 @@ class Features:
 
     durable: bool = True
     redelivers: bool = True
+    answers: bool = False
     order: Order = Order.ANY
     flags_redelivery: bool = False
     acknowledges_surely: bool = False
@@ -267,6 +270,17 @@ class TakesFromProgram(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsSenders(Protocol):
+    """A source whose senders can be told that duplicate detection has dropped a message of theirs."""
+
+    def dropped(self, ids: Collection[str]) -> None:
+        """Take note that the messages with these unique ids are not stored, since the ids belong to messages with other
+        bodies. The receiver calls it before it acknowledges them.
+        """
+        ...
+
+
 class Sink(Protocol):
     """A producer for one or more destinations.
 
@@ -334,6 +348,18 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Free the resources that sources and sinks share. Called once, after all of them are closed. Never raises."""
+        ...
+
+
+@runtime_checkable
+class Listening(Protocol):
+    """A connection at which other programs connect, instead of connecting to a broker."""
+
+    def listen(self) -> None:
+        """Begin to listen, and answer that nothing works yet until a source is connected.
+
+        A start calls it before the engine changes anything. Raises `ConfigError` if the address cannot be listened at.
+        """
         ...
 
 

@@ -16,8 +16,7 @@ class ProgramConnection:
     of messages that wait until the receiver takes them. There are no senders.
     """
 
-    # A message that was not acknowledged was never accepted: the program gets an error, and publishes it again.
-    features = Features(order=Order.POSITION, acknowledges_surely=True, shares=False)
+    features = Features(redelivers=False, answers=True, order=Order.POSITION, acknowledges_surely=True, shares=False)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"

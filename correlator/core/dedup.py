@@ -217,13 +217,14 @@ class DuplicateDetector:
             after: earlier plans of the same transaction, which are not applied yet, oldest first.
         """
         earlier = _ids_of(after)
-        if self._all_new(candidates.ids, earlier):
-            duplicates: list[int] = []
-            conflicts: list[int] = []
-        else:
-            duplicates, conflicts = self._duplicates(candidates, earlier)
+        duplicates: list[int] = []
+        conflicts: list[int] = []
+        digests = candidates.digests
+        if not self._all_new(candidates.ids, earlier):
+            duplicates, conflicts, digests = self._duplicates(candidates, earlier)
         rewritten, forgotten = ([], []) if after else self._reclaimable()
-        return DetectionPlan(duplicates, conflicts, self._segment(candidates, now, len(after)), rewritten, forgotten)
+        segment = self._segment(candidates, digests, now, len(after))
+        return DetectionPlan(duplicates, conflicts, segment, rewritten, forgotten)
 
     def apply(self, plan: DetectionPlan) -> None:
         """Remember the ids of a plan that is committed."""
@@ -290,8 +291,9 @@ class DuplicateDetector:
             and (not earlier or earlier.keys().isdisjoint(distinct))
         )
 
-    def _duplicates(self, candidates: Candidates, seen: dict[str, int]) -> tuple[list[int], list[int]]:
-        duplicates, conflicts = [], []
+    def _duplicates(self, candidates: Candidates, seen: dict[str, int]) -> tuple[list[int], list[int], list[int]]:
+        """Positions of duplicates and conflicts; digests to store, for a conflict that of the body that came first."""
+        duplicates, conflicts, digests = [], [], list(candidates.digests)
         for position, unique_id in enumerate(candidates.ids):
             if not unique_id:
                 continue
@@ -305,10 +307,11 @@ class DuplicateDetector:
             duplicates.append(position)
             if known != digest:
                 conflicts.append(position)
-        return duplicates, conflicts
+                digests[position] = known
+        return duplicates, conflicts, digests
 
-    def _segment(self, candidates: Candidates, now: float, planned: int) -> IdSegment | None:
-        ids, sources, digests = candidates.ids, candidates.sources, candidates.digests
+    def _segment(self, candidates: Candidates, digests: list[int], now: float, planned: int) -> IdSegment | None:
+        ids, sources = candidates.ids, candidates.sources
         if "" in ids:
             having = [position for position, unique_id in enumerate(ids) if unique_id]
             ids = [ids[position] for position in having]

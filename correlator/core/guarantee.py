@@ -95,7 +95,7 @@ def _receiving(receiver: PathEnd) -> list[PathLink]:
     if not features.durable:
         why = "its broker loses its messages when it restarts"
         links.append(PathLink(f"connection '{receiver.connection}'", Grade.MAY_LOSE, why))
-    if not features.redelivers:
+    if not features.redelivers and not features.answers:
         why = "its broker does not redeliver unacknowledged messages"
         links.append(PathLink(f"connection '{receiver.connection}'", Grade.MAY_LOSE, why))
     return links
@@ -165,6 +165,8 @@ def needs(receiver: PathEnd, sender: PathEnd | None) -> list[str]:
     if RECEIVING[receiver.reliability].deduplicated:
         needed.append("a unique id in every message (unique_message_id)")
         needed.append("windows that hold all messages that may come again (duplicate_detection)")
+    if receiver.features.answers and receiver.reliability is not Reliability.BEST_EFFORT:
+        needed.append("clients that repeat each request until it is answered")
     if RECEIVING[receiver.reliability].acknowledged_by_application:
         needed.append("an application that calls acknowledge_and_resume()")
     if sender is not None and _asks_receivers(sender):

@@ -740,6 +740,7 @@ class Engine:
             self._absolve,
         )
         restart.make_parts(self.processors, self._registry.source_of)
+        self._parts.listen()
         for processor in self.processors:
             self._log.info("starting a pipeline", pipeline=processor.name)
             processor.open()

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from correlator.runtime.control.server import ControlServer
-from correlator.runtime.http.server import HttpServer
+from correlator.runtime.http.server import serve
 from correlator.runtime.status import Status
 from correlator.runtime.timeline import Timeline
 from correlator.runtime.watchdog import Watchdog
+from correlator.serving import HttpServer
 from correlator.settings import HttpSettings
 
 
@@ -43,8 +44,7 @@ class Observers:
     def start(self) -> None:
         """Start watchdog and HTTP server. Raises `ConfigError` E1603 and E1604; nothing runs then."""
         if self._http is not None:
-            self.server = HttpServer(self._http, self._status, self._timeline)
-            self.server.start()
+            self.server = serve(self._http, self._status, self._timeline)
         self._watchdog.start()
         self._started = True
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from correlator.configuration.connectors import connector
-from correlator.connector import Connection
+from correlator.connector import Connection, Listening
 from correlator.core.admission import at_same_place, refuse_beside, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
@@ -521,6 +521,12 @@ class Parts:
     def use(self, name: str, connection: Connection) -> None:
         """Use a connection for the parts that are made later, unless a connection of this name is there already."""
         self._connections.setdefault(name, connection)
+
+    def listen(self) -> None:
+        """Let connections listen at which others connect. Raises `ConfigError` if one of them cannot."""
+        for connection in self._connections.values():
+            if isinstance(connection, Listening):
+                connection.listen()
 
     def close(self) -> None:
         """Close the connections. Call it after all senders and receivers are closed."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from correlator.connector import NO_SUCH_DESTINATION, Source, TakesFromProgram, TellsBacklog
+from correlator.connector import NO_SUCH_DESTINATION, Source, TakesFromProgram, TellsBacklog, TellsSenders
 from correlator.core.batch import ReceiveBatch
 from correlator.core.faults import point
 from correlator.core.intake import Intake, ReceiverCounters, ReceiverState
@@ -119,6 +119,7 @@ class Receiver(Actor):
         self.program = source if isinstance(source, TakesFromProgram) else None
         self._source = source
         self._backlog = source.backlog if isinstance(source, TellsBacklog) else None
+        self._dropped = source.dropped if isinstance(source, TellsSenders) else None
         self._next_look = 0.0
         self._writer = writer
         self._clock = clock
@@ -407,10 +408,13 @@ class Receiver(Actor):
             return 0
         self._breakdown.lap_until("DB_WAIT", accepted.began)
         ids = mapped.ids
-        self.intake.note_stored(len(accepted.duplicates), ids.count(""), [ids[at] for at in accepted.conflicts])
+        conflicts = [ids[at] for at in accepted.conflicts]
+        self.intake.note_stored(len(accepted.duplicates), ids.count(""), conflicts)
         self._warn()
         self._breakdown.lap("DB_COMMIT")
         try:
+            if conflicts and self._dropped is not None:
+                self._dropped(conflicts)
             self._acknowledge()  # before the delivery: the broker must not redeliver a message that ends the process
         finally:
             if accepted.segment is not None:

@@ -1,6 +1,7 @@
 """One contract for every connector, against its real broker."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ import pytest
 from correlator.testing.contract import Check, check_a_second_consumer_overtakes_nobody, checks_for
 from correlator.testing.service_contract import service_checks_for
 from tests.connectors.tables import sqlite_file
+from tests.connectors.web import serving
 from tests.contract.worlds import (
     CsvWorld,
     DeduplicatingMemoryWorld,
     DeduplicatingPulsarWorld,
+    DeduplicatingServiceOfOneWorld,
     DeltaLakeWorld,
     EmbeddedWorld,
     ExclusivePulsarWorld,
@@ -22,9 +25,11 @@ from tests.contract.worlds import (
     PulsarWorld,
     QuorumRabbitWorld,
     RabbitWorld,
+    ServiceOfOneWorld,
     ServiceWorld,
     SqlWorld,
     StreamWorld,
+    WebhookWorld,
 )
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
@@ -112,6 +117,24 @@ def test_tables_of_sqlite(check: Check, tmp_path: Path) -> None:
 @_checks(SqlWorld)
 def test_tables_of_postgres(check: Check, postgres_server: PostgresServer) -> None:
     check(SqlWorld(postgres_server.fresh_schema()))
+
+
+@_checks(WebhookWorld)
+def test_webhooks(check: Check) -> None:
+    with closing(WebhookWorld()) as world:
+        check(world)
+
+
+@_checks(ServiceOfOneWorld)
+def test_a_service_on_the_web(check: Check) -> None:
+    with serving() as service:
+        check(ServiceOfOneWorld(service))
+
+
+@_checks(DeduplicatingServiceOfOneWorld)
+def test_a_service_on_the_web_that_deduplicates(check: Check) -> None:
+    with serving(deduplicates=True) as service:
+        check(DeduplicatingServiceOfOneWorld(service))
 
 
 @pytest.mark.rabbitmq

@@ -1,10 +1,13 @@
 """The worlds in which the contract of connectors is checked: a class for each kind of broker."""
 
 import json
+import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from http.client import HTTPException
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from deltalake import DeltaTable
 
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
+from connectors.http import HttpConnection
+from connectors.http.source import HttpSource
 from connectors.lake import LakeConnection
 from connectors.lake.plain import all_entries
 from connectors.lake.sink import LakeSink
@@ -30,6 +35,7 @@ from correlator.testing.contract import PATIENCE_S, BrokerWorld, receiver
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
 from correlator.testing.service import SERVICE_FEATURES, ServiceBroker
 from tests.connectors.tables import sql_engine
+from tests.connectors.web import WebService, post
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 
@@ -404,3 +410,116 @@ class SqlWorld(BrokerWorld):
             sa.Column("at", sa.Integer, primary_key=True),
             sa.Column("text", sa.Text),
         )
+
+
+class _WebOfOneWorld(HttpConnection):
+    """A connection whose sources the world knows."""
+
+    def __init__(self, sources: list[HttpSource]) -> None:
+        super().__init__("web", ConnectionSettings(type="http", options={"port": 0}))
+        self._sources = sources
+
+    def source(self, receiver: ReceiverSettings) -> HttpSource:
+        source = super().source(receiver)
+        self._sources.append(source)
+        return source
+
+
+class WebhookWorld(BrokerWorld):
+    """Requests of clients, for sources. Each message is a request, which its client repeats until it is answered 202.
+
+    A client begins when the request before it is under way, so that the messages have an order. `close` ends all.
+    """
+
+    features = HttpConnection("web", ConnectionSettings(type="http", options={"port": 0})).features
+    sends = False
+    topics = False
+    whole_messages = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sources: list[HttpSource] = []
+        self._connections: list[HttpConnection] = []
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def connection(self) -> HttpConnection:
+        connection = _WebOfOneWorld(self._sources)
+        self._connections.append(connection)
+        return connection
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        self._begin(self._publish, destination, list(messages))
+
+    def close(self) -> None:
+        self._ended.set()
+        for end in (*self._sources, *self._connections):
+            end.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _begin(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _publish(self, destination: str, messages: Sequence[Message]) -> None:
+        path = "/" + destination.removeprefix("queue:")
+        for message in messages:
+            under_way = threading.Event()
+            self._begin(self._repeat, path, message.body, under_way)
+            while not under_way.wait(0.002) and not self._ended.is_set():
+                if any(message.body in _bodies_of(source) for source in list(self._sources)):
+                    under_way.set()
+
+    def _repeat(self, path: str, body: bytes, answered: threading.Event) -> None:
+        while not self._ended.is_set():
+            for connection in self._connections:
+                with suppress(OSError, HTTPException):
+                    if connection.address and post(connection.address, path, body).status == 202:
+                        answered.set()
+                        return
+            self._ended.wait(0.002)
+
+
+def _bodies_of(source: HttpSource) -> set[bytes]:
+    """The bodies of the requests that are under way."""
+    endpoint = source._endpoint
+    with endpoint._changed:
+        return {message.body for one in (*endpoint._waiting, *endpoint._held) for message in one.messages}
+
+
+class ServiceOfOneWorld(BrokerWorld):
+    """A service, for sinks. It refuses what comes for the path `refused`."""
+
+    features = HttpConnection("web", ConnectionSettings(type="http", options={"url": "http://localhost"})).features
+    receives = False
+    topics = False
+    whole_messages = False
+
+    def __init__(self, service: WebService) -> None:
+        super().__init__()
+        self._service = service
+        service.behaviour = lambda call: (422 if call.path == "/refused" else 200, {}, b"")
+
+    def connection(self) -> HttpConnection:
+        options = {"url": self._service.url, "deduplication": self.features.deduplicates_sends}
+        return HttpConnection("web", ConnectionSettings(type="http", options=options))
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = super().destination(kind, label)
+        self.connection().sink(SenderSettings(id="s", connection="web", destination=destination))
+        return destination
+
+    def collect(self, destination: str, at_least: int) -> list[Message]:
+        path = "/" + destination.removeprefix("queue:")
+        return [Message(call.body) for call in self._service.stored if call.path == path]
+
+    def refused(self) -> Outgoing | None:
+        return Outgoing(0, "", "queue:refused", Message(b"x"))
+
+
+class DeduplicatingServiceOfOneWorld(ServiceOfOneWorld):
+    """A service that honours `Idempotency-Key`."""
+
+    features = replace(ServiceOfOneWorld.features, deduplicates_sends=True)

@@ -55,6 +55,18 @@ def test_94_a_repeat_with_another_body_is_told_apart():
     assert (plan.duplicates, plan.conflicts) == ([0, 1], [1])
 
 
+def test_a_conflict_does_not_change_the_body_that_repeats_are_compared_with():
+    domain = Domain()
+    domain.receive("a")
+    other, same = ([body] for body in (4711, hash_of("a")))
+    plans = []
+    for digests in (other, same, other):
+        plan = domain.detector.plan(dedup.Candidates("r", 2 + len(plans), ["a"], ["s"], digests), 0.0)
+        domain.commit(plan)
+        plans.append(plan)
+    assert [plan.conflicts for plan in plans] == [[0], [], [0]]
+
+
 def test_a8_20_two_plans_of_one_transaction_see_each_other():
     """Two receivers race with one id: exactly one of them delivers it, whoever comes first in the transaction."""
     domain = Domain()

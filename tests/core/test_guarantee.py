@@ -66,6 +66,15 @@ def test_a_broker_that_forgets_is_the_weakest_link_of_reliable_receivers(pair, f
 
 
 @pytest.mark.parametrize("pair", GRADES)
+def test_senders_that_wait_for_an_answer_lose_nothing_if_they_repeat(pair):
+    answers = replace(GOOD, redelivers=False, answers=True)
+    receiver, _, sender = path(*pair, source=answers)
+    assert guarantee(*path(*pair, source=answers)).grade is guarantee(*path(*pair)).grade
+    asks = "clients that repeat each request until it is answered" in needs(receiver, sender)
+    assert asks is (pair[0] is not BEST_EFFORT)
+
+
+@pytest.mark.parametrize("pair", GRADES)
 def test_a_broker_that_forgets_what_it_was_sent(pair):
     promise = guarantee(*path(*pair, sink=replace(GOOD, durable=False)))
     assert promise.grade is (REPEATS if pair == (APP_CONTROLLED, BEST_EFFORT) else LOSES)

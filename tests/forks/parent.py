@@ -20,6 +20,7 @@ from correlator_spool import SpoolConnection
 
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
+from connectors.http import HttpConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
@@ -34,6 +35,7 @@ Uses = Iterable[Callable[[], Any]]
 KINDS: dict[str, Any] = {
     "embedded": EmbeddedConnection,
     "file": FileConnection,
+    "http": HttpConnection,
     "rabbitmq": RabbitConnection,
     "rabbitmq_stream": StreamConnection,
     "spool": SpoolConnection,
@@ -62,7 +64,7 @@ def open_source(kind: str, destination: str, *options: str) -> Uses:
         lambda: source.acknowledge(chunk.tokens),
         lambda: source.reject(chunk.tokens),
         source.close,
-        *([source.connect, source.close] if kind in ("file", "spool") else []),
+        *([source.connect, source.close] if kind in ("file", "http", "spool") else []),
     ]
 
 
@@ -72,7 +74,7 @@ def open_sink(kind: str, destination: str, *options: str) -> Uses:
     return [
         lambda: sink.send([Outgoing(1, "life", destination, Message(b"1"))]),
         sink.close,
-        *([sink.connect, sink.close] if kind in ("file", "spool") else []),
+        *([sink.connect, sink.close] if kind in ("file", "http", "spool") else []),
     ]
 
 

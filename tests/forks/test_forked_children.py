@@ -1,10 +1,13 @@
 """A process forks a child and is killed; the child lives on. Whoever comes next must not wait for the child."""
 
 import contextlib
+import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +18,10 @@ from correlator.events import Message
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.storage.store import SqlStore
 from correlator.testing.contract import PATIENCE_S, outgoing
+from tests.connectors.web import post, serving
 from tests.forks.parent import connection_of
 from tests.rabbit_server import RabbitServer
+from tests.servers import free_port
 from tests.storage.values import opened
 
 pytestmark = pytest.mark.kill9
@@ -122,6 +127,36 @@ def test_a_sink_of_files(tmp_path: Path) -> None:
         assert met == [REFUSED, "nothing", REFUSED, "nothing"]
         publish("file", "queue:out.jsonl", options)
     assert (tmp_path / "out.jsonl").read_bytes() == b"1\n2\n"
+
+
+def test_a_source_of_requests() -> None:
+    """Its client learns at once that nobody will answer, and the port is free."""
+    port, ended = free_port(), threading.Event()
+
+    def ask() -> None:
+        while not ended.wait(0.05):
+            try:
+                post(("127.0.0.1", port), "/in", b"1")
+            except ConnectionRefusedError:
+                continue
+            except (ConnectionResetError, http.client.RemoteDisconnected):
+                ended.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    with orphan("source", "http", "queue:in", f"port={port}") as met:
+        assert met == [REFUSED, REFUSED, REFUSED, "nothing", REFUSED, "nothing"]
+        assert ended.wait(PATIENCE_S)
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+
+
+def test_a_sink_of_requests() -> None:
+    with serving() as service:
+        options = [f"url={service.url}"]
+        with orphan("sink", "http", "queue:out", *options) as met:
+            assert met == [REFUSED, "nothing", REFUSED, "nothing"]
+            publish("http", "queue:out", options)
+        assert [call.body for call in service.stored] == [b"1", b"2"]
 
 
 def test_a_source_of_the_template(tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 import msgspec
 
 from correlator.runtime.timeline import News, Timeline
+from correlator.serving import Receive, Send
 
 MOST_STREAMS = 16
 MOST_ENTRIES = 100
@@ -20,9 +19,6 @@ SLOW_S = 10.0
 """Seconds that a client may take to read what it was sent."""
 KIND = "text/event-stream"
 _RETRY = b"retry: 2000\n\n"
-
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 class Streams:

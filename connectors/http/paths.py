@@ -1,0 +1,33 @@
+"""Which path of a URL a destination stands for: `queue:orders/new` is `/orders/new`."""
+
+from urllib.parse import quote
+
+from correlator.errors import ConfigError, quoted
+from correlator.options import check_destination, parse_destination
+
+_ALLOWED = "Use queue:PATH, such as queue:orders or queue:v1/orders, without a slash at the beginning"
+
+
+def path_of(destination: str) -> str | None:
+    """The path, not encoded; `None` if it is not one that every server reads in the same way."""
+    parsed = parse_destination(destination)
+    if parsed is None or parsed.kind != "queue":
+        return None
+    *inner, last = parsed.name.split("/")
+    if "" in inner or {".", ".."} & {*inner, last}:
+        return None
+    return f"/{parsed.name}"
+
+
+def check_path(where: str, destination: str) -> str:
+    """The path of a receiver's or sender's destination. Raises `ConfigError` E1215 or E1216."""
+    check_destination(where, destination)
+    path = path_of(destination)
+    if path is None:
+        raise ConfigError("E1216", f"{where}.destination", f"{quoted(destination)} is not a path", _ALLOWED)
+    return path
+
+
+def encoded(path: str) -> str:
+    """The path as it stands in a request."""
+    return quote(path)

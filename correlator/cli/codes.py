@@ -58,7 +58,7 @@ CODES = {
     "E1213": "A connector cannot be loaded: a package is missing or hidden by another one, or its import fails.",
     "E1214": "The address of a broker is malformed.",
     "E1215": "A destination is neither queue:NAME or topic:NAME nor a logical name of 'destinations'.",
-    "E1216": "A connector cannot use a destination: it has no receivers, no senders or no such kind, or refuses the name.",
+    "E1216": "A connector cannot use a destination: it has no receivers, no senders, no such kind or no such name.",
     "E1220": "The broker of a queue cannot leave unselected messages to other consumers, or a queue has no_local.",
     "I1221": "The engine itself applies the selector of a topic, and acknowledges the messages that do not match.",
     "E1222": "A queue is given the name of a subscription; only topics have subscriptions.",

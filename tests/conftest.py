@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.kafka_server import KafkaServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 from tests.servers import KEPT, PostgresServer, running
@@ -54,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let each server start once, although two workers share the tests.
 
     The first half of the tests goes to one worker, the second half to the other. A worker that has done its half takes
-    tests from the end of the other half. So the tests of Pulsar begin the first half, and those of RabbitMQ and of
+    tests from the end of the other half. So the tests of Pulsar and Kafka begin the first half, and those of RabbitMQ and of
     Spark begin the second half.
     """
     first: list[pytest.Item] = []
@@ -62,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others: list[pytest.Item] = []
     for item in items:
         servers = {marker.name for marker in item.iter_markers()}
-        (first if "pulsar" in servers else second if servers & {"rabbitmq", "spark"} else others).append(item)
+        (first if servers & {"pulsar", "kafka"} else second if servers & {"rabbitmq", "spark"} else others).append(item)
     rest = max(0, len(items) // 2 - len(first))
     items[:] = [*first, *others[:rest], *second, *others[rest:]]
 
@@ -97,4 +98,11 @@ def rabbit() -> Iterator[RabbitServer]:
 def pulsar() -> Iterator[PulsarServer]:
     """A Pulsar broker for the whole session; a test that kills it starts it again."""
     with running(PulsarServer()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """A Kafka broker for the whole session; a test that kills it starts it again."""
+    with running(KafkaServer()) as server:
         yield server

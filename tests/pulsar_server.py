@@ -7,7 +7,6 @@ start is an error, never a skip.
 import contextlib
 import itertools
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from typing import Any
 from connectors.pulsar import PulsarConnection
 from correlator.settings import ConnectionSettings
 from tests.rabbit_server import make_certificates
-from tests.servers import KEPT, free_port, install_java, suspend
+from tests.servers import KEPT, ClassArchive, free_port, install_java, suspend
 
 START_TIMEOUT_S = 300
 """A machine that is busy with other things starts it ten times as slowly."""
@@ -37,8 +36,6 @@ _VERSION = "4.0.8"
 _ARTIFACT = f"org.apache.pulsar:pulsar-server-distribution:{_VERSION}:tar.gz:bin"
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 _HOME = KEPT / f"pulsar-{_VERSION}"
-_CLASSES = _HOME / "classes.jsa"
-"""What the first broker that ends in order leaves; it halves the time that later ones need to start."""
 _OPENED = (
     "java.base/java.io",
     "java.base/java.util.zip",
@@ -112,6 +109,7 @@ class PulsarServer:
         self.directory = Path(tempfile.mkdtemp(prefix="correlator-pulsar-"))
         self._token = token
         self._process: subprocess.Popen[bytes] | None = None
+        self._classes = ClassArchive(_HOME / "classes.jsa", self.directory / "classes.jsa")
         self._names = itertools.count(1)
         make_certificates(self.directory)
         lines = [f"{name}={value}\n" for name, value in (settings or {}).items()]
@@ -145,7 +143,7 @@ class PulsarServer:
             self._process.send_signal(how)
             self._process.wait(START_TIMEOUT_S)
             self._process = None
-            self._keep_class_archive()
+            self._classes.keep()
 
     def kill(self) -> None:
         """Kill it, and wait until it is gone."""
@@ -168,7 +166,7 @@ class PulsarServer:
 
     def close(self) -> None:
         """End it (in order only where that leaves something to later ones) and remove its directory."""
-        self.stop(signal.SIGKILL if _CLASSES.exists() else signal.SIGTERM)
+        self.stop(signal.SIGKILL if self._classes.is_kept else signal.SIGTERM)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def connection(self, **options: object) -> PulsarConnection:
@@ -211,7 +209,7 @@ class PulsarServer:
         here = self.directory
         directories = ("--metadata-dir", here / "metadata", "--bookkeeper-dir", here / "bookkeeper")
         arguments = ("--config", here / "standalone.conf", "--no-functions-worker", "--no-stream-storage", *directories)
-        command = ["java", *_JAVA, *self._class_archive(), "-cp", f"{_HOME}/lib/*"]
+        command = ["java", *_JAVA, self._classes.flag(), "-cp", f"{_HOME}/lib/*"]
         with output.open("ab") as written:
             self._process = subprocess.Popen(
                 [*command, "org.apache.pulsar.PulsarStandaloneStarter", *arguments],
@@ -259,20 +257,6 @@ class PulsarServer:
         request = urllib.request.Request(address, body, headers, method=method)
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return answer.read()
-
-    # --- the class archive ---
-
-    def _class_archive(self) -> list[str]:
-        if _CLASSES.exists():
-            return [f"-XX:SharedArchiveFile={_CLASSES}"]
-        return [f"-XX:ArchiveClassesAtExit={self.directory}/classes.jsa"]
-
-    def _keep_class_archive(self) -> None:
-        made = self.directory / "classes.jsa"
-        if made.exists() and not _CLASSES.exists():
-            beside = _CLASSES.with_suffix(f".{os.getpid()}")
-            shutil.move(made, beside)
-            beside.rename(_CLASSES)
 
 
 def install_pulsar() -> None:

@@ -98,6 +98,7 @@ ONLY_IN = {
     "h11": {"connectors/http"},
     "rstream": {"connectors/rabbitmq_stream"},
     "pulsar": {"connectors/pulsar"},
+    "confluent_kafka": {"connectors/kafka"},
     "typer": {"correlator/cli", "correlator/testing/command.py"},
     "rich": {"correlator/cli"},
     "yaml": {"correlator/configuration"},

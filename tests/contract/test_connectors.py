@@ -19,6 +19,7 @@ from tests.contract.worlds import (
     EmbeddedWorld,
     ExclusivePulsarWorld,
     FileWorld,
+    KafkaWorld,
     MemoryWorld,
     ParquetLakeWorld,
     PositionMemoryWorld,
@@ -31,6 +32,7 @@ from tests.contract.worlds import (
     StreamWorld,
     WebhookWorld,
 )
+from tests.kafka_server import KafkaServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 from tests.servers import PostgresServer
@@ -170,3 +172,9 @@ def test_pulsar_that_deduplicates(check: Check, pulsar: PulsarServer) -> None:
 @pytest.mark.pulsar
 def test_pulsar_where_one_consumer_takes_at_a_time(pulsar: PulsarServer) -> None:
     check_a_second_consumer_overtakes_nobody(ExclusivePulsarWorld(pulsar))
+
+
+@pytest.mark.kafka
+@_checks(KafkaWorld)
+def test_kafka(check: Check, kafka: KafkaServer, tmp_path: Path) -> None:
+    check(KafkaWorld(kafka, tmp_path.name))

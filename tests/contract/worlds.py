@@ -11,6 +11,7 @@ from http.client import HTTPException
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 from deltalake import DeltaTable
@@ -19,6 +20,10 @@ from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
 from connectors.http import HttpConnection
 from connectors.http.source import HttpSource
+from connectors.kafka import KafkaConnection
+from connectors.kafka.destinations import topic_of_sender
+from connectors.kafka.sink import KafkaSink
+from connectors.kafka.source import KafkaSource
 from connectors.lake import LakeConnection
 from connectors.lake.plain import all_entries
 from connectors.lake.sink import LakeSink
@@ -28,14 +33,16 @@ from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
 from connectors.sql import SqlConnection
 from correlator.connector import Connection, Features, Order, Source
-from correlator.errors import ConnectionLost
+from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
+from correlator.reliability import Reliability
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S, BrokerWorld, receiver
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
 from correlator.testing.service import SERVICE_FEATURES, ServiceBroker
 from tests.connectors.tables import sql_engine
 from tests.connectors.web import WebService, post
+from tests.kafka_server import KafkaServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 
@@ -243,6 +250,67 @@ class ExclusivePulsarWorld(PulsarWorld):
     def connection(self) -> PulsarConnection:
         mine = {"namespace": self._namespace}
         return _ExclusivePulsar("pulsar", ConnectionSettings(type="pulsar", options={**self.server.options, **mine}))
+
+
+class _OwnSources(KafkaSink):
+    """A sink whose sources no other check has: a cluster knows them whatever the destination."""
+
+    life = ""
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        return super().send(
+            [msgspec.structs.replace(out, source=out.source and out.source + self.life) for out in batch]
+        )
+
+
+class _OnceKafka(KafkaConnection):
+    """A connection whose senders are EXACTLY_ONCE, as repeats need it; a new group of a topic gets later messages only."""
+
+    life = ""
+
+    def source(self, receiver: ReceiverSettings) -> KafkaSource:
+        start = "latest" if receiver.destination.startswith("topic:topic-") else "earliest"
+        return super().source(replace(receiver, options={"start": start}))
+
+    def sink(self, sender: SenderSettings) -> KafkaSink:
+        once = replace(sender, reliability=Reliability.EXACTLY_ONCE)
+        super().sink(once)  # raises ConfigError where the sender is wrong
+        sink = _OwnSources(self._broker, topic_of_sender(once), once)
+        sink.life = self.life
+        return sink
+
+
+class KafkaWorld(BrokerWorld):
+    """Topics with one partition: there is nothing else, so a queue is one, too. A restart kills the broker."""
+
+    features = KafkaConnection.features
+
+    def __init__(self, server: KafkaServer, name: str) -> None:
+        super().__init__()
+        self.server = server
+        self._name = name
+
+    def connection(self) -> KafkaConnection:
+        connection = _OnceKafka("kafka", ConnectionSettings(type="kafka", options=self.server.options))
+        connection.life = self._name
+        return connection
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        _, _, number = super().destination(kind).partition(":")
+        destination = f"topic:{kind}-{label}{number}-{self._name}"
+        self.connection().source(receiver(destination))  # raises ConfigError where no topic may have that name
+        self.server.make_topic(destination.removeprefix("topic:"))
+        return destination
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        records = [{"value": one.body, "key": one.key} for one in messages]
+        self.server.publish(destination.removeprefix("topic:"), *records)
+
+    def collect(self, destination: str, at_least: int) -> list[Message]:
+        return [Message(one.value() or b"") for one in self.server.records(destination.removeprefix("topic:"))]
+
+    def restart(self) -> None:
+        self.server.restart()
 
 
 class FileWorld:

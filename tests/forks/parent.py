@@ -21,6 +21,7 @@ from correlator_spool import SpoolConnection
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
 from connectors.http import HttpConnection
+from connectors.kafka import KafkaConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
@@ -36,6 +37,7 @@ KINDS: dict[str, Any] = {
     "embedded": EmbeddedConnection,
     "file": FileConnection,
     "http": HttpConnection,
+    "kafka": KafkaConnection,
     "rabbitmq": RabbitConnection,
     "rabbitmq_stream": StreamConnection,
     "spool": SpoolConnection,

@@ -20,6 +20,7 @@ from correlator.storage.store import SqlStore
 from correlator.testing.contract import PATIENCE_S, outgoing
 from tests.connectors.web import post, serving
 from tests.forks.parent import connection_of
+from tests.kafka_server import KafkaServer
 from tests.rabbit_server import RabbitServer
 from tests.servers import free_port
 from tests.storage.values import opened
@@ -193,6 +194,18 @@ def test_a_session_of_a_server(rabbit: RabbitServer, kind: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while connections().strip():
             assert time.monotonic() < deadline
+
+
+@pytest.mark.kafka
+def test_a_source_and_a_sink_of_kafka(kafka: KafkaServer) -> None:
+    """Threads of the client do not exist in the child: a call of the client, or its finalizer, would wait for ever."""
+    options = [f"bootstrap_servers={kafka.servers}"]
+    destination = f"topic:{kafka.topic()}"
+    publish("kafka", destination, options)
+    with orphan("source", "kafka", destination, *options) as met:
+        assert met == [REFUSED, REFUSED, REFUSED, "nothing"]
+    with orphan("sink", "kafka", destination, *options) as met:
+        assert met == [REFUSED, "nothing"]
 
 
 def handled(what: str, signals: str) -> list[str]:

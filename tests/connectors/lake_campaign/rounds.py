@@ -1,6 +1,5 @@
 """Rounds of kills, each with a fresh table, store and queue."""
 
-import contextlib
 import multiprocessing
 import random
 import shutil
@@ -22,6 +21,7 @@ from connectors.lake.plain import all_entries
 from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.delta import delta_rows
 from tests.connectors.lake_campaign import bridge
@@ -30,7 +30,6 @@ from tests.connectors.lake_campaign.bridge import MISFIT, NAME, QUEUE, TABLE
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["connectors.embedded", "connectors.lake", bridge.__name__])
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 10
-PATIENCE_S = 120.0
 LONGEST_LIFE_S = 0.6
 LAST_CALL = 60
 AT_A_CALL = 0.5
@@ -134,48 +133,9 @@ class Publisher:
         return Outgoing(number, "publisher", f"queue:{QUEUE}", Message(b"%d" % number, properties))
 
 
-class Bridge:
-    """A life of the bridge."""
-
-    def __init__(self, directory: Path, form: str, *, kill: int = 0, is_control: bool = False) -> None:
-        self._told, childs = FORKING.Pipe()
-        self._process = FORKING.Process(
-            target=bridge.live, args=(directory, form, kill, childs), kwargs={"is_control": is_control}
-        )
-        self._process.start()
-        childs.close()
-
-    def begin(self) -> bool:
-        """Wait until the engine has begun; false if the process has ended before."""
-        try:
-            return self._told.poll(PATIENCE_S) and bool(self._told.recv())
-        except EOFError:
-            return False
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process lives."""
-        return self._process.is_alive()
-
-    def kill(self) -> bool:
-        """Kill the process; returns whether it had killed itself."""
-        was_dead = not self.is_alive
-        self._process.kill()
-        self._end()
-        return was_dead
-
-    def stop(self) -> int | None:
-        """Let the engine stop; returns the exit status."""
-        with contextlib.suppress(OSError):
-            self._told.send("stop")
-        return self._end()
-
-    def _end(self) -> int | None:
-        self._process.join(PATIENCE_S)
-        status = self._process.exitcode
-        self._told.close()
-        self._process.close()
-        return status
+def _life(directory: Path, form: str, *, kill: int = 0, is_control: bool = False) -> Life:
+    """Begin a life of the bridge."""
+    return Life(FORKING, bridge.live, directory, form, kill, is_control=is_control)
 
 
 def campaign(
@@ -235,7 +195,7 @@ def _one_life(
     """Start the bridge, publish as long as it lives, and kill it."""
     kill, end_s = end
     publisher.publish(PUBLISHED)
-    life = Bridge(directory, form, kill=kill, is_control=control)
+    life = _life(directory, form, kill=kill, is_control=control)
     began = life.begin()
     deadline = time.monotonic() + end_s
     while began and life.is_alive and time.monotonic() < deadline:
@@ -257,7 +217,7 @@ def _look(directory: Path, form: str, orders: int, orphans: set[str], figures: F
 
 def _last_life(directory: Path, form: str, orders: int, *, control: bool) -> int | None:
     """Let the bridge go on until the table has a row for each order that fits; returns its exit status."""
-    life = Bridge(directory, form, is_control=control)
+    life = _life(directory, form, is_control=control)
     life.begin()
     table, wanted = directory / "lake" / TABLE, orders - orders // MISFIT
     deadline = time.monotonic() + PATIENCE_S

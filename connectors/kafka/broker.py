@@ -1,0 +1,159 @@
+"""The options of a connection: the servers, time-outs, and settings for the client library librdkafka."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import confluent_kafka as kafka
+
+from correlator.errors import ConfigError
+from correlator.options import check_options, text_option, whole_option
+
+OPTIONS = ("bootstrap_servers", "client", "timeout_s")
+LOG = logging.getLogger("correlator.librdkafka")
+"""Takes what librdkafka would print. Errors report what matters, so by default it goes nowhere."""
+LOG.addHandler(logging.NullHandler())
+LOG.propagate = False
+_SESSION, _POLL = "session.timeout.ms", "max.poll.interval.ms"
+_SESSION_MS, _POLL_MS = 10_000, 300_000
+_TRANSACTION_MS = 60_000
+_LARGEST_MESSAGE = 1_000_000_000
+_OURS = frozenset(
+    {
+        "acks",
+        "allow.auto.create.topics",
+        "auto.offset.reset",
+        "batch.size",
+        "bootstrap.servers",
+        "delivery.timeout.ms",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "isolation.level",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "message.max.bytes",
+        "message.send.max.retries",
+        "message.timeout.ms",
+        "metadata.broker.list",
+        "partition.assignment.strategy",
+        "plugin.library.paths",
+        "request.required.acks",
+        "retries",
+        "transaction.timeout.ms",
+        "transactional.id",
+    }
+)
+"""Settings on which the guarantees rest; an option of the connection, receiver or sender takes the place of some."""
+_FILES = ".location"
+"""End of the names of settings with a file, which may exist on the machine of the engine only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaBroker:
+    """The servers of a cluster, and how to talk to them.
+
+    Attributes:
+        servers: `HOST:PORT`, several with commas.
+        timeout_s: the longest wait for an answer, or for the next confirm of a batch.
+        client: further settings for librdkafka; may hold passwords.
+    """
+
+    servers: str
+    timeout_s: int = 10
+    client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def session_s(self) -> float:
+        """After so many seconds without a sign of life the cluster gives a consumer up."""
+        return int(self.client.get(_SESSION, _SESSION_MS)) / 1000
+
+    @property
+    def holds_s(self) -> float:
+        """After so many seconds without a call of `receive` a consumer leaves its group."""
+        return int(self.client.get(_POLL, _POLL_MS)) / 1000
+
+    def common(self) -> dict[str, Any]:
+        """Settings of any client."""
+        return {
+            "client.id": "correlator",
+            "socket.timeout.ms": self.timeout_s * 1000,
+            **self.client,
+            "bootstrap.servers": self.servers,
+        }
+
+    def of_producer(self, transactional_id: str, batch_bytes: int) -> dict[str, Any]:
+        """Settings of a producer that keeps the order and stores a message once, whatever it repeats by itself.
+
+        Args:
+            transactional_id: names its transactions; "" for a producer without transactions.
+            batch_bytes: the most bytes that it sends to a partition at once.
+        """
+        settings = {
+            "partitioner": "murmur2_random",  # that of Java, so that a key has one partition for all programs
+            **self.common(),
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": self.timeout_s * 1000,
+            "message.max.bytes": _LARGEST_MESSAGE,  # the sink knows the limit of each topic
+            "batch.size": batch_bytes,
+        }
+        if transactional_id:
+            transaction_ms = max(_TRANSACTION_MS, self.timeout_s * 1000)
+            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": transaction_ms}
+        return settings
+
+    def of_consumer(self, group: str) -> dict[str, Any]:
+        """Settings of a consumer that skips aborted messages, commits when told, and never chooses where to begin."""
+        return {
+            _SESSION: _SESSION_MS,
+            _POLL: _POLL_MS,
+            **self.common(),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+
+
+def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
+    """Make a broker from the options of a connection. Raises `ConfigError` if one is wrong; connects to nothing."""
+    check_options(where, options, OPTIONS)
+    made = KafkaBroker(
+        servers=text_option(where, options, "bootstrap_servers"),
+        timeout_s=whole_option(where, options, "timeout_s", 10, 900),
+        client=_client(f"{where}.client", options.get("client", {})),
+    )
+    # Without servers, librdkafka looks at the settings and connects to nothing.
+    checked = {name: value for name, value in made.client.items() if not name.endswith(_FILES)}
+    without = KafkaBroker(servers="", timeout_s=made.timeout_s, client=checked)
+    _check(where, lambda: kafka.Producer(without.of_producer("check", _LARGEST_MESSAGE), logger=LOG))
+    _check(where, lambda: kafka.Consumer(without.of_consumer("check"), logger=LOG))
+    return made
+
+
+def _client(where: str, given: object) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ConfigError("E1022", where, "is not a mapping", "As in {security.protocol: SSL}")
+    for name, value in given.items():
+        if name in _OURS:
+            what = "is set by the connector, since the guarantees rest on it"
+            raise ConfigError("E1022", f"{where}.{name}", what, "", "Leave it out")
+        if not isinstance(name, str) or not isinstance(value, str | int | float):
+            raise ConfigError("E1022", f"{where}.{name}", "is not a text, a number, true or false")
+    return dict(given)
+
+
+def _check(where: str, make: Callable[[], object]) -> None:
+    try:
+        make()
+    except kafka.KafkaException as error:
+        reason = error.args[0].str().strip()
+        raise ConfigError("E1022", f"{where}.client", f"librdkafka refuses the settings: {reason}") from None

@@ -1,0 +1,257 @@
+"""Converts messages to records of Kafka, and back (docs/kafka.md).
+
+A property becomes a header of the record with the same name. Kafka's headers are bytes, and texts for most programs; so
+the header `correlator-types` names the types of values that are not texts. The standard headers of a message have names
+that begin with `correlator-`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import confluent_kafka as kafka
+import msgspec
+
+from correlator.connector import readable
+from correlator.events import CUT_FROM, LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
+
+UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
+"""Properties that the default templates of unique ids use; the source sets them if a message does not have them."""
+NULL = "kafka_null"
+"""Property that is true if a record has no value, as a deletion in a compacted topic; an empty value is another one."""
+KEY = "kafka_key"
+"""Property with the key as bytes, if it is not text; `Message.key` then has escapes in their place."""
+PARTITION, OFFSET = "kafka_partition", "kafka_offset"
+"""Properties with the position of a received record."""
+_NOT_SENT = frozenset({NULL, KEY, PARTITION, OFFSET})
+_MESSAGE_ID, _CORRELATION_ID = "correlator-message-id", "correlator-correlation-id"
+_REPLY_TO, _TYPE, _PRIORITY = "correlator-reply-to", "correlator-type", "correlator-priority"
+_EXPIRATION, _SEQUENCE, _TYPES = "correlator-expiration", "correlator-group-sequence", "correlator-types"
+_RESERVED = frozenset({_MESSAGE_ID, _CORRELATION_ID, _REPLY_TO, _TYPE, _PRIORITY, _EXPIRATION, _SEQUENCE, _TYPES})
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_NO_HEADERS = Headers()
+_BATCH_BYTES, _RECORD_BYTES, _HEADER_BYTES = 61, 36, 10
+"""What the format adds at most to the bytes of a batch, of a record, and of a header."""
+_types = msgspec.json.Decoder(dict[str, str])
+
+
+class Record(NamedTuple):
+    """A message in the form that a producer takes.
+
+    Attributes:
+        value: `None` for a record without a value.
+        headers: names may be there more than once; a value may be `None`.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+    @property
+    def size(self) -> int:
+        """The most bytes of a batch that holds this record alone, as the limit of a topic counts them."""
+        content = len(self.key or b"") + len(self.value or b"")
+        headers = sum(len(name.encode()) + len(value or b"") + _HEADER_BYTES for name, value in self.headers)
+        return _BATCH_BYTES + _RECORD_BYTES + content + headers
+
+
+def encode(outgoing: Outgoing, topic: str, now_ms: int) -> Record:
+    """Encode a message; `now_ms` is the time of sending, in milliseconds since the epoch.
+
+    Raises `ValueError`, `TypeError` or `AttributeError` if a record cannot hold the message.
+    """
+    message = outgoing.message
+    if not isinstance(message.body, bytes):
+        raise TypeError(f"the body is a {type(message.body).__name__} and must be bytes")
+    headers = message.headers or _NO_HEADERS
+    if headers.delivery_delay_ms:
+        raise ValueError(
+            f"Kafka cannot delay a message, which 'delivery_delay_ms: {headers.delivery_delay_ms}' asks for"
+        )
+    encoded = [*_properties(message.properties), *_standard(headers, outgoing.message_id, now_ms)]
+    null = message.properties.get(NULL) is True and not message.body
+    return Record(topic, _key(message), None if null else message.body, encoded)
+
+
+def _key(message: Message) -> bytes | None:
+    raw = message.properties.get(KEY)
+    if isinstance(raw, bytes) and _text(raw) == message.key:
+        return raw
+    return None if message.key is None else message.key.encode()
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="backslashreplace")
+
+
+def _properties(properties: Mapping[str, PropertyValue]) -> list[tuple[str, bytes | None]]:
+    encoded: list[tuple[str, bytes | None]] = []
+    types = {}
+    for name, value in properties.items():
+        if name in _NOT_SENT or name in _RESERVED:
+            continue
+        if "\0" in name:
+            raise ValueError("the name of a property holds a zero byte")
+        name.encode()
+        if value is None:
+            encoded.append((name, None))
+            continue
+        kind, content = _written(value)
+        encoded.append((name, content))
+        if kind:
+            types[name] = kind
+    if types:
+        encoded.append((_TYPES, msgspec.json.encode(types)))
+    return encoded
+
+
+def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
+    """The name of the type, "" for a text, and the content of the header."""
+    if isinstance(value, str):
+        return "", value.encode()
+    if isinstance(value, bytes):
+        return "bytes", bytes(value)
+    if isinstance(value, bool):
+        return "bool", b"true" if value else b"false"
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise ValueError(f"{value} needs more than 64 bits")
+        return "int", int.__repr__(value).encode()
+    if isinstance(value, float):
+        return "float", float.__repr__(value).encode()
+    raise ValueError(f"a {type(value).__name__} cannot be a property")
+
+
+def _standard(headers: Headers, message_id: str, now_ms: int) -> list[tuple[str, bytes]]:
+    expiration = None
+    if headers.time_to_live_ms:  # 0 is for ever
+        if not 0 < headers.time_to_live_ms <= LONGEST_LIFE_MS:
+            raise ValueError(f"a time to live of {headers.time_to_live_ms} ms is not between 0 and {LONGEST_LIFE_MS}")
+        expiration = now_ms + headers.time_to_live_ms
+    texts = (
+        (_MESSAGE_ID, message_id or None),
+        (_CORRELATION_ID, headers.correlation_id),
+        (_REPLY_TO, headers.reply_to),
+        (_TYPE, headers.type),
+    )
+    numbers = ((_PRIORITY, headers.priority), (_EXPIRATION, expiration), (_SEQUENCE, headers.group_sequence))
+    return [
+        *((name, text.encode()) for name, text in texts if text is not None),
+        *((name, f"{number:d}".encode()) for name, number in numbers if number is not None),
+    ]
+
+
+class Decoder:
+    """Makes messages of the records of a topic.
+
+    Args:
+        topic_id: differs between topics that had the same name one after the other.
+        most_bytes: a longer value is cut off.
+        wants_id: whether a message without the property `uniqueMessageId` gets one, made of its position.
+        wants_source: whether a message without the property `messageSourceId` gets the name of its partition.
+    """
+
+    def __init__(self, topic_id: str, most_bytes: int, *, wants_id: bool, wants_source: bool) -> None:
+        self._topic_id = topic_id
+        self._most_bytes = most_bytes
+        self._wants_id = wants_id
+        self._wants_source = wants_source
+
+    def message(self, record: kafka.Message) -> Message:
+        """The message of a record. If its headers cannot be read, the message has none, and says so."""
+        partition, offset = record.partition(), record.offset()
+        unique_id = f"{self._topic_id}:{partition}:{offset}"
+        kind, time_ms = record.timestamp()
+        sent_ms = None if kind == kafka.TIMESTAMP_NOT_AVAILABLE else time_ms
+        message = readable(
+            lambda: _decoded(record, unique_id, sent_ms),
+            lambda: Message(record.value() or b"", {}, None, None, Headers(message_id=unique_id, timestamp=sent_ms)),
+            "record",
+        )
+        properties = message.properties
+        if self._wants_id:
+            properties.setdefault(UNIQUE_ID, unique_id)
+        if self._wants_source:
+            properties.setdefault(SOURCE_ID, f"{self._topic_id}:{partition}")
+        properties[PARTITION], properties[OFFSET] = partition, offset
+        if len(message.body) > self._most_bytes:
+            properties[CUT_FROM] = len(message.body)
+            return msgspec.structs.replace(message, body=message.body[: self._most_bytes + 1])
+        return message
+
+
+def _decoded(record: kafka.Message, unique_id: str, sent_ms: int | None) -> Message:
+    sent: dict[str, bytes | None] = {name: value for name, value in record.headers() or ()}  # noqa: C416  # of repeated names the last
+    types = _types.decode(sent[_TYPES] or b"{}") if _TYPES in sent else {}
+    properties = {name: _read(value, types.get(name)) for name, value in sent.items() if name not in _RESERVED}
+    key, value = record.key(), record.value()
+    if value is None:
+        properties[NULL] = True
+    if key is not None and not _is_text(key):
+        properties[KEY] = key
+    return Message(
+        value or b"", properties, None if key is None else _text(key), None, _headers(sent, unique_id, sent_ms)
+    )
+
+
+def _read(content: bytes | None, kind: str | None) -> PropertyValue:
+    """The value of a header; what is not of its declared type is a text, or bytes if it is none."""
+    if content is None or kind == "bytes" or not _is_text(content):
+        return content
+    text = content.decode()
+    value = _READERS[kind](text) if kind in _READERS else None
+    return text if value is None else value
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _number(text: str | None) -> int | None:
+    if text is None or not _WHOLE_NUMBER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def _boolean(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text)
+
+
+def _floating_point(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+_READERS: Mapping[str | None, Callable[[str], bool | int | float | None]] = {
+    "bool": _boolean,
+    "int": _number,
+    "float": _floating_point,
+}
+
+
+def _headers(sent: Mapping[str, bytes | None], unique_id: str, sent_ms: int | None) -> Headers:
+    def text(name: str) -> str | None:
+        content = sent.get(name)
+        return None if content is None else _text(content)
+
+    expiration = _number(text(_EXPIRATION))
+    life = None if expiration is None else min(max(expiration - (sent_ms or 0), 1), LONGEST_LIFE_MS)
+    return Headers(
+        message_id=text(_MESSAGE_ID) or unique_id,
+        correlation_id=text(_CORRELATION_ID),
+        reply_to=text(_REPLY_TO),
+        type=text(_TYPE),
+        priority=_number(text(_PRIORITY)),
+        time_to_live_ms=life,
+        expiration=expiration,
+        timestamp=sent_ms,
+        group_sequence=_number(text(_SEQUENCE)),
+    )

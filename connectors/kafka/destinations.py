@@ -1,0 +1,70 @@
+"""Maps destinations to topics, and checks the options of receivers and senders."""
+
+import re
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from correlator.errors import ConfigError, quoted
+from correlator.options import check_destination, check_options, parse_destination
+from correlator.settings import ReceiverSettings, SenderSettings
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_NO_TOPICS = (".", "..")
+ALLOWED = "Use topic:NAME with at most 249 letters, digits, '.', '_', '-'"
+_STARTS = "earliest, latest, committed, or a time such as 2026-01-31T12:00:00Z"
+
+
+class Start(NamedTuple):
+    """Where a receiver begins if its group has no offsets for the topic.
+
+    Attributes:
+        kind: the place.
+        time_ms: for the place `time`: the milliseconds since the epoch.
+    """
+
+    kind: Literal["earliest", "latest", "committed", "time"] = "earliest"
+    time_ms: int = 0
+
+
+def topic_of(destination: str) -> str | None:
+    """The topic of `topic:NAME`; `None` for anything else, and for a name that no topic can have."""
+    parsed = parse_destination(destination)
+    if parsed is None or parsed.kind != "topic" or parsed.name in _NO_TOPICS or not _TOPIC.fullmatch(parsed.name):
+        return None
+    return parsed.name
+
+
+def topic_of_receiver(receiver: ReceiverSettings) -> str:
+    """The topic that a receiver reads. Raises `ConfigError`."""
+    return _topic(f"receivers.{receiver.id}", receiver.destination)
+
+
+def topic_of_sender(sender: SenderSettings) -> str | None:
+    """The topic of a sender; `None` if its messages name their topics. Raises `ConfigError`."""
+    where = f"senders.{sender.id}"
+    check_options(where, sender.options)
+    return None if sender.destination is None else _topic(where, sender.destination)
+
+
+def start_of(receiver: ReceiverSettings) -> Start:
+    """Where a receiver begins at first. Raises `ConfigError` for a wrong or unknown option."""
+    where = f"receivers.{receiver.id}"
+    check_options(where, receiver.options, ("start",))
+    value = receiver.options.get("start", "earliest")
+    if value in ("earliest", "latest", "committed"):
+        return Start(value)
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        moment = None
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ConfigError("E1022", f"{where}.start", f"{quoted(value)} is not allowed", f"Use {_STARTS}")
+    return Start("time", int(moment.timestamp() * 1000))
+
+
+def _topic(where: str, destination: str) -> str:
+    check_destination(where, destination)
+    topic = topic_of(destination)
+    if topic is None:
+        raise ConfigError("E1216", f"{where}.destination", f"{quoted(destination)} is not a topic of Kafka", ALLOWED)
+    return topic

@@ -1,0 +1,112 @@
+"""Turns errors of librdkafka and of the cluster into errors of the port."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import confluent_kafka as kafka
+
+from connectors.kafka.broker import KafkaBroker
+from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
+from correlator.errors import ConnectionLost
+
+FENCED = "E7061"
+GONE = "E7062"
+NO_POSITION = "E7063"
+SMALLER_LIMIT = "E7064"
+_ERROR = kafka.KafkaError
+_CODES = {
+    _ERROR._AUTHENTICATION: "E7002",  # noqa: SLF001  # public names of the library in spite of the underscore
+    _ERROR.SASL_AUTHENTICATION_FAILED: "E7002",
+    _ERROR.UNSUPPORTED_SASL_MECHANISM: "E7002",
+    _ERROR.TOPIC_AUTHORIZATION_FAILED: "E7007",
+    _ERROR.GROUP_AUTHORIZATION_FAILED: "E7007",
+    _ERROR.CLUSTER_AUTHORIZATION_FAILED: "E7007",
+    _ERROR.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "E7007",
+    _ERROR._SSL: "E7016",  # noqa: SLF001
+    _ERROR._TRANSPORT: "E7001",  # noqa: SLF001
+    _ERROR._RESOLVE: "E7001",  # noqa: SLF001
+    _ERROR._ALL_BROKERS_DOWN: "E7001",  # noqa: SLF001
+    _ERROR._TIMED_OUT: "E7023",  # noqa: SLF001
+    _ERROR._TIMED_OUT_QUEUE: "E7023",  # noqa: SLF001
+    _ERROR._MSG_TIMED_OUT: "E7023",  # noqa: SLF001
+    _ERROR.REQUEST_TIMED_OUT: "E7023",
+    _ERROR.UNKNOWN_TOPIC_OR_PART: NO_SUCH_DESTINATION,
+    _ERROR.UNKNOWN_TOPIC_ID: NO_SUCH_DESTINATION,
+    _ERROR._UNKNOWN_TOPIC: NO_SUCH_DESTINATION,  # noqa: SLF001
+    _ERROR._UNKNOWN_PARTITION: NO_SUCH_DESTINATION,  # noqa: SLF001
+    _ERROR.NOT_ENOUGH_REPLICAS: TAKES_NOTHING,
+    _ERROR.NOT_ENOUGH_REPLICAS_AFTER_APPEND: TAKES_NOTHING,
+    _ERROR.KAFKA_STORAGE_ERROR: TAKES_NOTHING,
+    _ERROR.MSG_SIZE_TOO_LARGE: SMALLER_LIMIT,
+    _ERROR._FENCED: FENCED,  # noqa: SLF001
+    _ERROR.PRODUCER_FENCED: FENCED,
+    _ERROR.INVALID_PRODUCER_EPOCH: FENCED,
+}
+_EXPLAIN_SILENCE = ("E7001", "E7002", "E7016")
+"""Codes of errors that are the cause when no answer comes."""
+_SERIOUS = frozenset(
+    {
+        _ERROR._ALL_BROKERS_DOWN,  # noqa: SLF001
+        _ERROR._AUTHENTICATION,  # noqa: SLF001
+        _ERROR._SSL,  # noqa: SLF001
+    }
+)
+_TODO = {
+    "E7002": "Check the settings below 'client'",
+    "E7007": "Grant the right to the user: the page about Kafka lists all of them",
+    NO_SUCH_DESTINATION: "Create the topic; the engine waits for it",
+    SMALLER_LIMIT: "Let the user describe the configuration of the topic, so that the sender knows its limit",
+}
+_WHAT = {
+    FENCED: "another producer has taken over the transactions of this source, or this one stood still for too long",
+    SMALLER_LIMIT: "the topic takes smaller messages than the sender knows",
+}
+
+
+class Complaints:
+    """Remembers what a client of librdkafka reports by itself: its `error_cb`.
+
+    Attributes:
+        cause: the last error that is more than a consequence of others.
+        serious: the error since which the client is of no use; `None` while it may work.
+    """
+
+    def __init__(self) -> None:
+        self.cause: kafka.KafkaError | None = None
+        self.serious: kafka.KafkaError | None = None
+
+    def __call__(self, error: kafka.KafkaError) -> None:
+        """Take an error."""
+        if error.code() != _ERROR._ALL_BROKERS_DOWN:  # noqa: SLF001
+            self.cause = error
+        if error.fatal() or error.code() in _SERIOUS:
+            self.serious = error
+
+
+def lost(
+    where: str, error: kafka.KafkaError, broker: KafkaBroker, complaints: Complaints | None = None
+) -> ConnectionLost:
+    """The error of the port for an error of the library. Without an answer, what the client complained about counts."""
+    code = _CODES.get(error.code(), "E7025")
+    cause = None if complaints is None else complaints.cause
+    if code in ("E7001", "E7023") and cause is not None and _CODES.get(cause.code()) in _EXPLAIN_SILENCE:
+        error, code = cause, _CODES[cause.code()]
+    reason = " ".join(error.str().split())
+    what = f"{_WHAT[code]} ({reason})" if code in _WHAT else reason
+    if code in ("E7001", "E7023"):
+        what = f"no answer from {broker.servers}: {reason}"
+    return ConnectionLost(code, where, what, "", _TODO.get(code, ""))
+
+
+def timed_out(what: str) -> kafka.KafkaException:
+    """The error of a wait that the connector itself has given up."""
+    return kafka.KafkaException(kafka.KafkaError(_ERROR._TIMED_OUT, what))  # noqa: SLF001
+
+
+@contextmanager
+def translated(where: str, broker: KafkaBroker, complaints: Complaints | None = None) -> Iterator[None]:
+    """Within the block an error of the library becomes `ConnectionLost`."""
+    try:
+        yield
+    except kafka.KafkaException as error:
+        raise lost(where, error.args[0], broker, complaints) from error

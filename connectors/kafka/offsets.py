@@ -1,0 +1,114 @@
+"""Where a group goes on in a topic, and where it begins.
+
+The metadata of a committed offset is the id of its topic: another topic may get the same name, and an offset of the
+first one would leave out messages of the second one. Tools that set offsets leave no metadata.
+"""
+
+from collections.abc import Sequence
+
+import confluent_kafka as kafka
+
+from connectors.kafka.broker import KafkaBroker
+from connectors.kafka.cluster import Topic
+from connectors.kafka.destinations import Start
+from connectors.kafka.failures import GONE, NO_POSITION
+from correlator.errors import ConnectionLost, quoted
+
+CHOOSE = "Choose where the group goes on: kafka-consumer-groups.sh --reset-offsets"
+_OTHERS = frozenset(
+    {
+        kafka.KafkaError.UNKNOWN_MEMBER_ID,
+        kafka.KafkaError.ILLEGAL_GENERATION,
+        kafka.KafkaError.REBALANCE_IN_PROGRESS,
+    }
+)
+"""Answers to a commit of somebody who is no member of a group that has some."""
+
+
+class GroupOffsets:
+    """The offsets of a group for a topic, for one of its consumers. Errors are also those of the library.
+
+    Args:
+        where: the receiver, for errors.
+        broker: the cluster.
+        group: name of the group.
+        topic: the topic.
+    """
+
+    def __init__(self, where: str, broker: KafkaBroker, group: str, topic: Topic) -> None:
+        self._where = where
+        self._timeout_s = broker.timeout_s
+        self._group = group
+        self._topic = topic
+
+    def mark(self, partition: int, offset: int) -> kafka.TopicPartition:
+        """An offset to commit."""
+        return kafka.TopicPartition(self._topic.name, partition, offset, self._topic.id)
+
+    def begin(self, consumer: kafka.Consumer, start: Start, *, was_other: bool) -> None:
+        """Store where a new group begins, so that a later start means the same place.
+
+        Args:
+            consumer: has not joined the group yet.
+            start: where a group without offsets begins.
+            was_other: whether the caller has read another topic of this name.
+
+        Raises `ConnectionLost`: E7063 if the group has no offset and needs one; W7020, once, if the topic is another
+        one than that of the offsets: the group begins with its first message.
+        """
+        places = [kafka.TopicPartition(self._topic.name, partition) for partition in range(self._topic.partitions)]
+        committed = consumer.committed(places, self._timeout_s)
+        is_new = was_other or any(place.offset >= 0 and not self._is_of_topic(place) for place in committed)
+        if not any(self._is_of_topic(place) for place in committed):
+            if is_new:
+                start = Start("earliest")
+            if start.kind == "committed":
+                what = f"the group {quoted(self._group)} has no offset for the topic '{self._topic.name}'"
+                todo = "Set its offsets, or choose another 'start'"
+                raise ConnectionLost(NO_POSITION, self._where, what, "start: committed needs one", todo)
+            first = [self.mark(place.partition, self._first(consumer, place, start)) for place in places]
+            _commit(consumer, first)
+        if is_new:
+            what = f"the topic '{self._topic.name}' was deleted and made again; what was in it is lost"
+            raise ConnectionLost("W7020", self._where, what)
+
+    def of(self, consumer: kafka.Consumer, places: Sequence[kafka.TopicPartition]) -> list[kafka.TopicPartition]:
+        """Where the group goes on in these partitions. One without an offset is new, and is read from its beginning.
+
+        Raises `ConnectionLost` E7062 if a partition does not hold the offset.
+        """
+        if not places:
+            return []
+        committed = consumer.committed(list(places), self._timeout_s)
+        return [self.mark(place.partition, self._checked(consumer, place)) for place in committed]
+
+    def _is_of_topic(self, place: kafka.TopicPartition) -> bool:
+        return place.offset >= 0 and (not place.metadata or place.metadata == self._topic.id)
+
+    def _checked(self, consumer: kafka.Consumer, place: kafka.TopicPartition) -> int:
+        low, high = consumer.get_watermark_offsets(place, self._timeout_s)
+        if not self._is_of_topic(place):
+            return low
+        if not low <= place.offset <= high:
+            what = f"the group {quoted(self._group)} is at offset {place.offset} of partition {place.partition}, which "
+            what += f"holds offsets {low} to {high}"
+            raise ConnectionLost(GONE, self._where, what, "Nothing is left out silently", CHOOSE)
+        return place.offset
+
+    def _first(self, consumer: kafka.Consumer, place: kafka.TopicPartition, start: Start) -> int:
+        """The offset in a partition at which a new group begins."""
+        if start.kind == "time":
+            asked = kafka.TopicPartition(place.topic, place.partition, start.time_ms)
+            (found,) = consumer.offsets_for_times([asked], self._timeout_s)
+            if found.offset >= 0:
+                return found.offset
+        low, high = consumer.get_watermark_offsets(place, self._timeout_s)
+        return low if start.kind == "earliest" else high
+
+
+def _commit(consumer: kafka.Consumer, begin: list[kafka.TopicPartition]) -> None:
+    try:
+        consumer.commit(offsets=begin, asynchronous=False)
+    except kafka.KafkaException as error:
+        if error.args[0].code() not in _OTHERS:  # the group has consumers, who have chosen
+            raise

@@ -1,0 +1,166 @@
+"""One producer of the client library. With transactions, each batch is one, with the number of its last message.
+
+The number is the offset of a group for partition 0 of each topic of the batch. The group has the name of the
+transactions. The number is the only truth about what the cluster has: the next producer with the same name first ends
+the transaction that this one has left, then reads the number.
+
+Nothing is repaired. After any error within a transaction the producer is dropped, and a new one begins.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import NamedTuple
+
+import confluent_kafka as kafka
+
+from connectors.kafka.broker import LOG, KafkaBroker
+from connectors.kafka.content import Record
+from connectors.kafka.failures import Complaints, timed_out, translated
+from correlator.processes import never_finalize
+
+_INVALID = kafka.KafkaError.INVALID_RECORD
+_REFUSED = frozenset({_INVALID, kafka.KafkaError._INVALID_DIFFERENT_RECORD})  # noqa: SLF001  # a public name
+"""The errors of all records that were sent to a partition at once, if the broker refuses one of them at each try. They
+do not always tell which one.
+"""
+_LOOK_S = 0.2
+_MARKED = 0
+"""The partition of a topic whose offset is the number of a source."""
+
+
+class Numbered(NamedTuple):
+    """A record, and the index of its message in the batch."""
+
+    index: int
+    record: Record
+
+
+class Refusal(NamedTuple):
+    """Why the cluster has refused at least one of some records, and which of them are not stored."""
+
+    reason: str
+    left: Sequence[Numbered]
+
+
+class KafkaProducer:
+    """A producer. Owned by the thread of its sink.
+
+    Args:
+        where: the sender, for errors.
+        broker: the cluster.
+        transactional_id: the name of its transactions, and of the group; "" for no transactions.
+        batch_bytes: the most bytes that it sends to a partition at once.
+    """
+
+    def __init__(self, where: str, broker: KafkaBroker, transactional_id: str, batch_bytes: int) -> None:
+        self._where = where
+        self._broker = broker
+        self._name = transactional_id
+        self._complaints = Complaints()
+        settings = broker.of_producer(transactional_id, batch_bytes) | {"error_cb": self._complaints}
+        never_finalize(self)
+        with self._translated():
+            self._client: kafka.Producer | None = kafka.Producer(settings, logger=LOG)
+
+    def begin(self) -> None:
+        """End the transaction that an earlier producer of this name has left, and shut that producer out."""
+        if not self._name:
+            return
+        with self._translated():
+            self._opened.init_transactions(self._broker.timeout_s)
+            consumer = kafka.Consumer(self._broker.of_consumer(self._name), logger=LOG)
+            try:
+                self._group = consumer.consumer_group_metadata()  # joins no group
+            finally:
+                consumer.close()
+
+    def send(self, records: Sequence[Numbered], number: int, note: str) -> Refusal | None:
+        """Send records in order, and wait until they are stored; returns `None` if they are.
+
+        Args:
+            records: at least one.
+            number: of the last message that is accounted for with these records.
+            note: kept beside the number.
+
+        With transactions either all records are stored, with the number, or none: after a refusal the producer is of no
+        use, and the next one ends the transaction. Raises `ConnectionLost`.
+        """
+        with self._translated():
+            if self._name:
+                self._opened.begin_transaction()
+            failed = self._carry_out(records)
+            if self._name and not failed:
+                topics = {one.record.topic for one in records}
+                marks = [kafka.TopicPartition(topic, _MARKED, number, note) for topic in sorted(topics)]
+                self._opened.send_offsets_to_transaction(marks, self._group, self._broker.timeout_s)
+                self._opened.commit_transaction(self._broker.timeout_s)
+        if not failed:
+            return None
+        reason = kafka.KafkaError(_INVALID).str()
+        return Refusal(reason, records if self._name else [one for one in records if one.index in failed])
+
+    def close(self) -> None:
+        """Give the producer up, without waiting for anything. Never raises."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.purge(blocking=False)
+
+    @property
+    def _opened(self) -> kafka.Producer:
+        assert self._client is not None
+        return self._client
+
+    def _carry_out(self, records: Sequence[Numbered]) -> Mapping[int, kafka.KafkaError]:
+        """Send the records; returns the refusals by index. Raises after any other error."""
+        flight = _Flight(self._broker.timeout_s)
+        for one in records:
+            self._produce(one, flight)
+        while flight.settled < len(records) and not (flight.failed and self._name):
+            self._opened.flush(_LOOK_S)
+            flight.check()
+        for error in flight.failed.values():
+            if error.code() not in _REFUSED:
+                raise kafka.KafkaException(error)
+        return dict(flight.failed)
+
+    def _produce(self, one: Numbered, flight: "_Flight") -> None:
+        topic, key, value, headers = one.record
+        settle = partial(flight.settle, one.index)
+        while True:
+            try:
+                self._opened.produce(topic, value, key, headers=list(headers), on_delivery=settle)
+            except BufferError:
+                self._opened.poll(_LOOK_S)
+                flight.check()
+            else:
+                return
+
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(self._where, self._broker, self._complaints)
+
+
+class _Flight:
+    """What became of the records of a batch so far."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.failed: dict[int, kafka.KafkaError] = {}
+        self.settled = 0
+        self._timeout_s = timeout_s
+        self._seen = 0
+        self._deadline = time.monotonic() + timeout_s
+
+    def settle(self, index: int, error: kafka.KafkaError | None, _record: kafka.Message) -> None:
+        """Take the answer for a record: the callback of the library."""
+        self.settled += 1
+        if error is not None:
+            self.failed[index] = error
+
+    def check(self) -> None:
+        """Raise `KafkaException` if nothing has been settled for too long."""
+        now = time.monotonic()
+        if self.settled > self._seen:
+            self._seen, self._deadline = self.settled, now + self._timeout_s
+        elif now > self._deadline:
+            raise timed_out("nothing was confirmed")

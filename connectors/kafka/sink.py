@@ -1,0 +1,241 @@
+"""The sink of Kafka. For an EXACTLY_ONCE sender each batch is a transaction, and a message that comes again is known.
+
+The sink itself refuses what no record can hold and what is larger than its topic allows, before it looks whether the
+message is stored: so a message is refused at every try alike.
+"""
+
+import time
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import closing
+from itertools import groupby
+from operator import attrgetter
+
+import msgspec
+
+from connectors.kafka.broker import KafkaBroker
+from connectors.kafka.cluster import Cluster, Rules
+from connectors.kafka.content import Record, encode
+from connectors.kafka.destinations import ALLOWED, topic_of
+from connectors.kafka.producer import KafkaProducer, Numbered
+from connectors.kafka.tail import last_number
+from correlator.errors import ConnectionLost, SendRejected, quoted
+from correlator.events import Outgoing
+from correlator.processes import Maker
+from correlator.settings import SenderSettings
+
+PREFIX = "correlator-"
+"""Begins the names of transactions and of the groups with the numbers, for the rights of the user."""
+_MOST_NOTED = 200
+"""Refused numbers that fit into the metadata of an offset, whose limit is 4,096 bytes."""
+_source_of = attrgetter("source")
+_numbers = msgspec.json.Decoder(list[int])
+
+
+class KafkaSink:
+    """Sends messages to topics, and waits until all replicas in sync have them.
+
+    Args:
+        broker: the cluster.
+        topic: the topic of the sender; `None` if each message names one.
+        sender: the settings of the sender.
+    """
+
+    def __init__(self, broker: KafkaBroker, topic: str | None, sender: SenderSettings) -> None:
+        self._where = f"senders.{sender.id}"
+        self._broker = broker
+        self._topic = topic
+        self._once = sender.reliability == "EXACTLY_ONCE"
+        self._most_outstanding = sender.max_outstanding
+        self._process = Maker()
+        self._connected = False
+        self._rules: dict[str, Rules] = {}
+        self._producer: KafkaProducer | None = None
+        self._source = ""
+        self._last = 0
+        self._refused: set[int] = set()
+        """Numbers of messages that the cluster has refused: it would take one that comes again for a stored one."""
+        self._looked_at: set[str] | None = None
+        """The topics whose last messages were read since the number of the source is gone; `None` if it is not."""
+
+    def connect(self) -> None:
+        """Connect, and look at the sender's topic. `UsageError` E2050 in a forked child."""
+        if self._connected:
+            self._process.check(self._where)
+        self.close()
+        self._process = Maker()
+        with closing(Cluster(self._where, self._broker)) as cluster:
+            if self._topic is None:
+                cluster.check()
+            else:
+                self._rules.update(cluster.rules([self._topic]))
+        self._connected = True
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Send the batch; all messages are stored or refused when this returns."""
+        self._process.check(self._where)
+        if not self._connected:
+            raise ConnectionLost("E7001", self._where, "not connected")
+        try:
+            return [one for source, part in groupby(batch, _source_of) for one in self._send(source, list(part))]
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Drop the producer. What it has not confirmed may still arrive. In a forked child it does nothing."""
+        if self._process.is_another_process:
+            return
+        self._drop()
+        self._rules.clear()
+        self._connected = False
+
+    def _drop(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+        self._producer = None
+
+    def _send(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Send messages of one source. Those of a session have none, and their repeats are unknown."""
+        results: list[SendRejected | None] = [None] * len(part)
+        records = self._prepare(part, results)
+        if not records:
+            return results
+        self._begin(source if self._once else "", part[0].sequence)
+        if self._source:
+            self._look_back({one.record.topic for one in records}, part[0].sequence)
+            records = self._new(records, part, results)
+        self._carry_out(records, part, results)
+        return results
+
+    def _carry_out(
+        self, records: Sequence[Numbered], part: Sequence[Outgoing], results: list[SendRejected | None]
+    ) -> None:
+        """Send records. If the cluster refuses one of them, the halves go, and so on, until it is found."""
+        parts = [records] if records else []
+        while parts:
+            now = parts.pop()
+            number = part[now[-1].index if parts else -1].sequence
+            refusal = self._begin(self._source, part[0].sequence).send(now, number, self._note())
+            if refusal is None:
+                self._last = number
+                continue
+            if self._source:
+                self._drop()
+            if len(refusal.left) > 1:
+                half = len(refusal.left) // 2
+                parts += [refusal.left[half:], refusal.left[:half]]
+            else:
+                (one,) = refusal.left
+                results[one.index] = _refused(part[one.index], refusal.reason)
+                self._refused.add(part[one.index].sequence)
+
+    def _prepare(self, part: Sequence[Outgoing], results: list[SendRejected | None]) -> Sequence[Numbered]:
+        """The records of messages; puts a refusal into `results` for each message that cannot be one."""
+        records: list[Numbered] = []
+        now_ms = time.time_ns() // 1_000_000
+        for index, outgoing in enumerate(part):
+            prepared = _prepared(index, outgoing, now_ms)
+            if isinstance(prepared, SendRejected):
+                results[index] = prepared
+            else:
+                records.append(prepared)
+        self._learn({one.record.topic for one in records} - self._rules.keys())
+        for one in records:
+            results[one.index] = _unfit(one.record, self._rules[one.record.topic], _place(part[one.index]))
+        return [one for one in records if results[one.index] is None]
+
+    def _new(
+        self, records: Sequence[Numbered], part: Sequence[Outgoing], results: list[SendRejected | None]
+    ) -> Sequence[Numbered]:
+        """The records that the cluster does not account for; refuses what it has refused before."""
+        for one in records:
+            if part[one.index].sequence <= self._last and part[one.index].sequence in self._refused:
+                results[one.index] = _refused(part[one.index], "as before")
+        return [one for one in records if part[one.index].sequence > self._last]
+
+    def _note(self) -> str:
+        """The newest refused numbers, as the cluster keeps them beside the number of the source."""
+        return msgspec.json.encode(sorted(self._refused)[-_MOST_NOTED:]).decode() if self._refused else ""
+
+    def _learn(self, topics: AbstractSet[str]) -> None:
+        """Learn what topics demand. A producer that may send them too much at once is dropped."""
+        if not topics:
+            return
+        with closing(Cluster(self._where, self._broker)) as cluster:
+            learnt = cluster.rules(topics)
+        before = self._batch_bytes
+        self._rules.update(learnt)
+        if self._batch_bytes != before:
+            self._drop()
+
+    @property
+    def _batch_bytes(self) -> int:
+        return min((one.most_bytes for one in self._rules.values()), default=0)
+
+    def _begin(self, source: str, first: int) -> KafkaProducer:
+        """The producer for messages of a source. If there is none yet, begin one, and read the number of the source."""
+        if self._producer is not None and self._source == source:
+            return self._producer
+        self._drop()
+        name = source and PREFIX + source
+        self._producer = producer = KafkaProducer(self._where, self._broker, name, self._batch_bytes)
+        producer.begin()
+        if source:
+            with closing(Cluster(self._where, self._broker)) as cluster:
+                numbers = cluster.committed(name)
+            self._last, note = numbers[-1] if numbers else (0, "")
+            known = self._refused if source == self._source else set()
+            self._refused = {one for one in known.union(_noted(note)) if one >= first}  # the others do not come again
+            self._looked_at = None if numbers or first == 1 else set()
+        self._source = source
+        return producer
+
+    def _look_back(self, topics: AbstractSet[str], first: int) -> None:
+        """If the number of the source is gone, find out from the topics which messages they have."""
+        if self._looked_at is None:
+            return
+        for name in sorted(topics - self._looked_at):
+            with closing(Cluster(self._where, self._broker)) as cluster:
+                topic = cluster.topic(name)
+            found = last_number(self._where, self._broker, topic, self._source, first, self._most_outstanding)
+            self._last = max(self._last, found)
+            self._looked_at.add(name)
+
+
+def _prepared(index: int, outgoing: Outgoing, now_ms: int) -> Numbered | SendRejected:
+    topic = topic_of(outgoing.destination)
+    if topic is None:
+        what = f"{quoted(outgoing.destination)} is not a topic of Kafka"
+        return SendRejected("E8104", _place(outgoing), what, ALLOWED)
+    try:
+        return Numbered(index, encode(outgoing, topic, now_ms))
+    except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
+        return SendRejected("E8110", _place(outgoing), f"a record of Kafka cannot hold the message: {error}")
+
+
+def _unfit(record: Record, rules: Rules, place: str) -> SendRejected | None:
+    """Why a topic would refuse a record; `None` if it takes it."""
+    if record.size > rules.most_bytes:
+        what = f"the message has {record.size} bytes, and max.message.bytes of '{record.topic}' is {rules.most_bytes}"
+        return SendRejected("E8106", place, what)
+    if rules.needs_key and record.key is None:
+        what = f"the message has no key, which the compacted topic '{record.topic}' needs"
+        return SendRejected("E8102", place, what)
+    return None
+
+
+def _noted(text: str) -> Sequence[int]:
+    """The numbers of a note; none if somebody else has written it."""
+    try:
+        return _numbers.decode(text)
+    except ValueError:
+        return ()
+
+
+def _refused(outgoing: Outgoing, reason: str) -> SendRejected:
+    return SendRejected("E8102", _place(outgoing), f"Kafka refuses the message: {reason}")
+
+
+def _place(outgoing: Outgoing) -> str:
+    return f"message {outgoing.sequence}:{outgoing.source}"

@@ -1,0 +1,81 @@
+"""Finds out from the messages themselves what a topic has of a source, if the number of the source is gone."""
+
+import time
+from collections.abc import Iterator
+
+import confluent_kafka as kafka
+
+from connectors.kafka.broker import LOG, KafkaBroker
+from connectors.kafka.cluster import Topic
+from connectors.kafka.failures import Complaints, lost, timed_out, translated
+
+_GROUP = "correlator-reader"
+"""Consumers need the name of a group; this one commits nothing."""
+_LOOK_S = 0.2
+
+
+def last_number(where: str, broker: KafkaBroker, topic: Topic, source: str, first: int, most: int) -> int:
+    """The highest number below `first + most` of a message of a source among the last ones of a topic; 0 for none.
+
+    A sink has at most `most` messages on their way, and each may be alone in its transaction, which takes an offset,
+    too. So it reads twice as many offsets of each partition, backwards from the present end.
+
+    Args:
+        where: the sender, for errors.
+        broker: the cluster.
+        topic: the topic.
+        source: the source id, which ends the unique ids of its messages.
+        first: the number of the first message that the sender has not seen confirmed.
+        most: how many messages the sender may have sent from there on.
+
+    Raises `ConnectionLost`.
+    """
+    complaints = Complaints()
+    consumer = kafka.Consumer(
+        broker.of_consumer(_GROUP) | {"error_cb": complaints, "fetch.wait.max.ms": 10}, logger=LOG
+    )
+    try:
+        with translated(where, broker, complaints):
+            ends = {}
+            for partition in range(topic.partitions):
+                place = kafka.TopicPartition(topic.name, partition)
+                low, high = consumer.get_watermark_offsets(place, broker.timeout_s)
+                if high > low:
+                    ends[partition] = high
+                    place.offset = max(low, high - 2 * most)
+                    consumer.incremental_assign([place])
+            numbers = (_number(record, source) for record in _records(where, broker, consumer, topic.name, ends))
+            return max((number for number in numbers if number < first + most), default=0)
+    finally:
+        consumer.close()
+
+
+def _records(
+    where: str, broker: KafkaBroker, consumer: kafka.Consumer, topic: str, ends: dict[int, int]
+) -> Iterator[kafka.Message]:
+    """The records up to these offsets."""
+    deadline = time.monotonic() + broker.timeout_s
+    while ends:
+        record = consumer.poll(_LOOK_S)
+        if record is not None and (error := record.error()) is not None:
+            raise lost(where, error, broker)
+        if record is not None:
+            deadline = time.monotonic() + broker.timeout_s
+            yield record
+            if record.offset() + 1 < ends.get(record.partition() or 0, 0):
+                continue
+        elif time.monotonic() > deadline:
+            raise timed_out(f"the end of topic '{topic}' cannot be read; an open transaction may hold it back")
+        places = consumer.position([kafka.TopicPartition(topic, partition) for partition in ends])
+        ends = {place.partition: ends[place.partition] for place in places if place.offset < ends[place.partition]}
+
+
+def _number(record: kafka.Message, source: str) -> int:
+    """The number of a message, if a header is a unique id of the source; else 0. The header may have any name."""
+    ending = f":{source}".encode()
+    for _, value in record.headers() or ():
+        if isinstance(value, bytes) and value.endswith(ending):
+            number = value.removesuffix(ending)
+            if number.isdigit():
+                return int(number)
+    return 0

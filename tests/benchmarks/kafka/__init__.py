@@ -1,0 +1,1 @@
+"""The connector of Kafka against its client library."""

@@ -1,0 +1,478 @@
+"""The Kafka connector against a real broker: numbers and transactions of senders, groups and offsets of receivers."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+import confluent_kafka as confluent
+import pytest
+
+from connectors.kafka.sink import KafkaSink
+from connectors.kafka.source import KafkaSource
+from correlator import Reliability
+from correlator.connector import Chunk
+from correlator.errors import ConnectionLost, SendRejected
+from correlator.events import Headers, Message, Outgoing
+from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
+from tests.kafka_server import ANSWER_S, KafkaServer
+from tests.servers import free_port
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.kafka
+
+
+def life(topic: str) -> str:
+    """The source id of a sender that no other test has."""
+    return f"host:17:{topic}:S01"
+
+
+def name_of(topic: str) -> str:
+    """The name of its transactions, and of the group with its number."""
+    return f"correlator-{life(topic)}"
+
+
+def sender(
+    topic: str | None, reliability: Reliability = Reliability.EXACTLY_ONCE, max_outstanding: int = 1000
+) -> SenderSettings:
+    destination = None if topic is None else f"topic:{topic}"
+    return SenderSettings(
+        id="s", connection="k", destination=destination, reliability=reliability, max_outstanding=max_outstanding
+    )
+
+
+def receiver(topic: str, name: str = "r", size: int = 1000, **options: object) -> ReceiverSettings:
+    return ReceiverSettings(id=name, connection="k", destination=f"topic:{topic}", max_batch_size=size, options=options)
+
+
+def batch(topic: str, first: int, *contents: bytes | Message, of: str = "") -> list[Outgoing]:
+    return [
+        Outgoing(number, life(of or topic), f"topic:{topic}", one if isinstance(one, Message) else Message(one))
+        for number, one in enumerate(contents, first)
+    ]
+
+
+def numbered(topic: str, first: int, last: int) -> list[Outgoing]:
+    """Messages with their numbers as bodies, and with unique ids, as an engine sends them."""
+    messages = [Message(b"%d" % n, {"uniqueMessageId": f"{n}:{life(topic)}"}) for n in range(first, last + 1)]
+    return batch(topic, first, *messages)
+
+
+def texts(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+@contextlib.contextmanager
+def sink_of(kafka: KafkaServer, topic: str | None, settings: SenderSettings | None = None) -> Iterator[KafkaSink]:
+    sink = kafka.connection().sink(settings or sender(topic))
+    try:
+        sink.connect()
+        yield sink
+    finally:
+        sink.close()
+
+
+@contextlib.contextmanager
+def source_of(kafka: KafkaServer, settings: ReceiverSettings, **client: object) -> Iterator[KafkaSource]:
+    source = kafka.connection(client=client).source(settings)
+    try:
+        source.connect()
+        yield source
+    finally:
+        source.close()
+
+
+def values(kafka: KafkaServer, topic: str, *, committed: bool = True) -> list[bytes | None]:
+    return [record.value() for record in kafka.records(topic, committed=committed)]
+
+
+def number_is(kafka: KafkaServer, topic: str, number: int) -> bool:
+    """Wait until the number of a sender is this one: a commit returns before each part of the cluster knows of it."""
+    wait_until(lambda: kafka.offsets(name_of(topic)).get((topic, 0)) == number)
+    return True
+
+
+def codes(results: Sequence[SendRejected | None]) -> list[str | None]:
+    return [None if one is None else one.code for one in results]
+
+
+def lost_by(source: KafkaSource) -> ConnectionLost:
+    """The `ConnectionLost` that ends receiving."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            source.receive(1, 0.2)
+        except ConnectionLost as error:
+            return error
+    raise AssertionError("nothing ends")
+
+
+def producer(kafka: KafkaServer, name: str) -> confluent.Producer:
+    """A producer of another program, or of an earlier life, with transactions."""
+    made = confluent.Producer({"bootstrap.servers": kafka.servers, "transactional.id": name})
+    made.init_transactions(ANSWER_S)
+    return made
+
+
+def offer(one: confluent.Producer, topic: str, *contents: bytes) -> None:
+    """Put records into a transaction, and wait until the broker has them."""
+    one.begin_transaction()
+    for content in contents:
+        one.produce(topic, content)
+    assert one.flush(ANSWER_S) == 0
+
+
+# --- senders ---
+
+
+def test_a_batch_and_its_number_are_one_transaction(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    with sink_of(kafka, topic) as sink:
+        assert codes(sink.send(numbered(topic, 1, 3))) == [None] * 3
+        assert number_is(kafka, topic, 3)
+        assert codes(sink.send(numbered(topic, 2, 5))) == [None] * 4
+    with sink_of(kafka, topic) as sink:
+        sink.send(numbered(topic, 4, 7))
+    assert values(kafka, topic) == texts(1, 7)
+    assert number_is(kafka, topic, 7)
+
+
+def test_the_open_transaction_of_an_earlier_life_is_ended_before_the_number_is_read(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    earlier = producer(kafka, name_of(topic))
+    consumer = confluent.Consumer({"bootstrap.servers": kafka.servers, "group.id": name_of(topic)})
+    group = consumer.consumer_group_metadata()
+    consumer.close()
+    offer(earlier, topic, *texts(1, 3))
+    earlier.send_offsets_to_transaction([confluent.TopicPartition(topic, 0, 3)], group, ANSWER_S)
+    earlier.commit_transaction(ANSWER_S)
+    offer(earlier, topic, b"4", b"5")
+    earlier.send_offsets_to_transaction([confluent.TopicPartition(topic, 0, 5)], group, ANSWER_S)
+    with sink_of(kafka, topic) as sink:
+        sink.send(numbered(topic, 2, 6))
+    with pytest.raises(confluent.KafkaException, match="_FENCED"):
+        earlier.commit_transaction(ANSWER_S)
+    assert values(kafka, topic) == texts(1, 6)
+    assert values(kafka, topic, committed=False) == [*texts(1, 5), *texts(4, 6)]
+
+
+def test_a_producer_that_is_shut_out_says_so_and_stores_nothing_twice(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    with sink_of(kafka, topic) as one, sink_of(kafka, topic) as other:
+        one.send(numbered(topic, 1, 2))
+        other.send(numbered(topic, 1, 4))
+        with pytest.raises(ConnectionLost, match=r"E7061 senders\.s: another producer has taken over"):
+            one.send(numbered(topic, 3, 5))
+        with pytest.raises(ConnectionLost, match="E7001"):
+            one.send(numbered(topic, 3, 5))
+        one.connect()
+        one.send(numbered(topic, 3, 5))
+    assert values(kafka, topic) == texts(1, 5)
+
+
+def test_refused_messages_are_refused_alone_and_again(kafka: KafkaServer) -> None:
+    topic = kafka.topic(cleanup_policy="compact")
+    messages: list[bytes | Message] = [Message(b"%d" % n, {}, f"key {n}") for n in range(50)]
+    messages[7] = Message(b"no key")
+    messages[20] = Message(b"x" * 2_000_000, {}, "too large")
+    messages[30] = Message(b"later", {}, "k", None, Headers(delivery_delay_ms=1000))
+    wanted: list[str | None] = [None] * 50
+    wanted[7], wanted[20], wanted[30] = "E8102", "E8106", "E8110"
+    sent = batch(topic, 1, *messages)
+    sent[40] = Outgoing(41, life(topic), "queue:nowhere", Message(b"x"))
+    wanted[40] = "E8104"
+    with sink_of(kafka, topic) as sink:
+        assert codes(sink.send(sent)) == wanted
+        assert codes(sink.send(sent)) == wanted
+    with sink_of(kafka, topic) as sink:
+        assert codes(sink.send(sent[5:10])) == wanted[5:10]
+        assert codes(sink.send(sent[8:])) == wanted[8:]
+    assert values(kafka, topic) == [b"%d" % n for n in range(50) if n not in (7, 20, 30, 40)]
+
+
+def test_without_transactions_refused_messages_are_refused_alone(kafka: KafkaServer) -> None:
+    topic = kafka.topic(cleanup_policy="compact")
+    messages: list[bytes | Message] = [Message(b"%d" % n, {}, f"key {n}") for n in range(20)]
+    messages[7] = Message(b"no key")
+    with sink_of(kafka, topic, sender(topic, Reliability.AT_LEAST_ONCE)) as sink:
+        results = sink.send(batch(topic, 1, *messages))
+        assert codes(results) == [None if n != 7 else "E8102" for n in range(20)]
+        assert codes(sink.send(batch(topic, 21, Message(b"20", {}, "k")))) == [None]
+    assert values(kafka, topic) == [b"%d" % n for n in range(21) if n != 7]
+    assert kafka.offsets(name_of(topic)).get((topic, 0)) is None
+
+
+@pytest.mark.parametrize("reliability", [Reliability.EXACTLY_ONCE, Reliability.AT_LEAST_ONCE])
+def test_what_only_the_broker_knows_to_be_wrong_is_found(kafka: KafkaServer, reliability: Reliability) -> None:
+    topic = kafka.topic()
+    messages: list[bytes | Message] = [Message(b"%d" % n, {}, f"key {n}") for n in range(1, 21)]
+    messages[7] = messages[19] = Message(b"no key")
+    wanted = [None if n not in (8, 20) else "E8102" for n in range(1, 21)]
+    with sink_of(kafka, topic, sender(topic, reliability)) as sink:
+        kafka.configure(topic, cleanup_policy="compact")
+        sent = batch(topic, 1, *messages)
+        assert codes(sink.send(sent)) == wanted
+        assert codes(sink.send(batch(topic, 21, Message(b"21", {}, "k")))) == [None]
+    kafka.configure(topic, cleanup_policy="delete")
+    with sink_of(kafka, topic) as sink:
+        if reliability == Reliability.EXACTLY_ONCE:
+            assert codes(sink.send(sent)) == wanted, "refused first, then taken for a repeat"
+    assert values(kafka, topic) == [b"%d" % n for n in range(1, 22) if n not in (8, 20)]
+
+
+def test_the_limit_is_that_of_the_topic(kafka: KafkaServer) -> None:
+    large, small = kafka.topic(max_message_bytes="2000000"), kafka.topic(max_message_bytes="5000")
+    with sink_of(kafka, None) as sink:
+        assert codes(sink.send(batch(large, 1, b"x" * 1_500_000))) == [None]
+        assert codes(sink.send(batch(small, 2, b"x" * 5000, *[b"y" * 1000] * 20, of=large))) == ["E8106", *[None] * 20]
+        assert codes(sink.send(batch(large, 23, b"x" * 1_999_000))) == [None]
+        assert codes(sink.send(batch(large, 24, b"x" * 2_000_000))) == ["E8106"]
+    assert len(values(kafka, small)) == 20
+
+
+def test_a_limit_that_was_lowered_is_read_again(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    with sink_of(kafka, topic) as sink:
+        sink.send(batch(topic, 1, b"first"))
+        kafka.configure(topic, max_message_bytes="1000")
+        with pytest.raises(ConnectionLost, match="E7064"):
+            sink.send(batch(topic, 2, b"x" * 3000, b"second"))
+        sink.connect()
+        assert codes(sink.send(batch(topic, 2, b"x" * 3000, b"second"))) == ["E8106", None]
+    assert values(kafka, topic) == [b"first", b"second"]
+
+
+def test_if_the_number_is_gone_the_topic_says_what_it_has(kafka: KafkaServer) -> None:
+    topic = kafka.topic(2)
+    with sink_of(kafka, topic) as sink:
+        for number in range(1, 21, 2):
+            sink.send(numbered(topic, number, number + 1))
+    kafka.delete_group(name_of(topic))
+    kafka.publish(topic, {"value": b"foreign", "headers": {"uniqueMessageId": f"999999:{life(topic)}"}})
+    with sink_of(kafka, topic) as sink:
+        sink.send(numbered(topic, 5, 22))
+    found = values(kafka, topic)
+    assert sorted(found, key=lambda one: (len(one), one)) == [*texts(1, 22), b"foreign"]
+    assert number_is(kafka, topic, 22)
+
+
+def test_each_topic_of_a_sender_has_the_number(kafka: KafkaServer) -> None:
+    one, other = kafka.topic(), kafka.topic()
+    first = [*batch(one, 1, b"1"), *batch(other, 2, b"2", of=one), *batch(one, 3, b"3")]
+    with sink_of(kafka, None) as sink:
+        sink.send(first)
+        sink.send(batch(one, 4, b"4"))
+    wait_until(lambda: kafka.offsets(name_of(one)) == {(one, 0): 4, (other, 0): 3})
+    kafka.delete_topic(one)
+    kafka.make_topic(one)
+    with sink_of(kafka, None) as sink:
+        sink.send([*first, *batch(one, 4, b"4"), *batch(other, 5, b"5", of=one)])
+    assert values(kafka, other) == [b"2", b"5"]
+
+
+def test_a_topic_that_is_missing_is_waited_for(kafka: KafkaServer) -> None:
+    with pytest.raises(ConnectionLost, match=r"E7010 senders\.s: .* Create the topic"), sink_of(kafka, "made-later"):
+        pass
+    with sink_of(kafka, None) as sink:
+        with pytest.raises(ConnectionLost, match="E7010"):
+            sink.send(batch("made-later", 1, b"1"))
+        kafka.make_topic("made-later")
+        sink.connect()
+        sink.send(batch("made-later", 1, b"1"))
+    assert values(kafka, "made-later") == [b"1"]
+
+
+def test_nobody_answers() -> None:
+    nowhere = KafkaServer.connection_to(f"127.0.0.1:{free_port()}", timeout_s=1)
+    for end in (nowhere.sink(sender("t")), nowhere.source(receiver("t"))):
+        with pytest.raises(ConnectionLost, match=r"E7001 .* no answer from 127\.0\.0\.1:.*refused"):
+            end.connect()
+        end.close()
+
+
+def test_a_frozen_broker_stores_nothing_twice(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    sink = kafka.connection(timeout_s=1).sink(sender(topic))
+    sink.connect()
+    sink.send(numbered(topic, 1, 3))
+    with kafka.frozen():
+        with pytest.raises(ConnectionLost, match="E7023"):
+            sink.send(numbered(topic, 4, 6))
+        with pytest.raises(ConnectionLost, match="E7023"):
+            sink.connect()
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            sink.connect()
+            sink.send(numbered(topic, 4, 6))
+            break
+        except ConnectionLost:
+            assert time.monotonic() < deadline
+    sink.close()
+    assert values(kafka, topic) == texts(1, 6)
+
+
+# --- receivers ---
+
+
+def test_what_was_aborted_does_not_come_and_the_end_is_reached(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    other = producer(kafka, f"other of {topic}")
+    for number in range(1, 6):
+        offer(other, topic, b"aborted %d" % number)
+        other.abort_transaction(ANSWER_S)
+        offer(other, topic, b"%d" % number)
+        other.commit_transaction(ANSWER_S)
+    with source_of(kafka, receiver(topic, "ends")) as source:
+        chunks = take(source, 5)
+        assert bodies(chunks) == texts(1, 5)
+        assert not source.receive(1, 0.2).messages
+        source.acknowledge(tokens(chunks))
+        behind = source.backlog()
+        assert behind is not None
+        assert behind.messages == 0
+    assert kafka.offsets("ends") == {(topic, 0): 20}
+
+
+def test_the_acknowledged_offset_is_that_of_the_next_message(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, *[{"value": text} for text in texts(1, 3)])
+    with source_of(kafka, receiver(topic, "next")) as source:
+        chunks = take(source, 3)
+        source.acknowledge(tokens(chunks)[:2])
+    assert kafka.offsets("next") == {(topic, 0): 2}
+
+
+def partitions(source: KafkaSource) -> list[int]:
+    assert source._member is not None
+    return list(source._member.assigned)
+
+
+def both_have_partitions(one: KafkaSource, other: KafkaSource) -> tuple[list[Chunk], list[Chunk]]:
+    """Receive by both until each has one of two partitions; returns what came."""
+    of_one: list[Chunk] = []
+    of_other: list[Chunk] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while not (len(partitions(one)) == len(partitions(other)) == 1):
+        assert time.monotonic() < deadline
+        of_one.append(one.receive(100, 0.05))
+        of_other.append(other.receive(100, 0.05))
+    return of_one, of_other
+
+
+def test_a_late_acknowledgement_of_a_partition_that_moved_has_no_effect(kafka: KafkaServer) -> None:
+    topic = kafka.topic(2)
+    connection = kafka.connection(timeout_s=1, client={"heartbeat.interval.ms": 100})
+    kafka.publish(topic, *[{"value": b"%d of %d" % (at, p), "partition": p} for p in (0, 1) for at in range(10)])
+    one = connection.source(receiver(topic, "moves"))
+    other = connection.source(receiver(topic, "moves"))
+    try:
+        one.connect()
+        held = take(one, 20)
+        other.connect()
+        _, of_other = both_have_partitions(one, other)
+        of_other += take(other, 10 - len(bodies(of_other)))
+        (moved,) = partitions(other)
+        one.acknowledge(tokens(held))
+        wait_until(lambda: kafka.offsets("moves") == {(topic, 1 - moved): 10, (topic, moved): 0})
+        assert bodies(of_other) == [b"%d of %d" % (at, moved) for at in range(10)]
+        other.acknowledge(tokens(of_other)[:4])
+        other.close()
+        deadline = time.monotonic() + PATIENCE_S
+        again: list[bytes] = []
+        while len(again) < 6:
+            assert time.monotonic() < deadline
+            again += bodies([one.receive(100, 0.1)])
+        one.acknowledge(tokens(held))
+        assert again == [b"%d of %d" % (at, moved) for at in range(4, 10)]
+        assert kafka.offsets("moves")[topic, moved] == 4
+    finally:
+        one.close()
+        other.close()
+
+
+def test_what_retention_has_removed_is_never_left_out_silently(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, *[{"value": text} for text in texts(1, 10)])
+    with source_of(kafka, receiver(topic, "slow")) as source:
+        source.acknowledge(tokens(take(source, 2)))
+    kafka.delete_records(topic, 5)
+    source = kafka.connection().source(receiver(topic, "slow"))
+    with pytest.raises(ConnectionLost, match=r"E7062 .* is at offset 2 of partition 0, .* holds offsets 5 to 10"):
+        source.connect()
+
+
+def test_a_topic_that_was_made_again_is_read_from_its_beginning(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, *[{"value": text} for text in texts(1, 3)])
+    with source_of(kafka, receiver(topic, "again", start="latest")) as source:
+        kafka.publish(topic, {"value": b"old"})
+        chunks = take(source, 1)
+        old = chunks[0].messages[0].properties["uniqueMessageId"]
+        source.acknowledge(tokens(chunks))
+        kafka.delete_topic(topic)
+        kafka.make_topic(topic)
+        kafka.publish(topic, *[{"value": text} for text in texts(1, 8)])
+        assert lost_by(source).code == "E7018"
+        with pytest.raises(ConnectionLost, match=r"W7020 .* was deleted and made again"):
+            source.connect()
+        source.connect()
+        chunks = take(source, 8)
+        assert bodies(chunks) == texts(1, 8)
+        assert old not in [one.properties["uniqueMessageId"] for chunk in chunks for one in chunk.messages]
+
+
+def test_where_a_new_group_begins(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, {"value": b"1", "timestamp": 1_000}, {"value": b"2", "timestamp": 86_400_000})
+    latest = kafka.connection().source(receiver(topic, "latest", start="latest"))
+    latest.connect()
+    latest.close()
+    future = kafka.connection().source(receiver(topic, "future", start="2100-01-01T00:00:00Z"))
+    future.connect()
+    future.close()
+    kafka.publish(topic, {"value": b"3", "timestamp": 86_500_000})
+    with source_of(kafka, receiver(topic, "earliest")) as source:
+        assert bodies(take(source, 3)) == texts(1, 3)
+    with source_of(kafka, receiver(topic, "time", start="1970-01-02T00:00:00Z")) as source:
+        assert bodies(take(source, 2)) == texts(2, 3)
+    for name in ("latest", "future"):
+        with source_of(kafka, receiver(topic, name, start="committed")) as source:
+            assert bodies(take(source, 1)) == texts(3, 3)
+    source = kafka.connection().source(receiver(topic, "new", start="committed"))
+    with pytest.raises(ConnectionLost, match=r"E7063 receivers\.new: the group 'new' has no offset for the topic"):
+        source.connect()
+
+
+def test_a_new_partition_is_read_from_its_beginning(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    with source_of(
+        kafka, receiver(topic, "grows", start="latest"), **{"topic.metadata.refresh.interval.ms": 200}
+    ) as source:
+        kafka.add_partition(topic, 2)
+        kafka.publish(topic, {"value": b"1", "partition": 1})
+        assert bodies(take(source, 1)) == [b"1"]
+
+
+def test_a_deletion_comes_back_as_one(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, {"value": None, "key": b"\xff", "headers": [("h", None), ("h", b"\xfe")], "timestamp": 5_000})
+    with source_of(kafka, receiver(topic, "first")) as source:
+        (message,) = take(source, 1)[0].messages
+    assert (message.body, message.key, message.properties["kafka_null"]) == (b"", "\\xff", True)
+    with sink_of(kafka, topic) as sink:
+        assert codes(sink.send(batch(topic, 1, message))) == [None]
+    _, back = kafka.records(topic)
+    assert (back.value(), back.key(), dict(back.headers() or ())["h"]) == (None, b"\xff", b"\xfe")
+
+
+def test_a_receiver_of_a_missing_topic_waits(kafka: KafkaServer) -> None:
+    source = kafka.connection().source(receiver("nowhere"))
+    with pytest.raises(ConnectionLost, match=r"E7010 receivers\.r: .* Create the topic"):
+        source.connect()
+
+
+def test_the_doctor_names_missing_topics(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    found = list(kafka.connection().examine([receiver(topic), receiver("none")], [sender(topic), sender(None)]))
+    assert [(one.code, one.where) for one in found] == [("E7010", "receivers.r")]

@@ -1,0 +1,120 @@
+"""Wrong options and destinations of the Kafka connector: each is an error before anything is opened."""
+
+import pytest
+
+from connectors.kafka import KafkaConnection
+from connectors.kafka.broker import _OURS
+from connectors.kafka.destinations import Start, start_of
+from correlator.connector import Order
+from correlator.errors import ConfigError
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+
+def made(**options: object) -> KafkaConnection:
+    given = {"bootstrap_servers": "127.0.0.1:9", **options}
+    return KafkaConnection("k", ConnectionSettings(type="kafka", options=given))
+
+
+def receiver(destination: str = "topic:orders", **options: object) -> ReceiverSettings:
+    return ReceiverSettings(id="r", connection="k", destination=destination, options=options)
+
+
+def sender(destination: str | None = "topic:orders", **options: object) -> SenderSettings:
+    return SenderSettings(id="s", connection="k", destination=destination, options=options)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        ({"bootstrap_server": "x"}, "E1020", "Did you mean 'bootstrap_servers'?"),
+        ({"bootstrap_servers": ""}, "E1022", "connections.k.bootstrap_servers"),
+        ({"bootstrap_servers": ["a:1"]}, "E1022", "connections.k.bootstrap_servers"),
+        ({"timeout_s": 0}, "E1022", "connections.k.timeout_s"),
+        ({"client": "security.protocol=SSL"}, "E1022", "is not a mapping"),
+        ({"client": {"security.protocl": "SSL"}}, "E1022", "No such configuration property"),
+        ({"client": {"session.timeout.ms": "long"}}, "E1022", "session.timeout.ms"),
+        ({"client": {"session.timeout.ms": 400_000}}, "E1022", "max.poll.interval.ms"),
+        ({"client": {"compression.type": "best"}}, "E1022", "best"),
+        ({"client": {"security.protocol": "SASL_SSL", "sasl.mechanisms": "GSSAPI"}}, "E1022", "GSSAPI"),
+        ({"client": {"error_cb": print}}, "E1022", "connections.k.client.error_cb"),
+        ({"client": {7: "x"}}, "E1022", "connections.k.client.7"),
+    ],
+)
+def test_options_of_a_connection(options: dict[str, object], code: str, text: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        made(**options)
+    assert raised.value.code == code
+    assert text in str(raised.value)
+
+
+def test_the_servers_are_needed() -> None:
+    with pytest.raises(ConfigError, match=r"E1021 connections\.k: 'bootstrap_servers' is missing"):
+        KafkaConnection("k", ConnectionSettings(type="kafka"))
+
+
+@pytest.mark.parametrize("name", sorted(_OURS))
+def test_what_guarantees_rest_on_is_set_by_the_connector(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"E1022 connections\.k\.client\..* is set by the connector"):
+        made(client={name: "1"})
+
+
+def test_a_password_is_not_repeated() -> None:
+    secret = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "NONE", "sasl.password": "topsecret"}
+    with pytest.raises(ConfigError) as raised:
+        made(client=secret)
+    assert "topsecret" not in str(raised.value)
+    connection = made(client={"sasl.password": "topsecret"})
+    assert "topsecret" not in repr(connection._broker)
+
+
+def test_a_file_that_only_the_engine_has_is_not_looked_for() -> None:
+    made(client={"security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"})
+
+
+@pytest.mark.parametrize(
+    ("destination", "options", "code"),
+    [
+        ("orders", {}, "E1215"),
+        ("topic:", {}, "E1215"),
+        ("queue:orders", {}, "E1216"),
+        ("topic:a/b", {}, "E1216"),
+        ("topic:Ünïcode", {}, "E1216"),
+        ("topic:^orders.*", {}, "E1216"),
+        ("topic:..", {}, "E1216"),
+        ("topic:" + "x" * 250, {}, "E1216"),
+        ("topic:orders", {"strat": "latest"}, "E1020"),
+        ("topic:orders", {"start": "first"}, "E1022"),
+        ("topic:orders", {"start": 17}, "E1022"),
+        ("topic:orders", {"start": "2026-01-31T12:00:00"}, "E1022"),
+    ],
+)
+def test_receivers(destination: str, options: dict[str, object], code: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        made().source(receiver(destination, **options))
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("destination", "options", "code"),
+    [
+        ("queue:orders", {}, "E1216"),
+        ("topic:a b", {}, "E1216"),
+        ("topic:orders", {"transactional.id": "mine"}, "E1020"),
+    ],
+)
+def test_senders(destination: str, options: dict[str, object], code: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        made().sink(sender(destination, **options))
+    assert raised.value.code == code
+
+
+def test_where_a_receiver_begins() -> None:
+    assert start_of(receiver()) == Start("earliest")
+    assert start_of(receiver(start="committed")) == Start("committed")
+    assert start_of(receiver(start="2026-01-31T12:00:00Z")) == Start("time", 1_769_860_800_000)
+
+
+def test_features_follow_the_settings_of_the_client() -> None:
+    features = made(client={"session.timeout.ms": "6000", "max.poll.interval.ms": 60_000}).features
+    assert (features.notices_loss_within_s, features.holds_for_s) == (6.0, 60.0)
+    assert (features.order, features.shares, features.deduplicates_sends) == (Order.ANY, False, True)

@@ -1,0 +1,273 @@
+"""A real Kafka broker for tests: one node that is its own controller, an ordinary process on loopback.
+
+It comes from Maven Central, into a directory that all test runs share. Its data lie in a directory of its own. A server
+that does not start is an error, never a skip.
+"""
+
+import contextlib
+import functools
+import itertools
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import confluent_kafka as kafka
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from connectors.kafka import KafkaConnection
+from connectors.kafka.broker import LOG
+from correlator.settings import ConnectionSettings
+from tests.interop.java_program import fetch_jars
+from tests.servers import HOST, KEPT, START_TIMEOUT_S, ClassArchive, free_port, install_java, suspend
+
+_POM = Path(__file__).parent / "interop" / "kafka" / "pom.xml"
+_JAVA = (
+    "-Xms64m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+)
+_CLUSTER = "correlatortests0000000"
+_LOOK_AGAIN_S = 0.1
+_ASK_S = 1.0
+ANSWER_S = 30.0
+_CONFIG = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={directory}/data
+auto.create.topics.enable=false
+num.partitions=1
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+log.segment.bytes=16777216
+log.cleaner.dedupe.buffer.size=2097152
+log.cleaner.threads=1
+num.network.threads=2
+num.io.threads=2
+background.threads=2
+controlled.shutdown.enable=false
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=200
+"""
+
+
+class KafkaServer:
+    """A Kafka broker of its own; `start` may be called again after `stop` and `kill`, on the same data and ports.
+
+    Args:
+        settings: of the broker, beside those that all have.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        install_java()
+        self._jars = fetch_jars(_POM)
+        self._made = KEPT / f"{self._jars.name}-made"
+        self._made.mkdir(exist_ok=True)
+        self.port, self.controller_port = free_port(), free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix="correlator-kafka-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._names = itertools.count(1)
+        self._file = self.directory / "server.properties"
+        lines = [f"{name}={value}\n" for name, value in (settings or {}).items()]
+        self._file.write_text(_CONFIG.format_map(vars(self)) + "".join(lines))
+        self._classes = ClassArchive(self._made / "classes.jsa", self.directory / "classes.jsa")
+        shutil.copytree(self._formatted(), self.directory / "data")
+
+    @property
+    def servers(self) -> str:
+        """Where its clients find it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The options of a connection to it."""
+        return {"bootstrap_servers": self.servers}
+
+    def start(self) -> None:
+        """Start and wait until it answers clients."""
+        with (self.directory / "output").open("ab") as output:
+            command = self._java(self._classes.flag(), "kafka.Kafka", self._file)
+            self._process = subprocess.Popen(
+                command, cwd=self.directory, stdout=output, stderr=output, start_new_session=True
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._is_ready():
+            with contextlib.suppress(subprocess.TimeoutExpired):  # waiting for its end leaves it the processor
+                self._process.wait(_LOOK_AGAIN_S)
+            if self._process.returncode is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"Kafka did not start: {(self.directory / 'output').read_text()[-4000:]}")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it in order, or as the signal does."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(START_TIMEOUT_S)
+            self._process = None
+            self._classes.keep()
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self.stop(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It is there, and does nothing."""
+        assert self._process is not None
+        suspend(self._process.pid)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it (in order only where that leaves something to later ones) and remove its directory."""
+        self.stop(signal.SIGKILL if self._classes.is_kept else signal.SIGTERM)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def connection(self, **options: object) -> KafkaConnection:
+        """A connection of the connector to it."""
+        return self.connection_to(self.servers, **options)
+
+    @staticmethod
+    def connection_to(servers: str, **options: object) -> KafkaConnection:
+        """A connection of the connector to these servers."""
+        given = {"bootstrap_servers": servers, **options}
+        return KafkaConnection("kafka", ConnectionSettings(type="kafka", options=given))
+
+    # --- its own client ---
+
+    @functools.cached_property
+    def admin(self) -> AdminClient:
+        """A client that administers it."""
+        return AdminClient(self._client(), logger=LOG)
+
+    def topic(self, partitions: int = 1, **settings: str) -> str:
+        """Make a topic with a name that no other one has; underscores in names of settings stand for dots."""
+        name = f"test-{next(self._names)}"
+        self.make_topic(name, partitions, **settings)
+        return name
+
+    def make_topic(self, name: str, partitions: int = 1, **settings: str) -> None:
+        """Make a topic of this name."""
+        config = {key.replace("_", "."): value for key, value in settings.items()}
+        made = self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])
+        made[name].result(ANSWER_S)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        self.admin.delete_topics([name], operation_timeout=ANSWER_S)[name].result(ANSWER_S)
+
+    def configure(self, name: str, **settings: str) -> None:
+        """Change settings of a topic, named as in `topic`."""
+        entries = [ConfigEntry(key.replace("_", "."), value) for key, value in settings.items()]
+        for one in entries:
+            one.incremental_operation = AlterConfigOpType.SET
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result(ANSWER_S)
+
+    def add_partition(self, name: str, partitions: int) -> None:
+        """Let a topic have so many partitions."""
+        self.admin.create_partitions([NewPartitions(name, partitions)])[name].result(ANSWER_S)
+
+    def delete_records(self, name: str, before: int) -> None:
+        """Remove the records of partition 0 before an offset, as retention does."""
+        place = kafka.TopicPartition(name, 0, before)
+        self.admin.delete_records([place])[place].result(ANSWER_S)
+
+    def delete_group(self, name: str) -> None:
+        """Delete what a group has committed."""
+        self.admin.delete_consumer_groups([name])[name].result(ANSWER_S)
+
+    def publish(self, topic: str, *records: Mapping[str, object]) -> None:
+        """Put records into a topic; each has the arguments of `Producer.produce`."""
+        producer = kafka.Producer(self._client(), logger=LOG)
+        for record in records:
+            producer.produce(topic, **record)
+        assert producer.flush(ANSWER_S) == 0
+
+    def records(self, topic: str, *, committed: bool = True) -> list[kafka.Message]:
+        """All records of a topic, partition by partition."""
+        isolation = "read_committed" if committed else "read_uncommitted"
+        mine = {
+            "group.id": "tests",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
+        consumer = kafka.Consumer({**self._client(), **mine, "auto.offset.reset": "earliest"}, logger=LOG)
+        partitions = consumer.list_topics(topic, ANSWER_S).topics[topic].partitions
+        found: list[kafka.Message] = []
+        for partition in partitions:
+            consumer.assign([kafka.TopicPartition(topic, partition, kafka.OFFSET_BEGINNING)])
+            while (record := consumer.poll(ANSWER_S)) is not None and record.error() is None:
+                found.append(record)
+            assert record is not None
+            assert record.error().code() == kafka.KafkaError._PARTITION_EOF
+        consumer.close()
+        return found
+
+    def offsets(self, group: str, within_s: float = ANSWER_S) -> dict[tuple[str, int], int]:
+        """What a group has committed, by topic and partition."""
+        asked = self.admin.list_consumer_group_offsets(
+            [kafka.ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=within_s
+        )
+        return {(one.topic, one.partition): one.offset for one in asked[group].result(within_s).topic_partitions}
+
+    def _client(self) -> dict[str, object]:
+        return {"bootstrap.servers": self.servers}
+
+    def _is_ready(self) -> bool:
+        try:
+            with socket.create_connection((HOST, self.port)):
+                pass
+            self.offsets("nobody", _ASK_S)
+        except (OSError, kafka.KafkaException, TimeoutError):
+            return False
+        return True
+
+    def _formatted(self) -> Path:
+        """The empty directory of a server, which is made once for all test runs."""
+        kept = self._made / "formatted"
+        if not kept.exists():
+            made = self.directory / "formatted"
+            file = self.directory / "format.properties"
+            file.write_text(self._file.read_text().replace(f"{self.directory}/data", str(made)))
+            command = self._java("kafka.tools.StorageTool", "format", "--cluster-id", _CLUSTER, "--config", file)
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=START_TIMEOUT_S)
+            with contextlib.suppress(OSError):  # another run of the tests was faster
+                shutil.move(made, kept)
+        return kept
+
+    def _java(self, *arguments: object) -> list[str]:
+        return ["java", *_JAVA, "-cp", f"{self._jars}/*", *map(str, arguments)]

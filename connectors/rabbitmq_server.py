@@ -8,6 +8,7 @@ from typing import Any
 
 from correlator.errors import ConfigError, ConnectionLost, quoted
 from correlator.options import flag_option, secret_option, text_option, whole_option
+from correlator.serving import is_loopback
 
 _NO_ADDRESSES = ("", "topic:")
 _TLS_FILES = ("ca_file", "certificate_file", "key_file")
@@ -62,15 +63,19 @@ class Server:
 
 
 def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_port: int) -> dict[str, Any]:
-    """The fields of `Server` from the options of a connection. Raises `ConfigError` if one is wrong."""
-    tls = flag_option(where, options, "tls")
+    """The fields of `Server` from the options of a connection. Raises `ConfigError` if one is wrong.
+
+    A server on another machine gets an encrypted connection, unless the options say otherwise.
+    """
+    host = text_option(where, options, "host", default.host)
+    tls = flag_option(where, options, "tls", default=not is_loopback(host))
     for name in _TLS_FILES:
         if name in options and not tls:
             raise ConfigError("E1022", f"{where}.{name}", "is of no use without TLS", "", "Set tls: true")
     if all(name in options for name in _PASSWORDS):
         raise ConfigError("E1022", f"{where}.password_file", "is of no use beside 'password'", "", "Set one of them")
     return {
-        "host": text_option(where, options, "host", default.host),
+        "host": host,
         "port": whole_option(where, options, "port", tls_port if tls else default.port, 65535),
         "virtual_host": text_option(where, options, "virtual_host", default.virtual_host),
         "user": text_option(where, options, "user", default.user),
@@ -114,7 +119,9 @@ def of_credentials(error: OSError, address: object) -> ConnectionFault:
     """A file with password or certificates cannot be used, or the certificate of the server is refused."""
     if isinstance(error, PasswordUnknown):
         return ConnectionFault("E7002", str(error))
-    return ConnectionFault("E7016", f"no TLS with {address}: {reason(error)}")
+    untrusted = isinstance(error, ssl.SSLCertVerificationError)
+    todo = "" if untrusted else "If the server has no TLS at this port, set tls: false"
+    return ConnectionFault("E7016", f"no TLS with {address}: {reason(error)}", "", todo)
 
 
 def reason(error: BaseException) -> str:

@@ -67,6 +67,24 @@ def test_tls_has_a_port_of_its_own():
 
 
 @pytest.mark.parametrize(
+    ("host", "tls"),
+    [
+        ("localhost", False),
+        ("127.0.0.5", False),
+        ("::1", False),
+        ("broker.example.com", True),
+        ("10.0.0.1", True),
+        ("0.0.0.0", True),
+        ("localhost.example.com", True),
+    ],
+)
+def test_a_server_on_another_machine_gets_tls_unless_the_options_say_otherwise(host, tls):
+    made = connection(host=host)._broker
+    assert (made.tls, made.port) == (tls, 5671 if tls else 5672)
+    assert not connection(host=host, tls=False)._broker.tls
+
+
+@pytest.mark.parametrize(
     ("destination", "options", "code"),
     [
         ("orders", {}, "E1215"),

@@ -54,6 +54,24 @@ def test_tls_has_a_port_of_its_own():
     assert (connection()._broker.port, connection(tls=True)._broker.port) == (5552, 5551)
 
 
+@pytest.mark.parametrize(
+    ("host", "tls"),
+    [
+        ("localhost", False),
+        ("127.0.0.5", False),
+        ("::1", False),
+        ("broker.example.com", True),
+        ("10.0.0.1", True),
+        ("0.0.0.0", True),
+        ("localhost.example.com", True),
+    ],
+)
+def test_a_server_on_another_machine_gets_tls_unless_the_options_say_otherwise(host, tls):
+    made = connection(host=host)._broker
+    assert (made.tls, made.port) == (tls, 5551 if tls else 5552)
+    assert not connection(host=host, tls=False)._broker.tls
+
+
 def test_a_password_is_shown_nowhere():
     assert "topsecret" not in repr(StreamBroker(password="topsecret"))
 

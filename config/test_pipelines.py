@@ -1,4 +1,6 @@
-"""Crash tests of the pipelines in this directory. Run them from the directory above:  pytest config/test_pipelines.py
+"""Crash tests of the pipelines and bridges in this directory.
+
+Run them from the directory above:  pytest config/test_pipelines.py
 
 The outputs must be those that plain Python computes, wherever the engine dies.
 """
@@ -91,3 +93,14 @@ def test_each_order_of_more_than_nothing_becomes_one_row(world):
     world.check()
     expected = [one["order"] for one in COPIED if one["cents"]]
     assert world.sent("table").values("order") == expected != []
+
+
+@crash_test(config="webhook-to-table-and-topic.yaml", budget="20s")
+def test_each_order_is_in_the_table_and_in_the_topic(world):
+    orders = [{"id": number, "customer": f"c{number % 3}", "cents": 100 * number} for number in range(1, 31)]
+    world.publish("queue:orders", orders)
+    world.run_until_quiet()
+    world.check()
+    for sender in ("table", "topic"):
+        assert world.sent(sender).values("id") == [order["id"] for order in orders]
+        assert [message.key for message in world.sent(sender)] == [order["customer"] for order in orders]

@@ -21,8 +21,8 @@ from connectors.sql.sink import SqlSink
 from correlator import Reliability
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message, Outgoing
-from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
-from tests.connectors.tables import execute, rows, sql_engine, sqlite_file
+from correlator.settings import ConnectionSettings, SenderSettings
+from tests.connectors.tables import Dead, dying, execute, rows, sql_engine, sqlite_file
 from tests.servers import PostgresServer
 
 SOURCE = "host:17:4711:S01"
@@ -134,11 +134,6 @@ def test_options_of_senders(options: dict[str, object], code: str, text: str) ->
 def test_destinations(destination: str | None, code: str) -> None:
     with pytest.raises(ConfigError, match=rf"{code} senders\.s\.destination"):
         connection("sqlite:///never.db").sink(SenderSettings(id="s", connection="c", destination=destination))
-
-
-def test_there_are_no_receivers() -> None:
-    with pytest.raises(ConfigError, match=r"E1216 receivers\.r\.destination"):
-        connection("sqlite:///never.db").source(ReceiverSettings(id="r", connection="c", destination="queue:t"))
 
 
 # --- modes ---
@@ -598,10 +593,6 @@ def test_a_restored_database_is_noticed(url: str, sinks: Callable[..., SqlSink])
 # --- deaths ---
 
 
-class Dead(BaseException):
-    """The process ends here."""
-
-
 def test_a_death_behind_each_call_of_the_driver(
     url: str, sinks: Callable[..., SqlSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -614,7 +605,7 @@ def test_a_death_behind_each_call_of_the_driver(
         assert sink._connection is not None
         with monkeypatch.context() as patched:
             for name in ("do_commit", "do_execute", "do_executemany"):
-                patched.setattr(sink._connection.dialect, name, _dying(sink._connection.dialect, name, left))
+                patched.setattr(sink._connection.dialect, name, dying(sink._connection.dialect, name, left))
             try:
                 sink.send(batch(bodies, source=f"life {call}"))
             except Dead:
@@ -631,19 +622,6 @@ def test_a_death_behind_each_call_of_the_driver(
             break
     assert deaths > 10
     assert {number for (number,) in rows(url, "SELECT sequence FROM correlator_refused")} == {2}
-
-
-def _dying(dialect: object, name: str, left: list[int]) -> Callable[..., object]:
-    original = getattr(dialect, name)
-
-    def called(*arguments: object, **named: object) -> object:
-        result = original(*arguments, **named)
-        left[0] -= 1
-        if not left[0]:
-            raise Dead
-        return result
-
-    return called
 
 
 def test_a_lost_answer_to_commit(url: str, sinks: Callable[..., SqlSink], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,9 @@ class SqlConnection:
     `lag`, how long a row has to be there before it is read; `start` (`first`), also `next`: with which row a receiver
     without a position begins; and `poll_interval` (5s).
 
-    Senders write to `queue:TABLE`; their options are `mode` (`insert`), also `upsert` or `delete`;
-    `key_columns`, the columns that identify a row (those of the primary key); `schema` of the table; `extra_fields` (`refuse`), what happens to a body with a field without column;
+    Senders write to `queue:TABLE`; their options are `mode` (`insert`), also `upsert`, `delete` or `statement`;
+    `key_columns`, the columns that identify a row (those of the primary key); `schema` of the table; `statement`, which
+    a sender executes for each message; `extra_fields` (`refuse`), what happens to a body with a field without column;
     and `missing_up_to` (0), up to which number the database may lack messages of the sender.
     """
 

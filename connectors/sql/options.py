@@ -6,6 +6,7 @@ from typing import Any
 from connectors.sql.outbox_table import ROLES, Outbox
 from connectors.sql.polled_table import Polled
 from connectors.sql.rows import Writing
+from connectors.sql.statement import check_statement
 from correlator.errors import ConfigError, quoted
 from correlator.options import (
     check_destination,
@@ -17,7 +18,7 @@ from correlator.options import (
 )
 from correlator.settings import ReceiverSettings, SenderSettings
 
-_MODES = ("insert", "upsert", "delete")
+_MODES = ("insert", "upsert", "delete", "statement")
 _OF_SENDERS = ("mode", "extra_fields", "missing_up_to")
 _OF_TABLES = ("key_columns", "schema")
 _OF_OUTBOXES = ("schema", "columns", "poll_interval")
@@ -88,9 +89,15 @@ def _columns(where: str, options: Mapping[str, Any]) -> Mapping[str, str]:
 def writing_of(sender: SenderSettings) -> Writing:
     """Read the settings of a sender. Raises `ConfigError`."""
     where, options = place_of(sender), sender.options
-    check_options(where, options, (*_OF_SENDERS, *_OF_TABLES))
+    check_options(where, options, (*_OF_SENDERS, *_OF_TABLES, "statement"))
     mode = choice_option(where, options, "mode", _MODES, "insert")
     extra_fields = choice_option(where, options, "extra_fields", ("refuse", "ignore"), "refuse")
+    for name in options.keys() & ({*_OF_TABLES} if mode == "statement" else {"statement"}):
+        raise ConfigError("E1022", f"{where}.{name}", f"has no meaning with mode: {mode}")
+    if mode == "statement":
+        statement = text_option(where, options, "statement")
+        check_statement(f"{where}.statement", statement)
+        return Writing(where, _target(where, sender), None, mode, (), extra_fields == "ignore", statement)
     keys = _key_columns(f"{where}.key_columns", options)
     if keys and mode == "insert":
         raise ConfigError("E1022", f"{where}.key_columns", "has no meaning without mode: upsert or mode: delete")

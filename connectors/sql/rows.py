@@ -16,6 +16,7 @@ from sqlalchemy.sql import quoted_name
 from sqlalchemy.types import TypeEngine
 
 from connectors.sql.database import check_table
+from connectors.sql.statement import StatementRows
 from correlator.errors import ConnectionLost, quoted
 from correlator.events import Message
 
@@ -42,9 +43,10 @@ class Writing(NamedTuple):
         where: place for messages.
         table: name of the table.
         schema: its schema, or `None` for the one in which the database looks first.
-        mode: `insert`, `upsert` or `delete`.
+        mode: `insert`, `upsert`, `delete` or `statement`.
         keys: the columns that identify a row; empty for those of the primary key.
         takes_extra_fields: whether a body may have fields without a column.
+        statement: what the sender executes for each message, in the mode `statement`.
     """
 
     where: str
@@ -53,6 +55,7 @@ class Writing(NamedTuple):
     mode: str
     keys: Sequence[str]
     takes_extra_fields: bool
+    statement: str = ""
 
 
 class Rows(Protocol):
@@ -68,7 +71,10 @@ class Rows(Protocol):
 
 
 def rows_of(connection: Connection, writing: Writing) -> Rows:
-    """What makes the rows of a sender. Raises as `TableRows`."""
+    """What makes the rows of a sender. Raises as `TableRows` and `StatementRows`."""
+    if writing.mode == "statement":
+        extra = writing.takes_extra_fields
+        return StatementRows(connection, writing.where, writing.statement, takes_extra_fields=extra)
     return TableRows(connection, writing)
 
 

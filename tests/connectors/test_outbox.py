@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.sql import SqlConnection, examination
+from connectors.sql import SqlConnection, examination, waking
 from connectors.sql.outbox import OutboxSource
 from correlator.cli.main import execute as command
 from correlator.connector import Chunk
@@ -20,6 +20,7 @@ from correlator.events import CUT_FROM, UNREADABLE
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from tests.connectors.tables import Dead, dying, execute, rows, sqlite_file
 from tests.servers import PostgresServer
+from tests.waiting import wait_until
 
 AN_HOUR = "1h"
 
@@ -444,7 +445,12 @@ def test_a_commit_wakes_the_receiver(outbox: str, sources: Callable[..., OutboxS
         assert bodies(chunk) == [body]
         source.acknowledge(chunk.tokens)
     insert(outbox, "c")
-    assert take(source) == ["c"]  # a wake-up counts, too, if it has come between two calls
+    chunk = source.receive(1, 0.0)  # a wake-up counts, too, if it has come between two calls
+    assert bodies(chunk) == ["c"]
+    assert take(source) == []
+    insert(outbox, "d")
+    source.acknowledge(chunk.tokens)  # or together with the answer to another statement
+    assert take(source) == ["d"]
 
 
 @pytest.mark.postgres
@@ -485,6 +491,31 @@ def test_a_session_that_the_server_ends(postgres_server: PostgresServer, sources
     insert(url, "d")
     source.connect()
     assert take(source) == ["d"]
+
+
+@pytest.mark.postgres
+def test_a_receiver_that_reads_no_notices_is_ended(
+    postgres_server: PostgresServer, sources: Callable[..., OutboxSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is paused: the server keeps notices for a session that lives, until COMMIT fails for all programs."""
+    monkeypatch.setattr(waking, "_NOTICES_LOST_READER", "SET tcp_user_timeout = '1s'")
+    url = postgres_server.fresh_database()
+    connection(url).create_outbox(receiver())
+    source = sources(url)
+    ((oid,),) = rows(url, "SELECT 'outbox'::regclass::oid::bigint")
+    flood = f"SELECT pg_notify('correlator_outbox_{oid}', repeat('x', 7900) || i) FROM generate_series(1, 1000) AS i"
+    with psycopg.connect(url, autocommit=True) as program:
+        others = (
+            f"SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> {program.info.backend_pid}"
+        )
+
+        def is_ended() -> bool:
+            program.execute(flood)
+            return not program.execute(others).fetchall()
+
+        wait_until(is_ended)
+    with pytest.raises(ConnectionLost, match="E7003"):
+        source.receive(1, 0.0)
 
 
 def test_a_writer_of_sqlite_is_not_held_up(tmp_path: Path, sources: Callable[..., OutboxSource]) -> None:

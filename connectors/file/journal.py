@@ -15,12 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from connectors.file.paths import (
-    Directory,
-    close_quietly,
-    lock,
-    read_whole,
-)
+from connectors.file.paths import Directory, close_quietly
+from connectors.sidecars import lock, read_whole
 from correlator import durable
 from correlator.errors import ConnectionLost, quoted
 from correlator.events import Outgoing

@@ -1,20 +1,14 @@
 """Paths of files and their sidecars. The connector reads and writes nothing outside the configured directories."""
 
-import hashlib
 import os
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
-from urllib.parse import quote
 
-from correlator.durable import make_private_directory
+from connectors.sidecars import sidecar
 from correlator.errors import ConnectionLost, quoted
 from correlator.options import parse_destination
-from correlator.processes import LockFile
-
-_LONGEST_FILE_NAME = 180
-"""The most characters of a name without the endings of sidecars; file systems allow 255 bytes in all."""
 
 
 class Directory(NamedTuple):
@@ -38,11 +32,7 @@ class Directory(NamedTuple):
 
     def sidecar(self, ending: str, *names: str) -> Path:
         """The sidecar for these names, a file in the directory `state`."""
-        name = ".".join(quote(part, safe="") for part in names)
-        if len(name) > _LONGEST_FILE_NAME:
-            digest = hashlib.sha256(name.encode()).hexdigest()
-            name = f"{name[: _LONGEST_FILE_NAME - len(digest)]}{digest}"
-        return self.state / f"{name}.{ending}"
+        return sidecar(self.state, ending, *names)
 
 
 def file_name(destination: str, endings: Collection[str]) -> str | None:
@@ -53,29 +43,6 @@ def file_name(destination: str, endings: Collection[str]) -> str | None:
     path = PurePosixPath(parsed.name)
     plain = not path.is_absolute() and not any(part.startswith(".") for part in path.parts)
     return parsed.name if plain and path.suffix in endings and str(path) == parsed.name else None
-
-
-def lock(path: Path, what: str) -> LockFile:
-    """Take the lock on a file until it is closed.
-
-    Raises `ConnectionLost` E7012 if another receiver or sender has it.
-    """
-    make_private_directory(path.parent)
-    taken = LockFile(path)
-    if not taken.try_lock():
-        taken.close()
-        raise ConnectionLost(
-            "E7012", what, "is in use by another receiver or sender", "One at a time", "Wait, or stop the other"
-        )
-    return taken
-
-
-def read_whole(path: Path) -> bytes | None:
-    """The content of a small file; `None` if there is no such file."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def close_quietly(descriptor: int) -> None:

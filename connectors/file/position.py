@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from connectors.file.paths import read_whole
 from connectors.file.records import RecordBoundary
 from connectors.file.rotation import Identity
 from connectors.progress import ReadProgress, Span
+from connectors.sidecars import read_whole
 from correlator import durable
 from correlator.errors import ConnectionLost
 

@@ -119,7 +119,7 @@ class ProgramSource:
 
     def _check(self) -> None:
         if not self._connected:
-            raise ConnectionLost("E7051", self._where, "does not take messages now")
+            raise ConnectionLost("E7055", self._where, "does not take messages now")
 
     def _stopped(self, what: str) -> NotDone:
         todo = "Publish it again, with the same id, after the next start"

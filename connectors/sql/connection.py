@@ -1,107 +1,128 @@
-"""The entry point of the connector `sql`: checks options; makes sinks."""
+"""The entry point of the connector `sql`: checks options; makes sources and sinks, and outbox tables."""
 
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Never
+from pathlib import Path
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection
 
-from connectors.sql.database import address, open_database, reason_of
-from connectors.sql.rows import TableRows, Writing
+from connectors.sql.database import address, open_database, translated
+from connectors.sql.examination import look
+from connectors.sql.options import is_polled, outbox_of, place_of, poll_interval_of, polled_of, writing_of
+from connectors.sql.outbox import OutboxSource
+from connectors.sql.outbox_table import OutboxTable, statements
+from connectors.sql.polling import PolledSource
 from connectors.sql.sink import SqlSink
-from correlator.connector import Features
-from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, StoreError, quoted
-from correlator.options import check_destination, check_options, choice_option, text_option, whole_option
+from correlator.connector import Advice, Features, Order
+from correlator.errors import ConfigError, ConnectionLost, CorrelatorError
+from correlator.options import check_options, text_option, whole_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
-_MODES = ("insert", "upsert", "delete")
-_OPTIONS = ("mode", "key_columns", "schema", "extra_fields", "missing_up_to")
 _LAST_NUMBER = 2**63 - 1
-_LONGEST_NAME = 500
 
 
 class SqlConnection:
-    """A database with tables, to which senders write. It has no receivers.
+    """A database with tables, from which receivers take messages and to which senders write.
 
-    Options: `database`, its address. Senders write to `queue:TABLE`; their options are `mode` (`insert`), also `upsert`
-    or `delete`; `key_columns`, the columns that identify a row (those of the primary key); `schema` of the table;
-    `extra_fields` (`refuse`), what happens to a body with a field without column; and `missing_up_to` (0), up to which
-    number the database may lack messages of the sender.
+    Options: `database`, its address; `state`, the directory in which receivers of polled tables keep their positions.
+
+    Receivers take the rows of an outbox table, `queue:TABLE`, and delete them. Their options are `schema` of the table;
+    `columns`, which names the columns of the table where they have other names; and `poll_interval` (5s), after which a
+    receiver looks for rows although nothing has told it of any.
+
+    Receivers of `topic:TABLE` read the rows of a table and leave them there. Their options are `schema`;
+    `order_column`, whose values grow; `key_columns`, which order rows with equal values (those of the primary key);
+    `lag`, how long a row has to be there before it is read; `start` (`first`), also `next`: with which row a receiver
+    without a position begins; and `poll_interval` (5s).
+
+    Senders write to `queue:TABLE`; their options are `mode` (`insert`), also `upsert`, `delete` or `statement`;
+    `key_columns`, the columns that identify a row (those of the primary key); `schema` of the table; `statement`, which
+    a sender executes for each message; `extra_fields` (`refuse`), what happens to a body with a field without column;
+    and `missing_up_to` (0), up to which number the database may lack messages of the sender.
     """
 
-    features = Features(deduplicates_sends=True)
+    features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True)
+    redelivery_options: Collection[str] = ()
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"
-        check_options(where, settings.options, ("database",))
+        check_options(where, settings.options, ("database", "state"))
         if "database" not in settings.options:
             raise ConfigError("E1021", where, "'database' is missing")
         self._url = address(where, str(settings.options["database"]))
+        self._where = where
+        given = text_option(where, settings.options, "state") if "state" in settings.options else None
+        self._state = None if given is None else Path(given).absolute()
 
-    def source(self, receiver: ReceiverSettings) -> Never:
-        """Refuse the receiver with `ConfigError` E1216."""
-        what = "a connection of type sql has no receivers"
-        raise ConfigError("E1216", f"receivers.{receiver.id}.destination", what, "Senders write to it")
+    def source(self, receiver: ReceiverSettings) -> OutboxSource | PolledSource:
+        """A reader of the outbox table, or of the table that it leaves as it is."""
+        interval_s = poll_interval_of(receiver)
+        if not is_polled(receiver):
+            return OutboxSource(receiver, self._url, outbox_of(receiver), interval_s)
+        polled = polled_of(receiver)
+        if self._state is None:
+            todo = "Name a directory for the positions of receivers"
+            raise ConfigError("E1021", self._where, f"'state' is missing, which {polled.where} needs", "", todo)
+        return PolledSource(receiver, self._url, polled, interval_s, self._state)
 
     def sink(self, sender: SenderSettings) -> SqlSink:
         """A writer of the table."""
-        where = f"senders.{sender.id}"
-        missing_up_to = whole_option(where, sender.options, "missing_up_to", 0, _LAST_NUMBER, least=0)
-        return SqlSink(sender, self._url, _writing(where, sender), missing_up_to)
+        missing_up_to = whole_option(place_of(sender), sender.options, "missing_up_to", 0, _LAST_NUMBER, least=0)
+        return SqlSink(sender, self._url, writing_of(sender), missing_up_to)
+
+    def outbox_statements(self, receiver: ReceiverSettings) -> Sequence[str]:
+        """For `correlator outbox`: the statements of SQL that make the outbox table of a receiver.
+
+        Raises `ConfigError` as `source`.
+        """
+        return statements(outbox_of(receiver), is_sqlite=self._url.get_backend_name() == "sqlite")
+
+    def create_outbox(self, receiver: ReceiverSettings) -> None:
+        """For `correlator outbox`: make the outbox table of a receiver, unless it is there, and its trigger.
+
+        Raises `ConfigError` as `source`; `ConnectionLost`, also if the table that is there cannot be an outbox.
+        """
+        outbox, made = outbox_of(receiver), self.outbox_statements(receiver)
+
+        def create(connection: Connection) -> None:
+            connection.execution_options(no_parameters=True)  # a name may have a percent sign
+            for statement in made:
+                connection.exec_driver_sql(statement)
+
+        self._use(outbox.where, create)
+        self._use(outbox.where, lambda connection: OutboxTable(connection, outbox))
 
     def examine(
-        self, _receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
+        self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """For `correlator doctor`: what keeps senders from writing to their tables. Changes nothing."""
-        return [error for sender in senders for error in self._examine(sender)]
+        """For `correlator doctor`: what keeps receivers and senders from using their tables. Changes nothing."""
+        parts: Sequence[ReceiverSettings | SenderSettings] = (*receivers, *senders)
+        return [finding for part in parts for finding in self._examined(part)]
+
+    @staticmethod
+    def advice(endpoint: ReceiverSettings | SenderSettings) -> Iterator[Advice]:
+        """Warn of a lag, which no database can enforce."""
+        if isinstance(endpoint, ReceiverSettings) and is_polled(endpoint) and "lag" in endpoint.options:
+            what = f"a row that commits more than {endpoint.options['lag']} after rows with higher values is never read"
+            todo = "In PostgreSQL, order by a column of the type xid8, or use an outbox table"
+            yield Advice("W1230", "lag", what, "", todo)
 
     def close(self) -> None:
-        """Do nothing: sinks share nothing."""
+        """Do nothing: sources and sinks share nothing."""
 
-    def _examine(self, sender: SenderSettings) -> Iterator[CorrelatorError]:
-        where = f"senders.{sender.id}"
+    def _use(self, where: str, use: Callable[[Connection], object]) -> None:
+        """Call a function within a transaction. Raises `ConnectionLost`."""
+        with (
+            translated(where, lambda: None),
+            closing(open_database(where, self._url, defers=True)) as connection,
+            connection.begin(),
+        ):
+            use(connection)
+
+    def _examined(self, part: ReceiverSettings | SenderSettings) -> Sequence[CorrelatorError]:
+        found: list[CorrelatorError] = []
         try:
-            with closing(open_database(where, self._url)) as connection, connection.begin():
-                TableRows(connection, _writing(where, sender))
+            self._use(place_of(part), lambda connection: found.extend(look(connection, part)))
         except ConnectionLost as error:
-            yield error
-        except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
-            yield ConnectionLost("E7003", where, f"the database failed: {reason_of(error)}")
-
-
-def _writing(where: str, sender: SenderSettings) -> Writing:
-    """Read the settings of a sender. Raises `ConfigError`."""
-    options = sender.options
-    check_options(where, options, _OPTIONS)
-    mode = choice_option(where, options, "mode", _MODES, "insert")
-    keys = _key_columns(f"{where}.key_columns", options)
-    if keys and mode == "insert":
-        raise ConfigError("E1022", f"{where}.key_columns", "has no meaning without mode: upsert or mode: delete")
-    schema = text_option(where, options, "schema") if "schema" in options else None
-    extra_fields = choice_option(where, options, "extra_fields", ("refuse", "ignore"), "refuse")
-    return Writing(where, _table(where, sender.destination), schema, mode, keys, extra_fields == "ignore")
-
-
-def _key_columns(where: str, options: Mapping[str, Any]) -> Sequence[str]:
-    keys = options.get("key_columns", ())
-    if "key_columns" in options and (not isinstance(keys, list | tuple) or not keys):
-        raise ConfigError("E1022", where, f"{quoted(keys)} is not a list of columns", "As in [customer, day]")
-    for at, key in enumerate(keys):
-        if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_NAME:
-            raise ConfigError("E1022", where, f"{quoted(key)} is not a name of a column")
-        if key in keys[:at]:
-            raise ConfigError("E1022", where, f"column {quoted(key)} is there twice")
-    return tuple(keys)
-
-
-def _table(where: str, destination: str | None) -> str:
-    """The name of the table. Raises `ConfigError` E1215 or E1216."""
-    allowed = "Use queue:TABLE"
-    if destination is None:
-        what = "a sender to a database needs a destination of its own"
-        raise ConfigError("E1216", f"{where}.destination", what, allowed)
-    kind, name = check_destination(where, destination)
-    if kind != "queue":
-        raise ConfigError("E1216", f"{where}.destination", f"{quoted(destination)} is not a table", allowed)
-    return name
+            found.append(error)
+        return found

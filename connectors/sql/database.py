@@ -1,19 +1,22 @@
-"""Opens a user's database for a sink, and tells the errors that concern one row from all others."""
+"""Opens a user's database for a sink or a source, and tells the errors that concern one row from all others."""
 
 import logging
 import os
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy import URL, Connection, Inspector, inspect
+from sqlalchemy.dialects.postgresql.base import PGInspector
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 
-from correlator.errors import ConfigError, ConnectionLost
+from correlator.errors import ConfigError, ConnectionLost, StoreError, quoted
 from correlator.processes import never_finalize
 from correlator.storage.database import location, parse
 from correlator.storage.postgres import connect_server, postgres_engine
-from correlator.storage.sqlite import path_of, writing_engine
+from correlator.storage.sqlite import deferring_engine, path_of, writing_engine
 
 _BUSY_TIMEOUT_S = 5.0
 _OF_ONE_ROW = ("22", "23", "54", "P0001")
@@ -29,8 +32,13 @@ def address(where: str, text: str) -> URL:
         raise ConfigError("E1022", f"{where}.database", "is not the address of a database", allowed) from error
 
 
-def open_database(where: str, url: URL) -> Connection:
-    """Open a connection whose commits are on disk, and whose SQLite transactions take the write lock as they begin.
+def open_database(where: str, url: URL, *, defers: bool = False) -> Connection:
+    """Open a connection whose commits are on disk.
+
+    Args:
+        where: the place of the sender or receiver.
+        url: address of the database.
+        defers: whether transactions of SQLite take the write lock at their first write, not as they begin.
 
     Raises:
         ConnectionLost: E7010, there is no such SQLite file.
@@ -40,7 +48,8 @@ def open_database(where: str, url: URL) -> Connection:
         path = path_of(url)
         if not path.exists():
             raise ConnectionLost("E7010", where, f"there is no database {path}", "", "Create it, with its tables")
-        connection = writing_engine(lambda: _dial(path)).connect()
+        engine = (deferring_engine if defers else writing_engine)(lambda: _dial(path))
+        connection = engine.connect()
         never_finalize(connection)
         return connection
     logging.getLogger("psycopg").addFilter(_is_of_use)  # a filter that is there already is not added again
@@ -54,6 +63,66 @@ def open_database(where: str, url: URL) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def close_quietly(connection: Connection) -> None:
+    """Close a connection, whatever its state is. Never raises."""
+    try:
+        connection.close()
+    except (SQLAlchemyError, sqlite3.Error, OSError):
+        connection.invalidate()
+
+
+@contextmanager
+def translated(where: str, close: Callable[[], object]) -> Iterator[None]:
+    """Call `close` after any error; an error of the database becomes `ConnectionLost` E7003."""
+    try:
+        yield
+    except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
+        close()
+        raise ConnectionLost("E7003", where, f"the database failed: {reason_of(error)}") from error
+    except BaseException:
+        close()
+        raise
+
+
+def check_table(inspector: Inspector, where: str, table: str, schema: str | None, *, no_view: str = "") -> str:
+    """Check that there is such a table; returns its name for messages.
+
+    Args:
+        inspector: of the open database.
+        where: the place of the sender or receiver.
+        table: the name of the table.
+        schema: its schema, or `None` for the one in which the database looks first.
+        no_view: why it may not be a view; empty if it may.
+
+    Raises:
+        ConnectionLost: E7010, there is no such table; E7042, it is a view.
+    """
+    name = f"table {quoted(table)}" if schema is None else f"table {quoted(table)} of schema {quoted(schema)}"
+    if not inspector.has_table(table, schema=schema):
+        raise ConnectionLost("E7010", where, f"the database has no {name}", "", "Create it, or name another table")
+    if no_view:
+        views = inspector.get_view_names(schema)
+        if inspector.dialect.name == "postgresql":
+            views += inspector.get_materialized_view_names(schema)
+        if table in views:
+            raise ConnectionLost("E7042", where, f"{name} is a view", no_view)
+    return name
+
+
+def oid_of(connection: Connection, table: str, schema: str | None) -> int:
+    """The number of a table in PostgreSQL, which exists."""
+    inspector = inspect(connection)
+    assert isinstance(inspector, PGInspector)
+    return inspector.get_table_oid(table, schema=schema)
+
+
+def raw_sqlite(connection: Connection) -> sqlite3.Connection:
+    """The driver's connection below a connection to a file of SQLite."""
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    return raw
 
 
 def refuses_a_row(error: DBAPIError) -> bool:
@@ -75,7 +144,8 @@ def _dial(path: Path) -> sqlite3.Connection:
     uri = f"file:{quote(os.fsencode(path))}?mode=rw"
     raw = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_TIMEOUT_S)
     try:
-        for pragma in ("foreign_keys = ON", "synchronous = FULL", "fullfsync = ON"):
+        # EXTRA syncs the directory, too: without a WAL a commit is the removal of a file.
+        for pragma in ("foreign_keys = ON", "synchronous = EXTRA", "fullfsync = ON"):
             raw.execute(f"PRAGMA {pragma}")
     except BaseException:
         raw.close()

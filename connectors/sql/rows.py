@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
@@ -15,6 +15,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import quoted_name
 from sqlalchemy.types import TypeEngine
 
+from connectors.sql.database import check_table
+from connectors.sql.statement import StatementRows
 from correlator.errors import ConnectionLost, quoted
 from correlator.events import Message
 
@@ -41,9 +43,10 @@ class Writing(NamedTuple):
         where: place for messages.
         table: name of the table.
         schema: its schema, or `None` for the one in which the database looks first.
-        mode: `insert`, `upsert` or `delete`.
+        mode: `insert`, `upsert`, `delete` or `statement`.
         keys: the columns that identify a row; empty for those of the primary key.
         takes_extra_fields: whether a body may have fields without a column.
+        statement: what the sender executes for each message, in the mode `statement`.
     """
 
     where: str
@@ -52,6 +55,27 @@ class Writing(NamedTuple):
     mode: str
     keys: Sequence[str]
     takes_extra_fields: bool
+    statement: str = ""
+
+
+class Rows(Protocol):
+    """Makes rows of messages and statements of rows, for one open connection."""
+
+    def row(self, message: Message) -> Row:
+        """The row of a message. Raises `ValueError` with the reason if the body does not fit."""
+        ...
+
+    def statement(self, names: tuple[str, ...]) -> sa.Executable:
+        """The statement that writes rows with these keys."""
+        ...
+
+
+def rows_of(connection: Connection, writing: Writing) -> Rows:
+    """What makes the rows of a sender. Raises as `TableRows` and `StatementRows`."""
+    if writing.mode == "statement":
+        extra = writing.takes_extra_fields
+        return StatementRows(connection, writing.where, writing.statement, takes_extra_fields=extra)
+    return TableRows(connection, writing)
 
 
 class _Column(NamedTuple):
@@ -166,15 +190,8 @@ class TableRows:
 
 def _reflected(inspector: Inspector, writing: Writing) -> Sequence[_Column]:
     """The columns that a sender can write, after the checks of the table."""
-    where, table, schema = writing.where, writing.table, writing.schema
-    name = f"table {quoted(table)}" if schema is None else f"table {quoted(table)} of schema {quoted(schema)}"
-    if not inspector.has_table(table, schema=schema):
-        raise ConnectionLost("E7010", where, f"the database has no {name}", "", "Create it, or name another table")
-    views = inspector.get_view_names(schema)
-    if inspector.dialect.name == "postgresql":
-        views += inspector.get_materialized_view_names(schema)
-    if table in views:
-        raise ConnectionLost("E7042", where, f"{name} is a view", "A sender writes to tables")
+    table, schema = writing.table, writing.schema
+    name = check_table(inspector, writing.where, table, schema, no_view="A sender writes to tables")
     found = {
         one["name"]: one["type"]
         for one in inspector.get_columns(table, schema=schema)

@@ -6,7 +6,6 @@ with the same source meanwhile, the number is another one, and the transaction i
 is lost, the sink connects again and reads the number.
 """
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -16,13 +15,13 @@ from operator import attrgetter
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
-from connectors.sql.database import open_database, reason_of, refuses_a_row
-from connectors.sql.rows import Row, TableRows, Writing
+from connectors.sql.database import close_quietly, open_database, reason_of, refuses_a_row, translated
+from connectors.sql.rows import Row, Writing, rows_of
 from connectors.table_rules import check_gap, misfit
-from correlator.errors import ConnectionLost, SendRejected, StoreError, quoted
+from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
 from correlator.processes import Maker
 from correlator.settings import SenderSettings
@@ -77,10 +76,10 @@ class SqlSink:
             self._process.check(self._where)
         self.close()
         self._process = Maker()
-        with self._translated():
+        with translated(self._where, self.close):
             connection = self._connection = open_database(self._where, self._url)
             with connection.begin():
-                self._rows = TableRows(connection, self._writing)
+                self._rows = rows_of(connection, self._writing)
                 _make_tables(connection)
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
@@ -89,7 +88,7 @@ class SqlSink:
         connection = self._connection
         if connection is None:
             raise ConnectionLost("E7003", self._where, "not connected")
-        with self._translated():
+        with translated(self._where, self.close):
             parts = groupby(batch, _source_of)
             return [one for source, part in parts for one in self._add(connection, source, list(part))]
 
@@ -99,22 +98,7 @@ class SqlSink:
             return
         connection, self._connection = self._connection, None
         self._last.clear()
-        try:
-            connection.close()
-        except (SQLAlchemyError, sqlite3.Error, OSError):
-            connection.invalidate()
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Close the sink after any error; an error of the database becomes `ConnectionLost`."""
-        try:
-            yield
-        except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
-            self.close()
-            raise ConnectionLost("E7003", self._where, f"the database failed: {reason_of(error)}") from error
-        except BaseException:
-            self.close()
-            raise
+        close_quietly(connection)
 
     def _add(self, connection: Connection, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Write the rows of messages of one source. Those of a session have none, and their repeats are unknown."""

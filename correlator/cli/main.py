@@ -45,6 +45,7 @@ COMMANDS = (
     Command("inspect", "correlator.cli.inspect", "Show what a store holds."),
     Command("browse", "correlator.cli.browse", "Show messages of a queue without removing them."),
     Command("broker", "correlator.cli.broker", "Administer a broker: destinations, consumers, messages, transactions."),
+    Command("outbox", "correlator.cli.outbox", "Make the table into which your program writes messages."),
     Command("publish", "correlator.cli.publish", "Send the lines of a file to a queue or topic."),
     Command("deadletter", "correlator.cli.deadletter", "List, show, replay or discard dead letters."),
     Command("dup", "correlator.cli.dup", "Show why duplicate detection would drop an id."),

@@ -106,6 +106,14 @@ def writing_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
     return _engine(connect, "BEGIN IMMEDIATE")
 
 
+def deferring_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
+    """Make an engine as `writing_engine`, whose transactions take the write lock at their first write.
+
+    So it disturbs no writer while it only reads. A transaction either reads or writes, for the reason given there.
+    """
+    return _engine(connect, "BEGIN")
+
+
 def open_reader(path: Path) -> Engine:
     """Make an engine of SQLAlchemy whose connections can only read; they neither write nor checkpoint the WAL (trap
     T6).

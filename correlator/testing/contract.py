@@ -1008,11 +1008,13 @@ def check_a_large_batch(world: ContractWorld) -> None:
 # The content of messages.
 
 
-def _round_trip(world: ContractWorld, messages: Sequence[Message], destination: str = "") -> list[Message]:
+def _round_trip(
+    world: ContractWorld, messages: Sequence[Message], destination: str = "", source: str = "life"
+) -> list[Message]:
     """Send the messages by a sink, and return them as a source has received them."""
     destination = destination or world.destination()
     with _Ends(world) as ends:
-        _sent(ends.sink(destination), outgoing(destination, messages, "life"))
+        _sent(ends.sink(destination), outgoing(destination, messages, source))
         chunks = take(ends.source(destination), len(messages))
     return [message for chunk in chunks for message in chunk.messages]
 
@@ -1084,7 +1086,7 @@ def check_hostile_texts(world: ContractWorld) -> None:
 @_check("sends", "not receives")
 def check_hostile_names_of_senders(world: ContractWorld) -> None:
     """As `check_hostile_names`, for a connector that only sends."""
-    for life, name in enumerate(HOSTILE_TEXTS):  # a source for each: a broker may know numbers whatever the destination
+    for life, name in enumerate(HOSTILE_TEXTS):
         try:
             destination = world.destination(label=name)
         except ConfigError:
@@ -1097,10 +1099,10 @@ def check_hostile_names_of_senders(world: ContractWorld) -> None:
 @_check("sends", "receives")
 def check_hostile_names(world: ContractWorld) -> None:
     """A destination with a hostile name is either refused with `ConfigError`, or works like any other destination."""
-    for name in HOSTILE_TEXTS:
+    for life, name in enumerate(HOSTILE_TEXTS):  # a source for each: a broker may know numbers whatever the destination
         try:
             destination = world.destination(label=name)
-            received = _round_trip(world, [Message(world.body("a"))], destination)
+            received = _round_trip(world, [Message(world.body("a"))], destination, f"life {life}")
         except ConfigError:
             continue
         assert [message.body for message in received] == [world.body("a")], name

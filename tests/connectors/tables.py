@@ -2,7 +2,7 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +38,21 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
     """The rows of a query."""
     with sql_engine(url) as engine, engine.connect() as connection:
         return [tuple(row) for row in connection.exec_driver_sql(query)]
+
+
+class Dead(BaseException):
+    """The process ends here."""
+
+
+def dying(dialect: object, name: str, left: list[int]) -> Callable[..., object]:
+    """The method of a dialect, which ends the process behind the call at which nothing is left."""
+    original = getattr(dialect, name)
+
+    def called(*arguments: object, **named: object) -> object:
+        result = original(*arguments, **named)
+        left[0] -= 1
+        if not left[0]:
+            raise Dead
+        return result
+
+    return called

@@ -21,8 +21,8 @@ from connectors.sql.sink import SqlSink
 from correlator import Reliability
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message, Outgoing
-from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
-from tests.connectors.tables import execute, rows, sql_engine, sqlite_file
+from correlator.settings import ConnectionSettings, SenderSettings
+from tests.connectors.tables import Dead, dying, execute, rows, sql_engine, sqlite_file
 from tests.servers import PostgresServer
 
 SOURCE = "host:17:4711:S01"
@@ -109,13 +109,16 @@ def test_options_of_connections(options: dict[str, object], code: str, text: str
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        ({"mode": "merge"}, "E1022", "insert, upsert, delete"),
+        ({"mode": "merge"}, "E1022", "insert, upsert, delete, statement"),
         ({"key_columns": ["id"]}, "E1022", "no meaning without mode"),
         ({"mode": "upsert", "key_columns": "id"}, "E1022", "not a list of columns"),
         ({"mode": "upsert", "key_columns": []}, "E1022", "not a list of columns"),
         ({"mode": "upsert", "key_columns": ["id", 1]}, "E1022", "not a name of a column"),
         ({"mode": "upsert", "key_columns": ["id", "id"]}, "E1022", "there twice"),
         ({"schema": ""}, "E1022", "senders.s.schema"),
+        ({"statement": "DELETE FROM t WHERE id = :id"}, "E1022", "no meaning with mode: insert"),
+        ({"mode": "statement", "schema": "x"}, "E1022", "no meaning with mode: statement"),
+        ({"mode": "statement", "key_columns": ["x"]}, "E1022", "no meaning with mode: statement"),
         ({"extra_fields": "drop"}, "E1022", "refuse, ignore"),
         ({"missing_up_to": -1}, "E1022", "senders.s.missing_up_to"),
         ({"mod": "insert"}, "E1020", "Did you mean 'mode'?"),
@@ -134,11 +137,6 @@ def test_options_of_senders(options: dict[str, object], code: str, text: str) ->
 def test_destinations(destination: str | None, code: str) -> None:
     with pytest.raises(ConfigError, match=rf"{code} senders\.s\.destination"):
         connection("sqlite:///never.db").sink(SenderSettings(id="s", connection="c", destination=destination))
-
-
-def test_there_are_no_receivers() -> None:
-    with pytest.raises(ConfigError, match=r"E1216 receivers\.r\.destination"):
-        connection("sqlite:///never.db").source(ReceiverSettings(id="r", connection="c", destination="queue:t"))
 
 
 # --- modes ---
@@ -239,6 +237,84 @@ def test_a_table_of_another_schema_and_hostile_names(postgres_server: PostgresSe
     sink.close()
     assert rows(url, f'SELECT "Select" FROM "{quoted}"."{quoted}"') == [("3",)]
     execute(url, f'DROP SCHEMA "{quoted}" CASCADE')
+
+
+# --- statements ---
+
+
+def test_a_statement_of_the_user(url: str, sinks: Callable[..., SqlSink]) -> None:
+    execute(url, TABLE, "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)")
+    statement = "UPDATE t SET amount = amount + :more /* :no */ WHERE name = :name AND name <> ':c'"
+    sink = sinks(mode="statement", statement=statement)
+    bodies = [{"name": "a", "more": 5}, {"name": "a", "more": "5"}, {"name": "none", "more": 1}, {"name": 7, "more": 1}]
+    assert codes(sink.send(batch(bodies))) == [None] * 4
+    assert codes(sinks(mode="statement", statement=statement).send(batch(bodies))) == [None] * 4  # repeats
+    assert rows(url, "SELECT id, amount FROM t ORDER BY id") == [(1, 11), (2, 2)]
+
+
+def test_what_does_not_fit_a_statement_is_refused_alone(
+    url: str, sinks: Callable[..., SqlSink], is_sqlite: bool
+) -> None:
+    execute(url, TABLE)
+    sink = sinks(mode="statement", statement="INSERT INTO t (id, name, amount) VALUES (:id, :name, :amount);")
+    good = {"id": 1, "name": "a", "amount": 1}
+    wrong = [
+        {"id": 2, "name": "b"},
+        {**good, "id": 2, "more": 1},
+        {**good, "id": [2]},
+        {**good, "id": 2**63},
+        {**good, "name": "c"},  # the key is there
+        {**good, "id": 2, "amount": -1},
+        b"x",
+    ]
+    if not is_sqlite:
+        wrong += [{**good, "id": "two"}, {**good, "id": 2.5}, {**good, "id": 2, "name": "\0"}]
+    last = {"id": "9" if is_sqlite else 9, "name": 7, "amount": None}
+    results = sink.send(batch([good, *wrong, last]))
+    assert codes(results) == [None, *["E8110"] * len(wrong), None]
+    assert "missing required field `amount`" in str(results[1])
+    assert rows(url, "SELECT * FROM t ORDER BY id") == [(1, "a", 1), (9, "7", None)]
+
+
+def test_a_statement_may_ignore_fields(url: str, sinks: Callable[..., SqlSink]) -> None:
+    execute(url, TABLE)
+    sink = sinks(mode="statement", statement="INSERT INTO t (id) VALUES (:id)", extra_fields="ignore")
+    assert codes(sink.send(batch([{"id": 1, "name": "x"}]))) == [None]
+
+
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM nowhere WHERE id = :id", "UPDATE t SET colour = :id", "INSERT INTO t VALUES (:id,)"]
+)
+def test_a_statement_that_the_database_does_not_accept(url: str, statement: str) -> None:
+    execute(url, TABLE)
+    settings = sender(mode="statement", statement=statement)
+    with pytest.raises(ConnectionLost, match=r"E7041 senders\.s: the database does not accept the statement"):
+        connection(url).sink(settings).connect()
+    assert [one.code for one in connection(url).examine((), [settings])] == ["E7041"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        (None, "'statement' is missing"),
+        ("", "senders.s.statement"),
+        ("DROP TABLE t", "INSERT, UPDATE, DELETE"),
+        ("CREATE TABLE insert (id INTEGER)", "INSERT, UPDATE, DELETE"),
+        ("SELECT :a", "INSERT, UPDATE, DELETE"),
+        ("WITH x AS (SELECT :a) SELECT 1", "INSERT, UPDATE, DELETE"),
+        ("COMMIT", "INSERT, UPDATE, DELETE"),
+        ("DELETE FROM t", "has no parameter"),
+        ("DELETE FROM t WHERE name = ':a' -- :b", "has no parameter"),
+        ("DELETE FROM t WHERE id = :a; DROP TABLE t", "more than one statement"),
+        ("INSERT OR ROLLBACK INTO t VALUES (:a)", "would roll back"),
+        ("UPDATE t SET id = :a::int", "Write CAST(:a AS type)"),
+    ],
+)
+def test_statements_that_are_refused(statement: str | None, text: str) -> None:
+    options = {} if statement is None else {"statement": statement}
+    with pytest.raises(ConfigError, match=r"E102[12] senders\.s") as raised:
+        connection("sqlite:///never.db").sink(sender(mode="statement", **options))
+    assert text in str(raised.value)
 
 
 # --- values ---
@@ -598,10 +674,6 @@ def test_a_restored_database_is_noticed(url: str, sinks: Callable[..., SqlSink])
 # --- deaths ---
 
 
-class Dead(BaseException):
-    """The process ends here."""
-
-
 def test_a_death_behind_each_call_of_the_driver(
     url: str, sinks: Callable[..., SqlSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -614,7 +686,7 @@ def test_a_death_behind_each_call_of_the_driver(
         assert sink._connection is not None
         with monkeypatch.context() as patched:
             for name in ("do_commit", "do_execute", "do_executemany"):
-                patched.setattr(sink._connection.dialect, name, _dying(sink._connection.dialect, name, left))
+                patched.setattr(sink._connection.dialect, name, dying(sink._connection.dialect, name, left))
             try:
                 sink.send(batch(bodies, source=f"life {call}"))
             except Dead:
@@ -631,19 +703,6 @@ def test_a_death_behind_each_call_of_the_driver(
             break
     assert deaths > 10
     assert {number for (number,) in rows(url, "SELECT sequence FROM correlator_refused")} == {2}
-
-
-def _dying(dialect: object, name: str, left: list[int]) -> Callable[..., object]:
-    original = getattr(dialect, name)
-
-    def called(*arguments: object, **named: object) -> object:
-        result = original(*arguments, **named)
-        left[0] -= 1
-        if not left[0]:
-            raise Dead
-        return result
-
-    return called
 
 
 def test_a_lost_answer_to_commit(url: str, sinks: Callable[..., SqlSink], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from tests.contract.worlds import (
     KafkaWorld,
     MemoryWorld,
     ParquetLakeWorld,
+    PolledWorld,
     PositionMemoryWorld,
     PulsarWorld,
     QuorumRabbitWorld,
@@ -115,10 +116,26 @@ def test_tables_of_sqlite(check: Check, tmp_path: Path) -> None:
     check(SqlWorld(sqlite_file(tmp_path)))
 
 
+class CutSqlWorld(SqlWorld):
+    """A restart ends every session of the database."""
+
+    server: PostgresServer
+
+    def restart(self) -> None:
+        self.server.terminate_backends(self.url)
+
+
 @pytest.mark.postgres
-@_checks(SqlWorld)
+@_checks(CutSqlWorld)
 def test_tables_of_postgres(check: Check, postgres_server: PostgresServer) -> None:
-    check(SqlWorld(postgres_server.fresh_schema()))
+    world = CutSqlWorld(postgres_server.fresh_schema())
+    world.server = postgres_server
+    check(world)
+
+
+@_checks(PolledWorld)
+def test_tables_that_are_polled(check: Check, tmp_path: Path) -> None:
+    check(PolledWorld(sqlite_file(tmp_path), tmp_path / "state"))
 
 
 @_checks(WebhookWorld)

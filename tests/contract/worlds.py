@@ -32,6 +32,8 @@ from connectors.pulsar.source import PulsarSource
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
 from connectors.sql import SqlConnection
+from connectors.sql.outbox import OutboxSource
+from connectors.sql.polling import PolledSource
 from correlator.connector import Connection, Features, Order, Source
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
@@ -437,10 +439,9 @@ class DeltaLakeWorld(LakeWorld):
 
 
 class SqlWorld(BrokerWorld):
-    """Tables of a database, for sinks. A table has rows, so `collect` makes the bodies again, in the order of inserts."""
+    """Outbox tables, to which senders write, too: they fill `text`, of which the database makes the body."""
 
     features = SqlConnection.features
-    receives = False
     topics = False
     any_destination = False
     whole_messages = False
@@ -456,26 +457,42 @@ class SqlWorld(BrokerWorld):
         destination = super().destination(kind, label)
         self.connection().sink(SenderSettings(id="s", connection="tables", destination=destination))
         with sql_engine(self.url) as engine:
-            self._table(destination).create(engine)
+            random = "gen_random_uuid()" if engine.dialect.name == "postgresql" else "(hex(randomblob(16)))"
+            self._table(destination, random).create(engine)
+            self._wake(engine, destination)
         return destination
+
+    def _wake(self, engine: sa.Engine, destination: str) -> None:
+        """Make the trigger of PostgreSQL."""
+        _, *trigger = self.connection().outbox_statements(receiver(destination))
+        with engine.begin() as connection:
+            for statement in trigger:
+                connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
     def body(self, text: str) -> bytes:
         return json.dumps({"text": text}).encode()
 
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        rows = [json.loads(message.body) for message in messages]
+        with sql_engine(self.url) as engine, engine.begin() as connection:
+            connection.execute(sa.insert(self._table(destination)), rows)
+
     def collect(self, destination: str, at_least: int) -> list[Message]:
         table = self._table(destination)
         with sql_engine(self.url) as engine, engine.connect() as connection:
-            texts = connection.execute(sa.select(table.c.text).order_by(table.c.at)).scalars().all()
+            texts = connection.execute(sa.select(table.c.text).order_by(table.c.id)).scalars().all()
         return [Message(self.body(text)) for text in texts]
 
     def refused(self) -> Outgoing | None:
         return Outgoing(0, "", "", Message(b'{"text": 1}'))
 
-    def _table(self, destination: str) -> sa.Table:
+    def _table(self, destination: str, random: str = "") -> sa.Table:
         return sa.Table(
             destination.removeprefix("queue:"),
             sa.MetaData(),
-            sa.Column("at", sa.Integer, primary_key=True),
+            sa.Column("id", sa.Integer, primary_key=True),
+            sa.Column("body", sa.Text, sa.Computed("""'{"text": "' || text || '"}'""", persisted=True)),
+            sa.Column("unique_id", sa.Text, nullable=False, server_default=sa.text(random)),
             sa.Column("text", sa.Text),
         )
 
@@ -591,3 +608,44 @@ class DeduplicatingServiceOfOneWorld(ServiceOfOneWorld):
     """A service that honours `Idempotency-Key`."""
 
     features = replace(ServiceOfOneWorld.features, deduplicates_sends=True)
+
+
+class _Polling(SqlConnection):
+    """A connection as the contract expects it: a new subscriber of a topic gets later rows only."""
+
+    def source(self, receiver: ReceiverSettings) -> OutboxSource | PolledSource:
+        start = "next" if receiver.destination.startswith("topic:topic ") else "first"
+        return super().source(replace(receiver, options={"start": start, "order_column": "text"}))
+
+
+class PolledWorld(BrokerWorld):
+    """Tables of SQLite that are polled; each receiver gets every row, as from a file. Their rows are texts."""
+
+    features = replace(SqlConnection.features, shares=False)
+    sends = False
+    whole_messages = False
+
+    def __init__(self, url: str, state: Path) -> None:
+        super().__init__()
+        self.url = url
+        self.state = state
+
+    def connection(self) -> SqlConnection:
+        options = {"database": self.url, "state": str(self.state)}
+        return _Polling("tables", ConnectionSettings(type="sql", options=options))
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = super().destination("topic", f"{kind} {label}")
+        with sql_engine(self.url) as engine:
+            self._table(destination).create(engine)
+        return destination
+
+    def body(self, text: str) -> bytes:
+        return b'{"text":"%s"}' % text.encode()
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        with sql_engine(self.url) as engine, engine.begin() as connection:
+            connection.execute(sa.insert(self._table(destination)), [json.loads(message.body) for message in messages])
+
+    def _table(self, destination: str) -> sa.Table:
+        return sa.Table(destination.removeprefix("topic:"), sa.MetaData(), sa.Column("text", sa.Text, primary_key=True))

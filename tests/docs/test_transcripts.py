@@ -49,14 +49,19 @@ def pattern(lines: list[str]) -> str:
 def place(tmp_path):
     """A directory with the files of the pages, which only their owner can read."""
     for page in PAGES:
-        for _, text in blocks(page):
-            if named := _NAMED.match(text):
-                content = text[named.end() :] if named[2].endswith(".jsonl") else text
-                (tmp_path / named[2]).write_text(content)
-                (tmp_path / named[2]).chmod(0o600)
+        files_of(page, tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "store").mkdir(mode=0o700)
     return tmp_path
+
+
+def files_of(page: str, place: Path) -> None:
+    """Write the files of a page into a directory."""
+    for _, text in blocks(page):
+        if named := _NAMED.match(text):
+            content = text[named.end() :] if named[2].endswith(".jsonl") else text
+            (place / named[2]).write_text(content)
+            (place / named[2]).chmod(0o600)
 
 
 def environment() -> dict[str, str]:

@@ -221,7 +221,7 @@ def test_a_cancelled_caller_withdraws_nothing(program):
 
 def test_what_is_taken_and_not_acknowledged_comes_again_first():
     source = ProgramSource("receivers.web", 10, 4, 1000)
-    with pytest.raises(ConnectionLost, match="E7051"):
+    with pytest.raises(ConnectionLost, match="E7055"):
         source.receive(1, 0)
     source.connect()
     done = [source.offer(Message(str(number).encode())) for number in range(6)]

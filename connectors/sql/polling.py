@@ -1,0 +1,276 @@
+"""The source of a table that it does not change: it reads the rows in the order of a column whose values grow.
+
+A row must not come before rows that were read. In PostgreSQL a column with the number of the transaction makes sure of
+this: the source reads the rows of a transaction when no transaction with a lower number is open any more. Otherwise the
+source leaves the newest rows for a while, in which the transactions of rows before them have to end (`Horizon`).
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import URL, Connection
+
+from connectors.sidecars import lock, read_whole, sidecar
+from connectors.sql.database import close_quietly, open_database, translated
+from connectors.sql.polled_table import Place, Polled, PolledRow, PolledTable
+from connectors.sql.row_progress import RowProgress
+from connectors.sql.waking import Changes, Nothing, Watch
+from correlator import durable
+from correlator.connector import NOTHING, Chunk
+from correlator.errors import ConnectionLost
+from correlator.events import CUT_FROM, Headers, Message, PropertyValue
+from correlator.processes import LockFile, Maker
+from correlator.settings import ReceiverSettings
+
+UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
+"""Properties that the default templates of unique ids use."""
+_MOST_ROWS = 10_000
+"""Most rows to remember behind one that is not acknowledged, beside those that the receiver holds."""
+_SAMPLES = 16
+
+
+class _Position(msgspec.Struct):
+    """What the sidecar holds.
+
+    Attributes:
+        identity: of the table.
+        order: the columns that order its rows.
+        place: all rows up to this place are acknowledged.
+        done: the places of further rows that are acknowledged.
+    """
+
+    identity: str
+    order: list[str]
+    place: list[int | float | str]
+    done: list[list[int | float | str]]
+
+
+_decoder = msgspec.json.Decoder(_Position)
+
+
+class Horizon:
+    """Knows which rows have been there for long enough. Its times are seconds of a clock that does not go back.
+
+    Args:
+        lag_s: how long a row must have been there.
+    """
+
+    def __init__(self, lag_s: float) -> None:
+        self._lag_s = lag_s
+        self._samples: deque[tuple[float, Place]] = deque()
+
+    def sample(self, now: float, last: Place) -> None:
+        """Note the place of the last row that was there at some time before `now`."""
+        if not self._samples or (last != self._samples[-1][1] and now >= self._samples[-1][0] + self._lag_s / _SAMPLES):
+            self._samples.append((now, last))
+
+    def place(self, now: float) -> Place | None:
+        """The place up to which all rows have been there for long enough; `None` if that is not known of any."""
+        while len(self._samples) > 1 and self._samples[1][0] + self._lag_s <= now:
+            self._samples.popleft()
+        if not self._samples or self._samples[0][0] + self._lag_s > now:
+            return None
+        return self._samples[0][1]
+
+    def due_in_s(self, now: float) -> float:
+        """In how many seconds further rows will have been there for long enough, as far as it knows."""
+        due = [at + self._lag_s - now for at, _ in self._samples if at + self._lag_s > now]
+        return min(due, default=float("inf"))
+
+
+class PolledSource:
+    """Reads a table.
+
+    Args:
+        receiver: the settings of the receiver.
+        url: address of the database.
+        polled: the table.
+        poll_interval_s: after so many seconds the source looks for rows.
+        state: the directory of the sidecar with the position.
+    """
+
+    def __init__(
+        self, receiver: ReceiverSettings, url: URL, polled: Polled, poll_interval_s: float, state: Path
+    ) -> None:
+        self._where = polled.where
+        self._receiver = receiver
+        self._url = url
+        self._polled = polled
+        self._poll_interval_s = poll_interval_s
+        self._path = sidecar(state, "position", polled.table, receiver.subscription)
+        self._lock_path = sidecar(state, "position.lock", polled.table, receiver.subscription)
+        templates = (receiver.unique_message_id, receiver.message_source_id)
+        self._wanted = [name for name in (UNIQUE_ID, SOURCE_ID) if any(f"property.{name}" in one for one in templates)]
+        self._process = Maker()
+        self._connection: Connection | None = None
+        self._lock: LockFile | None = None
+        self._progress = RowProgress((), ())
+        self._horizon: Horizon | None = None
+        self._next_look = 0.0
+
+    def connect(self) -> None:
+        """Connect, and go on behind the acknowledged position. `UsageError` E2050 in a forked child.
+
+        Raises `ConnectionLost` E7012 while another receiver with this subscription reads the table, and E7017 if the
+        position belongs to another table.
+        """
+        if self._connection is not None:
+            self._process.check(self._where)
+        self.close()
+        self._process = Maker()
+        with translated(self._where, self.close):
+            self._lock = lock(self._lock_path, self._where)
+            connection = self._connection = open_database(self._where, self._url, defers=True)
+            with connection.begin():
+                if connection.dialect.name == "postgresql":  # the texts of places do not depend on settings
+                    connection.exec_driver_sql(
+                        "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET extra_float_digits = 1"
+                    )
+                self._table = PolledTable(connection, self._polled)
+                self._begin(connection)
+            is_sqlite = connection.dialect.name == "sqlite"
+            self._watch: Watch = Changes(connection) if is_sqlite else Nothing()
+        lag_s = 0.0 if self._table.by_transaction else self._polled.lag_s or 0.0
+        self._horizon = Horizon(lag_s) if lag_s else None
+        self._next_look = 0.0
+
+    def receive(self, max_messages: int, timeout_s: float) -> Chunk:
+        """The rows that were given back, then the next ones."""
+        deadline = time.monotonic() + timeout_s
+        with translated(self._where, self.close):
+            connection = self._connected()
+            progress = self._progress
+            limit = min(
+                max_messages,
+                self._receiver.max_batch_size - progress.held,
+                self._receiver.max_batch_size + _MOST_ROWS - len(progress),
+            )
+            while True:
+                if limit > 0 and (time.monotonic() >= self._next_look or self._watch.wait(0.0)):
+                    self._watch.begin()
+                    with connection.begin():
+                        rows = self._again(connection, limit) or self._further(connection, limit)
+                    if rows:
+                        self._next_look = 0.0  # there may be more
+                        tokens = progress.hold([row.place for row in rows])
+                        return Chunk([self._message(row) for row in rows], tokens)
+                    now = time.monotonic()
+                    pause_s = self._poll_interval_s
+                    if self._horizon is not None:
+                        pause_s = min(pause_s, self._horizon.due_in_s(now))
+                    self._next_look = now + pause_s
+                now = time.monotonic()
+                if now >= deadline:
+                    return NOTHING
+                if limit > 0:
+                    self._watch.wait(min(deadline, self._next_look) - now)
+                else:
+                    time.sleep(deadline - now)
+
+    def acknowledge(self, tokens: Sequence[int]) -> None:
+        """Move the position; it is on disk when this returns. A token from before a reconnect acknowledges nothing."""
+        with translated(self._where, self.close):
+            self._connected()
+            if self._progress.acknowledge(tokens):
+                self._save()
+
+    def reject(self, tokens: Sequence[int]) -> None:
+        """Return these rows again, before any new row."""
+        self._connected()
+        self._progress.reject(tokens)
+        self._next_look = 0.0
+
+    def close(self) -> None:
+        """Close the connection; the position stays. In a forked child it does nothing."""
+        if self._process.is_another_process:
+            return
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            close_quietly(connection)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _connected(self) -> Connection:
+        self._process.check(self._where)
+        if self._connection is None:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        return self._connection
+
+    def _begin(self, connection: Connection) -> None:
+        """Go on from the kept position. Without one, begin as the options say, and keep that."""
+        content = read_whole(self._path)
+        if content is not None:
+            kept = self._kept(content)
+            self._progress = RowProgress(tuple(kept.place), [tuple(one) for one in kept.done])
+            return
+        self._progress = RowProgress(self._table.present(connection) if self._polled.starts_next else (), ())
+        self._save()
+
+    def _kept(self, content: bytes) -> _Position:
+        """Read the sidecar. Raises `ConnectionLost` E7017 if it does not fit the table."""
+        try:
+            kept = _decoder.decode(content)
+        except msgspec.MsgspecError as error:
+            raise self._misfit("is damaged") from error
+        if kept.order != self._table.order:
+            raise self._misfit(f"belongs to the order {', '.join(kept.order)}")
+        if kept.identity != self._table.identity:
+            what = f"belongs to another table, {kept.identity}: the present one, {self._table.identity}, was made anew"
+            raise self._misfit(f"{what}, or the database was restored")
+        return kept
+
+    def _misfit(self, what: str) -> ConnectionLost:
+        todo = f"Put back what was there, or remove {self._path} to begin anew"
+        return ConnectionLost("E7017", self._where, f"the position in {self._path} {what}", "", todo)
+
+    def _save(self) -> None:
+        progress = self._progress
+        position = _Position(
+            self._table.identity, self._table.order, list(progress.place), [list(one) for one in progress.done]
+        )
+        durable.replace(self._path, msgspec.json.encode(position))
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        return self._receiver.max_message_bytes, self._receiver.max_batch_bytes
+
+    def _again(self, connection: Connection, limit: int) -> list[PolledRow]:
+        """Rows that were given back. Those that are gone count as acknowledged."""
+        progress = self._progress
+        after = progress.before_returned
+        while after is not None:
+            rows = self._table.read(connection, after, progress.end, limit, self._bounds)
+            again = [row for row in rows if progress.is_returned(row.place)]
+            if again:
+                return again
+            after = rows[-1].place if rows else None
+            if after is None:
+                progress.forget_returned()
+        return []
+
+    def _further(self, connection: Connection, limit: int) -> list[PolledRow]:
+        """The next rows that were never acknowledged."""
+        until: Place | None = None
+        if self._horizon is not None:
+            until = self._horizon.place(time.monotonic())
+            last = self._table.last(connection)
+            self._horizon.sample(time.monotonic(), last)
+            if not until:
+                return []
+        while rows := self._table.read(connection, self._progress.end, until, limit, self._bounds):
+            fresh = self._progress.read([row.place for row in rows])
+            if any(fresh):
+                return [row for row, is_fresh in zip(rows, fresh, strict=True) if is_fresh]
+        return []
+
+    def _message(self, row: PolledRow) -> Message:
+        unique = f"{msgspec.json.encode(row.place).decode()}:{self._table.identity}"
+        known: dict[str, PropertyValue] = {UNIQUE_ID: unique, SOURCE_ID: self._polled.table}
+        properties = {name: known[name] for name in self._wanted}
+        if row.size > len(row.body):
+            properties[CUT_FROM] = row.size
+        return Message(row.body, properties, None, None, Headers(message_id=unique))

@@ -1,7 +1,5 @@
 """`correlator deadletter`: lists, shows, replays and discards messages that could not be mapped, handled or sent."""
 
-import base64
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -9,12 +7,13 @@ import typer
 from correlator.cli.arguments import Share, Target
 from correlator.cli.loading import store_url
 from correlator.cli.output import Row, shortened, shown, write_json, write_line, write_table
+from correlator.core.deadletters import DeadLetterKind
 from correlator.errors import UsageError
-from correlator.events import DeadLetter, Headers
 from correlator.storage import deadletters
 from correlator.storage import inspect as store
 from correlator.storage.database import location
 from correlator.storage.inspect import DeadLetterRow, Selection
+from correlator.storage.letters import described
 
 COLUMNS = ("number", "kind", "origin", "receiver", "unique_id", "engine_time", "reason", "body")
 
@@ -22,21 +21,6 @@ Numbers = Annotated[
     list[int] | None,
     typer.Argument(metavar="NUMBER…", help="Numbers of dead letters, as 'list' shows them.", show_default=False),
 ]
-
-
-class DeadLetterKind(StrEnum):
-    """What could not be done with a message, so that it became a dead letter: `DeadLetter.kind` as an option of
-    commands.
-    """
-
-    MAPPING = "mapping"
-    HANDLER = "handler"
-    STEP = "step"
-    SEND = "send"
-    POISON = "poison"
-    UNHANDLED = "unhandled"
-
-
 OfKind = Annotated[
     DeadLetterKind | None,
     typer.Option("--kind", metavar="KIND", help=f"Only of this kind: {', '.join(DeadLetterKind)}.", show_default=False),
@@ -72,7 +56,7 @@ def list_letters(
     """List dead letters, one line for each. Changes nothing; an engine may be running."""
     rows = store.dead_letters(store_url(target, share), _selection([], kind, origin))
     if json:
-        write_json([_whole(row) for row in rows])
+        write_json([described(row) for row in rows])
     else:
         write_table("Dead letters", COLUMNS, [_line(row) for row in rows])
 
@@ -91,10 +75,10 @@ def show(
     store.counted_dead_letters(url, selection)
     rows = store.dead_letters(url, selection)
     if json:
-        write_json([_whole(row) for row in rows])
+        write_json([described(row) for row in rows])
         return
     for row in rows:
-        for name, value in _whole(row).items():
+        for name, value in described(row).items():
             write_line(f"{name}: {shown(value)}")
         write_line("")
 
@@ -167,42 +151,3 @@ def _line(row: DeadLetterRow) -> Row:
         letter.reason,
         shortened(shown(letter.message.body)),
     )
-
-
-def _whole(row: DeadLetterRow) -> dict[str, object]:
-    """Return all fields of a dead letter; a body that is no text as `body_base64`."""
-    letter = row.letter
-    message = letter.message
-    headers = message.headers
-    known = {
-        "number": row.number,
-        "kind": letter.kind,
-        "origin": letter.origin,
-        "receiver": letter.receiver or None,
-        "message_number": letter.number or None,
-        "unique_id": letter.unique_id,
-        "engine_time": letter.time,
-        "reason": letter.reason,
-        "key": message.key,
-        "destination": message.destination,
-        "properties": {name: _as_text(value) for name, value in message.properties.items()} or None,
-        "headers": _given(headers) if headers else None,
-    }
-    return {**{name: value for name, value in known.items() if value is not None}, **_body(letter)}
-
-
-def _given(headers: Headers) -> dict[str, object]:
-    """Return the headers that are set."""
-    named = {name: getattr(headers, name) for name in headers.__struct_fields__}
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _body(letter: DeadLetter) -> dict[str, object]:
-    try:
-        return {"body": letter.message.body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(letter.message.body).decode()}
-
-
-def _as_text(value: object) -> object:
-    return shown(value) if isinstance(value, bytes) else value

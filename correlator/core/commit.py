@@ -257,7 +257,13 @@ class SuspectCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     suspects: Sequence[Suspect] = ()
 
 
-Write = ReceiveCommit | CheckpointCommit | RegistryCommit | SuspectCommit
+class DiscardCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Numbers of dead letters to delete; a number that the store does not hold has no effect."""
+
+    numbers: Sequence[int]
+
+
+Write = ReceiveCommit | CheckpointCommit | RegistryCommit | SuspectCommit | DiscardCommit
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ failed), the message goes back only once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from correlator.core.commit import Endpoint, OutboundSegment, ReceiveSegment, SenderCut
@@ -14,6 +15,17 @@ from correlator.core.pieces import pieces, size_of
 from correlator.errors import UsageError
 from correlator.events import DeadLetter, Message
 from correlator.reliability import RECEIVING, SENDING, Reliability
+
+
+class DeadLetterKind(StrEnum):
+    """What could not be done with a message, so that it became a dead letter: the values of `DeadLetter.kind`."""
+
+    MAPPING = "mapping"
+    HANDLER = "handler"
+    STEP = "step"
+    SEND = "send"
+    POISON = "poison"
+    UNHANDLED = "unhandled"
 
 
 class Segments(NamedTuple):

@@ -25,8 +25,9 @@ from correlator.configuration import (
     require,
 )
 from correlator.connector import Connection
+from correlator.core.ages import Ages
 from correlator.core.checkpoint import Checkpoint
-from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
+from correlator.core.commit import DiscardCommit, Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import is_stored, layout_of, with_deliveries
 from correlator.core.faults import point
 from correlator.core.instances import OnError
@@ -44,6 +45,7 @@ from correlator.runtime.clock import Clock, EngineTime, SystemClock
 from correlator.runtime.control.address import sockets_of
 from correlator.runtime.control.orders import Orders
 from correlator.runtime.control.server import ControlServer
+from correlator.runtime.http.shown import Shown
 from correlator.runtime.logs import get_logger
 from correlator.runtime.observers import Observers
 from correlator.runtime.parts import Callbacks, ContextThread, Parts
@@ -53,11 +55,11 @@ from correlator.runtime.recording import Recording
 from correlator.runtime.registry import Registry
 from correlator.runtime.remover import Remover
 from correlator.runtime.reporter import Reporter, resident_bytes
-from correlator.runtime.requests import RegistryRequest, Request, SuspectRequest
+from correlator.runtime.requests import DiscardRequest, RegistryRequest, Request, SuspectRequest
 from correlator.runtime.restart import NOTHING, Restart
 from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
-from correlator.runtime.status import CheckpointCounters, Status
+from correlator.runtime.status import CheckpointCounters, Place, Status
 from correlator.runtime.supervisor import Supervisor
 from correlator.runtime.timeline import Timeline
 from correlator.runtime.watchdog import Watchdog, Watched
@@ -144,6 +146,9 @@ class Engine:
         self._phase = _Phase.NEW
         self._threads_running = False
         self._recovering: int | None = None
+        self._started = 0.0
+        self._oldest_events = Ages(threading.Lock())
+        self._oldest_sends = Ages(threading.Lock())
         self._log = get_logger(engine=settings.name)
         self._provided = Provided(connections=dict(connections or {}), store=store is not None)
         found = self._check()
@@ -171,8 +176,11 @@ class Engine:
         )
         self._parts = self._make_parts(engine_time=EngineTime(self._clock), writer=None)
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
-        control = ControlServer(sockets_of(settings), Orders(self).answer)
-        self._observers = Observers(watchdog, settings.http, self.status, self.timeline, control)
+        orders = Orders(self)
+        control = ControlServer(sockets_of(settings), orders.answer)
+        stored = settings.store if store is None else None
+        shown = Shown(self.status, self.timeline, orders.answer, stored)
+        self._observers = Observers(watchdog, settings.http, shown, control)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -265,6 +273,7 @@ class Engine:
         self._refuse_child()
         self._refuse_second_life()
         self._recovering = threading.get_ident()
+        self._started = self._clock.wall()
         self._observers.start()
         self.timeline.add("phase", phase="starting")
         try:
@@ -497,37 +506,63 @@ class Engine:
         self._refuse_unless_started(part_id)
         return self._pausing.drain(part_id, timeout, lambda: wanted() and self._phase is _Phase.STARTED)
 
+    def discard_dead_letters(self, numbers: Sequence[int]) -> None:
+        """Delete dead letters from the store. Returns when they are gone. Numbers that are gone already have no effect.
+
+        Raises:
+            UsageError: E2011, the engine has no store.
+            NotDone: E8309, the engine starts or stops.
+            StoreError: E3110, the store has not confirmed it within 60 s, or before the engine stopped.
+        """
+        self._refuse_unless_started("dead letters")
+        if self.writer is None:
+            raise UsageError("E2011", f"engine {self.settings.name}", "has no store: it keeps no dead letters")
+        self._have_committed(DiscardRequest(DiscardCommit(numbers=numbers)))
+        self.timeline.add("discarded", count=len(numbers))
+
     def status(self) -> Status:
         """States and counters of the engine. Any thread may call it. The threads go on counting meanwhile."""
         self._refuse_child()
-        statuses = self._parts.statuses
-        parts: dict[str, Receiver | Sender] = {**self.receivers, **self.senders}
+        statuses, now = self._parts.statuses, self._parts.engine_time.now()
+        receivers, senders, contexts = self.receivers, self.senders, self.contexts
+        parts: dict[str, Receiver | Sender] = {**receivers, **senders}
+        processors = self._parts.processor_threads()
         return Status(
             name=self.settings.name,
             phase="starting" if self._phase is _Phase.STARTED and not self._threads_running else self._phase.value,
+            time=self._clock.wall(),
+            started=self._started,
+            places={name: Place(part.settings.connection, part.settings.destination) for name, part in parts.items()},
+            deliveries={name: part.targets.names for name, part in receivers.items()},
+            pipeline_senders={thread.context.name: thread.processor.senders for thread in processors},
             reliabilities={name: part.settings.reliability for name, part in parts.items()},
-            receivers={name: (part.state.value, replace(part.counters)) for name, part in self.receivers.items()},
+            receivers={name: (part.state.value, replace(part.counters)) for name, part in receivers.items()},
             senders={
                 name: (statuses.of_part(name).status, replace(part.counters), self._parts.to_send(part))
-                for name, part in self.senders.items()
+                for name, part in senders.items()
             },
             conditions={name: statuses.of_part(name) for name in parts},
             connections=statuses.of_connections(),
-            windows={name: part.window for name, part in self.receivers.items() if part.settings.flow_control},
-            waits={name: part.waits_for for name, part in self.receivers.items() if part.waits_for},
+            windows={name: part.window for name, part in receivers.items() if part.settings.flow_control},
+            waits={name: part.waits_for for name, part in receivers.items() if part.waits_for},
             paused=frozenset(name for name, part in parts.items() if part.paused),
             duplicate_ids=sum(len(one) for one in list(self.writer.domains.detectors.values())) if self.writer else 0,
             removed_received=self._parts.removed.received,
             removed_sent=self._parts.removed.sent,
             resident_bytes=resident_bytes(),
-            contexts={name: thread.queue.waiting for name, thread in self.contexts.items()},
+            contexts={name: thread.queue.waiting for name, thread in contexts.items()},
+            monitors={thread.context.name: replace(thread.counters) for thread in self._parts.monitor_threads()},
+            oldest_events=self._oldest_events.look(now, {name: one.queue.numbers for name, one in contexts.items()}),
+            oldest_sends=self._oldest_sends.look(
+                now, {name: self._parts.numbers(one) for name, one in senders.items()}
+            ),
             unhandled={name: unhandled.count for name, unhandled in self._parts.unhandled.items()},
             unhandled_letters=sum(unhandled.letters for unhandled in self._parts.unhandled.values()),
             handler_failures=self.handler_failures,
-            pipelines={thread.context.name: replace(thread.counters) for thread in self._parts.processor_threads()},
+            pipelines={thread.context.name: replace(thread.counters) for thread in processors},
             checkpoints=replace(self.checkpointer.counters) if self.checkpointer else CheckpointCounters(),
             store_commits=self.writer.commits if self.writer else 0,
-            engine_time=self._parts.engine_time.now(),
+            engine_time=now,
         )
 
     # --- dynamic parts ---

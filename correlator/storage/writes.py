@@ -12,6 +12,7 @@ from sqlalchemy import Connection, select
 from correlator.core.commit import (
     CheckpointCommit,
     ContextCut,
+    DiscardCommit,
     Endpoint,
     IdSegment,
     ReceiveCommit,
@@ -86,6 +87,9 @@ class TransactionPlan:
                 self.checkpoint = write.number
             elif isinstance(write, SuspectCommit):
                 self.steps += self._suspects(write)
+            elif isinstance(write, DiscardCommit):
+                rows = [{"discarded": number} for number in write.numbers]
+                self.steps.append(TransactionStep("dl.tx.discard", statements.discard, rows))
             else:
                 self.steps += self._registry(write)
 

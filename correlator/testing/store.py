@@ -12,6 +12,7 @@ import msgspec
 from correlator.core.commit import (
     CheckpointCommit,
     ContextCut,
+    DiscardCommit,
     Endpoint,
     IdSegment,
     OutboundSegment,
@@ -76,7 +77,7 @@ class Disk:
     @property
     def dead_letters(self) -> list[DeadLetter]:
         """All dead letters, oldest first."""
-        return [_dead_decoder.decode(content) for content in self.dead]
+        return [_dead_decoder.decode(content) for content in self.dead if content]
 
     def content(self) -> tuple[object, ...]:
         """A copy of the whole content, for comparison with the content at another moment."""
@@ -224,6 +225,8 @@ def _prepare(write: Write) -> _Prepared:
         return _prepare_checkpoint(write)
     if isinstance(write, SuspectCommit):
         return _prepare_suspects(write)
+    if isinstance(write, DiscardCommit):
+        return _prepare_discard(write)
     return _prepare_registry(write)
 
 
@@ -282,6 +285,15 @@ def _prepare_suspects(write: SuspectCommit) -> _Prepared:
     def apply(disk: Disk) -> None:
         others = [one for one in disk.suspects if one.context not in write.contexts]
         disk.suspects = [*others, *write.suspects]
+
+    return apply
+
+
+def _prepare_discard(write: DiscardCommit) -> _Prepared:
+    def apply(disk: Disk) -> None:
+        for number in write.numbers:
+            if number <= len(disk.dead):
+                disk.dead[number - 1] = b""  # no number is used twice
 
     return apply
 

@@ -1,6 +1,6 @@
 """Carries out what the control socket is told, by the methods of the engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -9,6 +9,7 @@ from correlator.errors import NotDone, UsageError, quoted
 from correlator.runtime import logs
 from correlator.runtime.control.protocol import (
     Ask,
+    Discard,
     Drain,
     Follow,
     Pause,
@@ -23,7 +24,7 @@ from correlator.runtime.timeline import Timeline
 
 MOST_ENTRIES = 500
 """Entries of the timeline in one answer."""
-COMMANDS = ("status", "pause", "resume", "drain", "checkpoint", "loglevel", "events")
+COMMANDS = ("status", "pause", "resume", "drain", "checkpoint", "loglevel", "discard", "events")
 
 
 class Controlled(Protocol):
@@ -59,6 +60,10 @@ class Controlled(Protocol):
 
     def order_checkpoint(self, timeout: float) -> CheckpointCounters:
         """Take a checkpoint and wait for it; return the counters of the checkpoints."""
+        ...
+
+    def discard_dead_letters(self, numbers: Sequence[int]) -> None:
+        """Delete dead letters by number."""
         ...
 
 
@@ -103,6 +108,9 @@ class Orders:
             case SetLevel():
                 before = logs.set_level(request.level, request.logger)
                 result = {"logger": request.logger, "before": before, "level": request.level}
+            case Discard():
+                self._engine.discard_dead_letters(request.numbers)
+                result = {"numbers": request.numbers}
             case Follow():
                 result = self._news(request)
         return result

@@ -7,15 +7,13 @@ import contextlib
 import importlib.util
 import socket
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from correlator.errors import ConfigError
 from correlator.processes import keep, not_forking
 from correlator.runtime.http.routes import Routes
+from correlator.runtime.http.shown import Shown
 from correlator.runtime.logs import get_logger
-from correlator.runtime.status import Status
-from correlator.runtime.timeline import Timeline
 from correlator.settings import HttpSettings
 
 if TYPE_CHECKING:
@@ -36,22 +34,20 @@ class HttpServer:
 
     Args:
         settings: where it listens.
-        status: returns the status of the engine; the thread of the server calls it.
-        timeline: the changes of state that `/events` shows.
+        shown: the engine.
 
     Raises:
         ConfigError: E1603, a package of the extra `http` is not installed; E1604, the address cannot be listened at,
             because another program uses it for example.
     """
 
-    def __init__(self, settings: HttpSettings, status: Callable[[], Status], timeline: Timeline) -> None:
+    def __init__(self, settings: HttpSettings, shown: Shown) -> None:
         missing = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
         if missing:
             what = f"needs the packages {', '.join(missing)}"
             raise ConfigError("E1603", WHERE, what, "", "pip install 'correlator[http]'")
         self._settings = settings
-        self._status = status
-        self._timeline = timeline
+        self._shown = shown
         self._socket = self._listen()
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
@@ -82,7 +78,7 @@ class HttpServer:
 
         self._server = uvicorn.Server(
             uvicorn.Config(
-                Routes(self._status, self._settings.token, self._timeline),
+                Routes(self._shown, self._settings.token),
                 http="h11",
                 loop="asyncio",
                 ws="none",

@@ -49,6 +49,7 @@ from correlator.runtime.http.shown import Shown
 from correlator.runtime.logs import get_logger
 from correlator.runtime.observers import Observers
 from correlator.runtime.parts import Callbacks, ContextThread, Parts
+from correlator.runtime.paths import paths_through
 from correlator.runtime.pausing import Pausing
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.recording import Recording
@@ -179,7 +180,7 @@ class Engine:
         orders = Orders(self)
         control = ControlServer(sockets_of(settings), orders.answer)
         stored = settings.store if store is None else None
-        shown = Shown(self.status, self.timeline, orders.answer, stored)
+        shown = Shown(self.status, self.timeline, self._paths_through, orders.answer, stored)
         self._observers = Observers(watchdog, settings.http, shown, control)
 
     @classmethod
@@ -886,6 +887,9 @@ class Engine:
         self.request_stop()
         if first:
             self._log.critical("the engine stops", part=actor.name, error=error)
+
+    def _paths_through(self, part_id: str) -> list[dict[str, object]]:
+        return paths_through(part_id, self._parts, self.settings.monitors)
 
     def _watched(self) -> list[Watched]:
         """Return the threads that call handlers. During recovery, the thread that starts the engine does."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from correlator.configuration.connectors import connector
-from correlator.connector import Connection
+from correlator.connector import Connection, Features
 from correlator.core.admission import at_same_place, refuse_beside, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
@@ -526,6 +526,10 @@ class Parts:
     def use(self, name: str, connection: Connection) -> None:
         """Use a connection for the parts that are made later, unless a connection of this name is there already."""
         self._connections.setdefault(name, connection)
+
+    def features(self, connection: str) -> Features:
+        """What the broker of a connection can do. The connection has parts."""
+        return self._connections[connection].features
 
     def close(self) -> None:
         """Close the connections. Call it after all senders and receivers are closed."""

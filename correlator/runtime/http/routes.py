@@ -84,6 +84,7 @@ class Routes:
             "/status": Route(_plainly(lambda _: as_json(200, status().to_dict()))),
             "/metrics": Route(_plainly(lambda _: Answer(200, *exposition(status())))),
             "/events": Route(_plainly(self._events)),
+            "/paths": Route(_plainly(self._paths)),
             "/letters": Route(partial(self._stored, stored.letters)),
             "/letter": Route(partial(self._private, stored.letter)),
             "/state": Route(partial(self._private, stored.state)),
@@ -164,6 +165,14 @@ class Routes:
         more = {"reasons": reasons, "paused": status.paused_parts()} if asked.trusted else {}
         return as_json(503 if reasons else 200, {"ready": not reasons} | more)
 
+    def _paths(self, asked: Asked) -> Answer:
+        part = asked.parameters("part").get("part", "")
+        known = self._shown.status().reliabilities
+        if part not in known:
+            near = get_close_matches(part, known, n=1)
+            return told(404, "no receiver or sender has this id" + (f". Did you mean {near[0]}?" if near else ""))
+        return as_json(200, {"paths": self._shown.paths(part)})
+
     async def _stored(self, read: Callable[[str, Asked], Answer], asked: Asked, _: Receive) -> Answer:
         """Read the store in another thread, one client at a time."""
         url = self._shown.store
@@ -187,7 +196,8 @@ class Routes:
             return as_json(200, {"commands": [] if self._token is None else ORDERS})
         if self._token is None:
             return told(403, _CLOSED)
-        if asked.all(b"content-type") != [b"application/json"]:
+        kinds = asked.all(b"content-type")
+        if [one.partition(b";")[0].strip().lower() for one in kinds] != [b"application/json"]:
             return told(415, "send Content-Type: application/json")
         body = await _body(receive)
         if _command(body) not in ORDERS:

@@ -13,11 +13,13 @@ class Shown(NamedTuple):
     Attributes:
         status: returns the status.
         timeline: the last changes of state.
+        paths: returns the paths through a receiver or sender (`paths_through`).
         order: carries out a request of the control socket (`Orders.answer`).
         store: the URL of the store; `None` for an engine without one, or with one that a program has passed in.
     """
 
     status: Callable[[], Status]
     timeline: Timeline
+    paths: Callable[[str], list[dict[str, object]]]
     order: Callable[[bytes, Callable[[], bool]], dict[str, Any]]
     store: str | None

@@ -106,6 +106,7 @@ ELSEWHERE = {
     "ac.suspend": "APP_CONTROLLED: below",
     "ac.ack": "the same",
     "app.batch": "pipelines: test_killed_pipelines",
+    "dl.tx.discard": "only when somebody discards dead letters (test_page_routes)",
     "dl.tx.commit.before": "a command, not an engine",
     "dl.tx.commit.after": "the same",
 }

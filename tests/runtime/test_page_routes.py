@@ -88,7 +88,7 @@ def test_o21_no_file_of_the_page_has_a_script_or_a_style_in_another_file_and_all
 def test_o21_vendored_files_are_those_of_the_table():
     vendor = DIRECTORY / "vendor"
     rows = re.findall(
-        r"^\| `(\S+)` \| (.+?) \| (.+?) \| (.+?) \| `(\w{64})` \|$", (vendor / "VENDOR.md").read_text(), re.M
+        r"^\| `(\S+)` \| (.+?) \| (.+?) \| (.+?) \| `(\w{64})` \|$", (vendor / "VENDOR.md").read_text(), re.MULTILINE
     )
     assert {name for name, *_ in rows} == {path.name for path in vendor.iterdir() if path.suffix in (".js", ".css")}
     for name, _, _, licence, digest in rows:
@@ -358,7 +358,7 @@ def test_half_a_body_is_not_waited_for(url, monkeypatch):
 def test_so_many_orders_at_a_time_and_a_client_that_hangs_up_ends_its_own(url, gate, script):
     script.message = lambda *_: gate.wait(PATIENCE_S)
     waiting = receiver("in", AT_LEAST_ONCE)
-    with served(waiting, monitors=[Hears], store=url, token=TOKEN) as (engine, broker, client):
+    with served(waiting, monitors=[Hears], store=url, token=TOKEN) as (_, broker, client):
         broker.publish("queue:in", [message("a")])
         wait_until(lambda: script.of("Hears"))
         drain = json.dumps({"command": "drain", "kind": "receiver", "part": "in", "timeout": 3600}).encode()

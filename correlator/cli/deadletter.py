@@ -1,14 +1,20 @@
 """`correlator deadletter`: lists, shows, replays and discards messages that could not be mapped, handled or sent."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from correlator.cli.arguments import Share, Target
-from correlator.cli.loading import store_url
+from correlator.cli.asking import ask
+from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import Row, shortened, shown, write_json, write_line, write_table
 from correlator.core.deadletters import DeadLetterKind
-from correlator.errors import UsageError
+from correlator.errors import ConnectionLost, Fenced, UsageError
+from correlator.pipeline.spec import PipelineFile
+from correlator.runtime.control.address import sockets_of
+from correlator.runtime.control.protocol import MOST_NUMBERS, Discard, Replay, Request
+from correlator.runtime.engine import COMMIT_PATIENCE_S
 from correlator.storage import deadletters
 from correlator.storage import inspect as store
 from correlator.storage.database import location
@@ -91,13 +97,15 @@ def replay(
     everything: All = False,
     share: Share = None,
 ) -> None:
-    """Bring dead letters back: the next start handles or sends their messages again. The engine must be stopped.
+    """Bring dead letters back: the next start handles or sends their messages again.
 
-    A received message goes to all contexts and pipelines that take from its receiver, also to those that have handled
+    If the engine runs, it does so at once; then name its configuration file. A received message goes to all contexts and pipelines that take from its receiver, also to those that have handled
     it before. If one of the named dead letters cannot go back, none does, and the error names it.
     """
-    url, selection = store_url(target, share), _chosen(numbers, kind, origin, everything=everything)
-    _tell("replayed", deadletters.replay(url, selection))
+    selection = _chosen(numbers, kind, origin, everything=everything)
+    url, settings = store_and_settings(target, share)
+    done = _done(url, settings, selection, deadletters.replay, lambda some: Replay(some, COMMIT_PATIENCE_S))
+    _tell("replayed", done)
 
 
 def discard(
@@ -111,15 +119,40 @@ def discard(
         bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
     ] = False,
 ) -> None:
-    """Delete dead letters permanently. The engine must be stopped."""
-    url, selection = store_url(target, share), _chosen(numbers, kind, origin, everything=everything)
+    """Delete dead letters permanently. If the engine runs, it does so itself; then name its configuration file."""
+    selection = _chosen(numbers, kind, origin, everything=everything)
+    url, settings = store_and_settings(target, share)
     loss = store.counted_dead_letters(url, selection)
     if loss and not yes:
         write_table("Would be lost", ("kind", "origin", "messages"), [(o.kind, o.origin, o.count) for o in loss])
         count = sum(one.count for one in loss)
         what = f"{count} dead letter{'s' if count > 1 else ''} would be lost"
         raise UsageError("E2020", location(url), what, "", "If you mean it: --yes")
-    _tell("discarded", deadletters.discard(url, selection))
+    _tell("discarded", _done(url, settings, selection, deadletters.discard, Discard))
+
+
+def _done(
+    url: str,
+    settings: PipelineFile | None,
+    selection: Selection,
+    act: Callable[[str, Selection], int],
+    request: Callable[[list[int]], Request],
+) -> int:
+    """Act on dead letters, or let the engine that owns the store do so. Returns their number."""
+    try:
+        return act(url, selection)
+    except Fenced as owned:
+        if settings is None:
+            raise
+        found = [row.number for row in store.dead_letters(url, selection)]
+        try:
+            answers = [
+                ask(sockets_of(settings), request(found[at : at + MOST_NUMBERS]), COMMIT_PATIENCE_S)
+                for at in range(0, len(found), MOST_NUMBERS)
+            ]
+        except ConnectionLost:
+            raise owned from None  # it is no engine that owns the store, or one without a control socket
+        return sum(len(answer["numbers"]) for answer in answers)
 
 
 def _chosen(numbers: list[int] | None, kind: DeadLetterKind | None, origin: str, *, everything: bool) -> Selection:

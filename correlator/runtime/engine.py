@@ -27,7 +27,7 @@ from correlator.configuration import (
 from correlator.connector import Connection
 from correlator.core.ages import Ages
 from correlator.core.checkpoint import Checkpoint
-from correlator.core.commit import DiscardCommit, Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
+from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import is_stored, layout_of, with_deliveries
 from correlator.core.faults import point
 from correlator.core.instances import OnError
@@ -35,7 +35,7 @@ from correlator.core.intake import ReceiverState
 from correlator.core.outbox import Outbox
 from correlator.core.registry import Users, is_known, refuse_default, refuse_removal
 from correlator.errors import ConfigError, CorrelatorError, NotDone, StoreError, UsageError, quoted
-from correlator.events import PartStatus
+from correlator.events import DeadLetter, PartStatus
 from correlator.ports import Processor, Store
 from correlator.processes import Maker
 from correlator.runtime import phases
@@ -46,6 +46,7 @@ from correlator.runtime.control.address import sockets_of
 from correlator.runtime.control.orders import Orders
 from correlator.runtime.control.server import ControlServer
 from correlator.runtime.http.shown import Shown
+from correlator.runtime.letters import Letters
 from correlator.runtime.logs import get_logger
 from correlator.runtime.observers import Observers
 from correlator.runtime.parts import Callbacks, ContextThread, Parts
@@ -56,7 +57,7 @@ from correlator.runtime.recording import Recording
 from correlator.runtime.registry import Registry
 from correlator.runtime.remover import Remover
 from correlator.runtime.reporter import Reporter, resident_bytes
-from correlator.runtime.requests import DiscardRequest, RegistryRequest, Request, SuspectRequest
+from correlator.runtime.requests import RegistryRequest, Request, SuspectRequest
 from correlator.runtime.restart import NOTHING, Restart
 from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
@@ -66,6 +67,7 @@ from correlator.runtime.timeline import Timeline
 from correlator.runtime.watchdog import Watchdog, Watched
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
+from correlator.storage.inspect import Selection, counted_dead_letters, dead_letters
 from correlator.storage.store import SqlStore
 
 COMMIT_PATIENCE_S = 60.0
@@ -179,8 +181,9 @@ class Engine:
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
         orders = Orders(self)
         control = ControlServer(sockets_of(settings), orders.answer)
-        stored = settings.store if store is None else None
-        shown = Shown(self.status, self.timeline, self._paths_through, orders.answer, stored)
+        self._stored = settings.store if store is None else None
+        self._letters: Letters | None = None
+        shown = Shown(self.status, self.timeline, self._paths_through, orders.answer, self._stored)
         self._observers = Observers(watchdog, settings.http, shown, control)
 
     @classmethod
@@ -303,6 +306,16 @@ class Engine:
         restart = self._open_store()
         self._registry.record_changes()
         self._make_checkpointer(restart)
+        if self.checkpointer is not None:
+            self._letters = Letters(
+                self._parts,
+                lambda: self.registry,
+                self._have_committed,
+                self.checkpointer,
+                self._read_letters,
+                self._clock,
+                self.timeline,
+            )
         self._pausing = Pausing(self._parts, self.checkpointer, self._clock, self.timeline, self._supervisor.wait)
         self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
         restart.run_hooks()
@@ -512,14 +525,27 @@ class Engine:
 
         Raises:
             UsageError: E2011, the engine has no store.
-            NotDone: E8309, the engine starts or stops.
+            NotDone: E8309, the engine starts or stops; E8311, somebody else works on one of them.
             StoreError: E3110, the store has not confirmed it within 60 s, or before the engine stopped.
         """
-        self._refuse_unless_started("dead letters")
-        if self.writer is None:
-            raise UsageError("E2011", f"engine {self.settings.name}", "has no store: it keeps no dead letters")
-        self._have_committed(DiscardRequest(DiscardCommit(numbers=numbers)))
-        self.timeline.add("discarded", count=len(numbers))
+        self._kept_letters().discard(numbers)
+
+    def replay_dead_letters(self, numbers: Sequence[int], timeout: float = COMMIT_PATIENCE_S) -> list[int]:
+        """Bring the messages of dead letters back: they are handled or sent again, as docs/dead-letters.md says.
+
+        Handlers must not call it. If it is not done in time, those that are left stay dead letters; a send may still
+        go back with a later checkpoint.
+
+        Returns the numbers of the dead letters whose messages are back. Messages that still cannot be mapped stay.
+
+        Raises:
+            UsageError: E2011, the engine has no store, or got it from a program; E2021, a number is not there; E2023, a
+                message cannot go back. Nothing has changed then.
+            NotDone: E8309, the engine starts or stops; E8310, it was not done in time; E8311, somebody else works on
+                one of them.
+            StoreError: the store cannot be read.
+        """
+        return self._kept_letters().replay(numbers, timeout)
 
     def status(self) -> Status:
         """States and counters of the engine. Any thread may call it. The threads go on counting meanwhile."""
@@ -890,6 +916,20 @@ class Engine:
 
     def _paths_through(self, part_id: str) -> list[dict[str, object]]:
         return paths_through(part_id, self._parts, self.settings.monitors)
+
+    def _kept_letters(self) -> Letters:
+        self._refuse_unless_started("dead letters")
+        if self._letters is None:
+            raise UsageError("E2011", f"engine {self.settings.name}", "has no store: it keeps no dead letters")
+        return self._letters
+
+    def _read_letters(self, numbers: Sequence[int]) -> Sequence[tuple[int, DeadLetter]]:
+        if self._stored is None:
+            what = "got its store from a program, so it cannot read dead letters"
+            raise UsageError("E2011", f"engine {self.settings.name}", what)
+        selection = Selection(numbers=numbers)
+        counted_dead_letters(self._stored, selection)
+        return [(row.number, row.letter) for row in dead_letters(self._stored, selection)]
 
     def _watched(self) -> list[Watched]:
         """Return the threads that call handlers. During recovery, the thread that starts the engine does."""

@@ -219,6 +219,18 @@ class RegistryRequest(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnRequest(Request[None]):
+    """Stores the messages of dead letters as received ones, past duplicate detection, and deletes the letters."""
+
+    commit: ReceiveCommit
+
+    def plan(self, group: Group) -> Planned[None]:
+        """Plan to write it unchanged: it depends on nothing else in the group."""
+        del group
+        return Planned(self.commit, _nothing_to_apply, None)
+
+
+@dataclass(frozen=True, slots=True)
 class DiscardRequest(Request[None]):
     """Deletes dead letters."""
 

@@ -243,6 +243,7 @@ def _prepare_receive(write: ReceiveCommit) -> _Prepared:
             disk.ids.pop(key, None)
         _raise_to(disk.confirmed_batches, write.receiver, write.confirmed_batch)
         disk.dead.extend(dead)
+        _discard(disk, write.returned)
 
     return apply
 
@@ -275,6 +276,7 @@ def _prepare_checkpoint(write: CheckpointCommit) -> _Prepared:
         for key, span in outbound:
             _insert(disk.outbound, key, span)
         disk.dead.extend(dead)
+        _discard(disk, write.returned)
         absolved = {_key(suspect) for suspect in write.absolved}
         disk.suspects = [one for one in disk.suspects if _key(one) not in absolved]
 
@@ -290,12 +292,13 @@ def _prepare_suspects(write: SuspectCommit) -> _Prepared:
 
 
 def _prepare_discard(write: DiscardCommit) -> _Prepared:
-    def apply(disk: Disk) -> None:
-        for number in write.numbers:
-            if number <= len(disk.dead):
-                disk.dead[number - 1] = b""  # no number is used twice
+    return lambda disk: _discard(disk, write.numbers)
 
-    return apply
+
+def _discard(disk: Disk, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        if number <= len(disk.dead):
+            disk.dead[number - 1] = b""  # no number is used twice
 
 
 def _prepare_registry(write: RegistryCommit) -> _Prepared:

@@ -13,6 +13,7 @@ from correlator.runtime.control.protocol import (
     Drain,
     Follow,
     Pause,
+    Replay,
     Request,
     Resume,
     SetLevel,
@@ -24,7 +25,7 @@ from correlator.runtime.timeline import Timeline
 
 MOST_ENTRIES = 500
 """Entries of the timeline in one answer."""
-COMMANDS = ("status", "pause", "resume", "drain", "checkpoint", "loglevel", "discard", "events")
+COMMANDS = ("status", "pause", "resume", "drain", "checkpoint", "loglevel", "discard", "replay", "events")
 
 
 class Controlled(Protocol):
@@ -64,6 +65,10 @@ class Controlled(Protocol):
 
     def discard_dead_letters(self, numbers: Sequence[int]) -> None:
         """Delete dead letters by number."""
+        ...
+
+    def replay_dead_letters(self, numbers: Sequence[int], timeout: float) -> list[int]:
+        """Bring the messages of dead letters back; return the numbers of those that are back."""
         ...
 
 
@@ -111,6 +116,8 @@ class Orders:
             case Discard():
                 self._engine.discard_dead_letters(request.numbers)
                 result = {"numbers": request.numbers}
+            case Replay():
+                result = {"numbers": self._engine.replay_dead_letters(request.numbers, request.timeout)}
             case Follow():
                 result = self._news(request)
         return result

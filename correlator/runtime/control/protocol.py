@@ -70,6 +70,13 @@ class Discard(_Request, tag="discard"):
     numbers: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=MOST_NUMBERS)]
 
 
+class Replay(_Request, tag="replay"):
+    """Brings the messages of dead letters back, by number."""
+
+    numbers: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=MOST_NUMBERS)]
+    timeout: Wait
+
+
 class Follow(_Request, tag="events"):
     """Asks for the entries of the timeline after a place; waits for one if there is none."""
 
@@ -77,7 +84,7 @@ class Follow(_Request, tag="events"):
     wait: Wait = 0.0
 
 
-Request = Ask | Pause | Resume | Drain | TakeCheckpoint | SetLevel | Discard | Follow
+Request = Ask | Pause | Resume | Drain | TakeCheckpoint | SetLevel | Discard | Replay | Follow
 
 
 class Problem(msgspec.Struct, frozen=True):

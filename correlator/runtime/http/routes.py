@@ -33,7 +33,7 @@ MOST_ORDERS = 4
 """Orders that the engine carries out at a time for clients of the server."""
 MOST_WRONG = 10
 """Wrong tokens in a minute; to further ones the answer is 429."""
-ORDERS = ("pause", "resume", "drain", "checkpoint", "loglevel", "discard")
+ORDERS = ("pause", "resume", "drain", "checkpoint", "loglevel", "discard", "replay")
 """The commands of the control socket that `/control` takes."""
 _HEADERS = {
     "cache-control": "no-store",

@@ -122,6 +122,7 @@ export function textOf(event) {
     status: () => [values.status, values.error].filter(Boolean).join(": "),
     checkpoint: () => `checkpoint ${values.number}, ${(values.seconds * 1000).toFixed(1)} ms`,
     dead_letters: () => `${count(values.count)} dead letter${values.count > 1 ? "s" : ""}: ${values.reason}`,
+    replayed: () => `${count(values.count)} dead letter${values.count > 1 ? "s" : ""} brought back`,
     discarded: () => `${count(values.count)} dead letter${values.count > 1 ? "s" : ""} discarded`,
     unhandled: () => `${count(values.count)} messages that no monitor listens for, the last a ${values.last}`,
     handler_failed: () => `a handler failed (${values.policy}): ${values.error}`,

@@ -65,17 +65,21 @@ export function Dead({ status, parts, commands, query }) {
     setChosen(new Set());
     setAsked(false);
   };
-  const discard = async () => {
+  const act = async (command, told) => {
     setAsked(false);
+    setTold("…");
     try {
-      await order({ command: "discard", numbers });
-      setTold(`${numbers.length} discarded.`);
+      const done = (await order(command)).numbers.length;
+      const left = numbers.length - done;
+      setTold(`${done} ${told}.${left ? ` ${left} still cannot be processed, and stay.` : ""}`);
       setChosen(new Set());
-      again();
     } catch (error) {
       setTold(error.message);
     }
+    again();
   };
+  const replay = () => act({ command: "replay", numbers, timeout: 60 }, "brought back");
+  const discard = () => act({ command: "discard", numbers }, "discarded");
   const counts = value?.counts ?? [];
   const total = counts.reduce((sum, one) => sum + one.count, 0);
   const options = (name) => [...new Set([...counts.map((one) => one[name]), filter[name]].filter(Boolean))].sort();
@@ -96,9 +100,10 @@ export function Dead({ status, parts, commands, query }) {
           <label><input type="checkbox" checked=${numbers.length === letters.length} onChange=${(event) => { setChosen(new Set(event.target.checked ? letters.map((one) => one.number) : [])); setAsked(false); }} /> all ${letters.length} that are shown</label>
           ${commands.length > 0 && (asked
             ? html`<span>Delete ${numbers.length} for good?</span><button type="button" class="danger" onClick=${discard}>Discard ${numbers.length}</button><button type="button" onClick=${() => setAsked(false)}>Keep</button>`
-            : html`<button type="button" disabled=${!numbers.length} onClick=${() => setAsked(true)}>Discard ${numbers.length} …</button>`)}
+            : html`<button type="button" disabled=${!numbers.length} title="They are handled or sent again. Remove the cause first." onClick=${replay}>Bring ${numbers.length} back</button>
+              <button type="button" disabled=${!numbers.length} onClick=${() => setAsked(true)}>Discard ${numbers.length} …</button>`)}
         </div>
-        ${numbers.length > 0 && html`<p class="quiet">To bring ${numbers.length > 1 ? "them" : "it"} back, stop the engine: <code>correlator deadletter replay FILE ${numbers.join(" ")}</code></p>`}
+        ${numbers.length > 0 && html`<p class="quiet">By command: <code>correlator deadletter replay FILE ${numbers.join(" ")}</code>, or <code>discard</code></p>`}
         <table class="parts letters" role="table">
           <caption class="hidden">Dead letters, the newest first</caption>
           <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col"><span class="hidden">chosen</span></th>${["Number", "Kind", "Origin", "Receiver", "Reason", "Size"].map((name) => html`<th key=${name} role="columnheader" scope="col" class=${name === "Size" ? "n" : ""}>${name}</th>`)}<th role="columnheader" scope="col"><span class="hidden">message</span></th></tr></thead>

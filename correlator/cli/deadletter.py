@@ -99,8 +99,9 @@ def replay(
 ) -> None:
     """Bring dead letters back: the next start handles or sends their messages again.
 
-    If the engine runs, it does so at once; then name its configuration file. A received message goes to all contexts and pipelines that take from its receiver, also to those that have handled
-    it before. If one of the named dead letters cannot go back, none does, and the error names it.
+    If the engine runs, it does so at once; then name its configuration file. A received message goes to all contexts
+    and pipelines that take from its receiver, also to those that have handled it before. If one of the named dead
+    letters cannot go back, none does, and the error names it.
     """
     selection = _chosen(numbers, kind, origin, everything=everything)
     url, settings = store_and_settings(target, share)

@@ -171,12 +171,16 @@ def tab_to(page, tag, text):
     raise AssertionError(f"no Tab leads to {text}")
 
 
-def test_chosen_dead_letters_are_discarded_after_a_question(chromium, shop):
+def test_chosen_dead_letters_come_back_or_are_discarded_after_a_question(chromium, shop):
     _, _, client = shop
     with opened(chromium, client, "#/dead") as page:
         page.get_by_label("dead letter 2", exact=True).check()
         page.get_by_label("dead letter 4", exact=True).check()
         shown(page, "correlator deadletter replay FILE 4 2")
+        page.get_by_role("button", name="Bring 2 back").click()
+        shown(page, "0 brought back. 2 still cannot be processed, and stay.")
+        page.get_by_label("dead letter 2", exact=True).check()
+        page.get_by_label("dead letter 4", exact=True).check()
         page.get_by_role("button", name="Message of dead letter 3").click()
         shown(page, "no JSON 2")
         page.get_by_role("button", name="Discard 2 …").click()

@@ -30,10 +30,17 @@ def test_each_kind_of_commit_passes_its_points_in_order(make_store: MakeStore, u
     store = make_store(url)
     opened(store)
     registry, receive, checkpoint, suspects, discard = EVERYTHING
-    receives = ("rx.tx.insert", "rx.tx.dedup", "rx.tx.expire", "rx.tx.confirmed", *["rx.tx.dead_letter"] * 2)
+    receives = (
+        "rx.tx.insert",
+        "rx.tx.dedup",
+        "rx.tx.expire",
+        "rx.tx.confirmed",
+        *["rx.tx.dead_letter"] * 2,
+        "dl.tx.discard",
+    )
     checkpoints = (
         *("ck.tx.prune_outbox", "ck.tx.prune_rx", "ck.tx.state.dropped", "ck.tx.state", "ck.tx.outbox"),
-        *("ck.tx.consumed", *["ck.tx.dead_letter"] * 2, "ck.tx.absolve", "ck.tx.meta"),
+        *("ck.tx.consumed", *["ck.tx.dead_letter"] * 2, "dl.tx.discard", "ck.tx.absolve", "ck.tx.meta"),
     )
     notes = ("rec.tx.suspects.clear", "rec.tx.suspects")
     expected = [

@@ -218,6 +218,7 @@ EVERYTHING: list[Write] = [
         forgotten=[("d", 9)],
         confirmed_batch=1,
         dead_letters=[values.letter()],
+        returned=[8],
     ),
     values.checkpoint(
         1,
@@ -229,6 +230,7 @@ EVERYTHING: list[Write] = [
         consumed={"orders": 1},
         dead_letters=[values.letter()],
         absolved=[values.suspect(1, 1)],
+        returned=[9],
     ),
     SuspectCommit(contexts=["main"], suspects=[values.suspect(1, 2)]),
     DiscardCommit(numbers=[1]),

@@ -1,14 +1,11 @@
 """The status page in a real browser: what it shows first, for whom it can be used, that it asks nobody else
 (docs/status-page.md)."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page
-
 from correlator.testing.memory import MemoryBroker
 from tests.browser import browser
 from tests.runtime.flows import Hears, Keeps
@@ -22,7 +19,7 @@ BROKEN = "receiver lost", "sender bills", "sender papers"
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
+def chromium():
     with browser() as started:
         yield started
 
@@ -48,7 +45,7 @@ def shop(tmp_path_factory):
 
 
 @contextmanager
-def opened(chromium, client, route="", *, width=1280, height=800, scheme="light", signed_in=True) -> Iterator[Page]:
+def opened(chromium, client, route="", *, width=1280, height=800, scheme="light", signed_in=True):
     """A page at a route. It may ask only its engine, and write no error to the console."""
     context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     if signed_in:

@@ -1,6 +1,6 @@
 // The page: follows the engine, and shows the view that the address names.
 
-import { html, render, useEffect, useState } from "./vendor/preact.js";
+import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Live, read, signIn } from "./live.js";
 import { clock, History, lasting, moment, partsOf } from "./model.js";
 import { Acts, Part } from "./part.js";
@@ -9,6 +9,8 @@ import { Dead, State } from "./stored.js";
 import { Sign } from "./signs.js";
 
 const VIEWS = [["#/", "Overview"], ["#/dead", "Dead letters"], ["#/state", "State"]];
+const COUNT_MS = 10000; // dead letters are counted at most so often
+const LETTERS = new Set(["dead_letters", "handler_failed", "replayed", "discarded", "unhandled"]);
 const TELL_MS = 10000; // a screen reader hears of changes at most so often
 
 const live = new Live(changed);
@@ -96,9 +98,9 @@ const CHECKPOINT = {
   order: { command: "checkpoint", timeout: 60 }, done: (result) => `Durable: ${result.taken} since the start.`,
 };
 
-function View({ route, shown, parts, theme, commands, paths }) {
+function View({ route, shown, parts, theme, commands, paths, letters }) {
   const { status, events } = shown;
-  const given = { live: { events }, status, parts, history, theme, commands, query: route.query };
+  const given = { live: { events }, status, parts, history, theme, commands, letters, query: route.query };
   if (route.view === "") {
     return html`<${Overview} ...${given} /><section aria-label="Control of the engine"><${Acts} acts=${[CHECKPOINT]} commands=${commands} /></section>`;
   }
@@ -135,6 +137,17 @@ function App() {
     setPaths([]);
     if (about) read(`paths?${about}`).then((told) => setPaths(told.paths)).catch(() => setPaths([]));
   }, [about]);
+  const [letters, setLetters] = useState(null);
+  const counted = useRef(-COUNT_MS);
+  const news = live.events.find((one) => LETTERS.has(one.event))?.id;
+  useEffect(() => {
+    if (!isThere) return undefined;
+    const timer = setTimeout(() => {
+      counted.current = performance.now();
+      read("letters?limit=1").then((told) => setLetters(told.counts)).catch(() => setLetters(null));
+    }, Math.max(0, counted.current + COUNT_MS - performance.now()));
+    return () => clearTimeout(timer);
+  }, [isThere, news, live.status?.started]);
   const shown = frozen ?? { status: live.status, events: live.events };
   const parts = shown.status && !live.needsToken ? partsOf(shown.status, history.rates) : [];
   const failing = parts.filter((one) => one.condition.level === "failing").length;
@@ -150,7 +163,7 @@ function App() {
       ${live.needsToken ? html`<${SignIn} problem=${live.problem} />` : html`
         ${live.problem && html`<p class="notice" role="alert"><strong>${live.problem}</strong>${status ? ` What you see is of ${clock(status.time)}.` : ""} The page asks again and again.</p>`}
         ${frozen && html`<p class="notice">Frozen at ${clock(frozen.status.time)}: press Freeze to go on.</p>`}
-        ${status ? html`<${View} route=${route} shown=${shown} parts=${parts} theme=${theme} commands=${commands} paths=${paths} />` : !live.problem && html`<p class="quiet">…</p>`}`}
+        ${status ? html`<${View} route=${route} shown=${shown} parts=${parts} theme=${theme} commands=${commands} paths=${paths} letters=${letters} />` : !live.problem && html`<p class="quiet">…</p>`}`}
     </main>
     <p class="hidden" role="status" aria-live="polite">${parts.length ? sayOf(parts) : ""}</p>`;
 }

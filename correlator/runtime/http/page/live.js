@@ -93,7 +93,7 @@ export class Live {
       } catch (error) {
         if (error instanceof NeedsToken) this.refused(error);
         else if (!document.hidden) {
-          this.fail(error.name === "TypeError" ? "the engine does not answer" : error.message);
+          this.fail({ TypeError: "the engine does not answer", AbortError: "the stream brings nothing" }[error.name] ?? error.message);
           await this.poll();
         }
       }

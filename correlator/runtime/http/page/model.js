@@ -102,8 +102,8 @@ export const byCondition = (one, other) =>
 
 const failureOf = (events, started) => events.find((one) => one.event === "failed" && one.time >= started);
 
-// What somebody should do something about, the worst first.
-export function needsOf(status, parts, events) {
+// What somebody should do something about, the worst first. `letters` counts the dead letters of the store, if there is one.
+export function needsOf(status, parts, events, letters) {
   const needs = [];
   const failure = failureOf(events, status.started);
   if (failure) needs.push({ level: "failing", what: "the engine stops", why: failure.error, since: failure.time });
@@ -111,19 +111,21 @@ export function needsOf(status, parts, events) {
     const { level, word } = one.condition;
     if (level === "failing") needs.push({ level, part: one, what: word, why: one.why, since: one.since, waiting: one.waiting, waitingText: one.waitingText });
   }
+  const dead = new Map();
+  for (const { origin, count: found } of letters ?? parts.map((one) => ({ origin: one.id, count: one.dead ?? 0 }))) {
+    if (found) dead.set(origin, (dead.get(origin) ?? 0) + found);
+  }
+  for (const [origin, found] of dead) {
+    const told = events.find((one) => one.event === "dead_letters" && [one.receiver, one.sender, one.pipeline].includes(origin));
+    needs.push({ level: "slow", name: origin, what: `${count(found)} dead letter${found > 1 ? "s" : ""}`, why: told?.reason ?? "", href: `#/dead?origin=${encodeURIComponent(origin)}` });
+  }
   for (const one of parts) {
-    if (one.dead) {
-      const told = events.find((event) => event.event === "dead_letters" && event[one.kind] === one.id);
-      needs.push({ level: "slow", part: one, what: `${count(one.dead)} dead letter${one.dead > 1 ? "s" : ""}`, why: told?.reason ?? "", href: `#/dead?origin=${encodeURIComponent(one.id)}` });
-    }
     if (one.part.unhandled) {
       needs.push({ level: "slow", part: one, what: `${count(one.part.unhandled)} messages that no monitor listens for`, why: "" });
     }
   }
-  if (status.handler_failures) {
-    const told = events.find((event) => event.event === "handler_failed");
-    needs.push({ level: "slow", what: `${count(status.handler_failures)} failed handler calls`, why: told?.error ?? "", href: "#/dead?kind=handler" });
-  }
+  const skipped = events.find((one) => one.event === "handler_failed" && one.policy === "skip");
+  if (skipped) needs.push({ level: "slow", what: `${count(status.handler_failures)} failed handler calls`, why: skipped.error });
   return needs;
 }
 
@@ -139,6 +141,7 @@ export class History {
 
   clear() {
     this.looks = [];
+    this.rates = {};
     this.times = [];
     this.values = { in: [], out: [], queued: [], unsent: [], oldest: [], checkpoint: [] };
   }

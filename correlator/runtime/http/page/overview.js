@@ -9,7 +9,7 @@ import { Sign } from "./signs.js";
 const MOST_EVENTS = 20;
 
 function Need({ one, now }) {
-  const name = one.part ? one.part.key : "engine";
+  const name = one.name ?? (one.part ? one.part.key : "engine");
   const href = one.href ?? (one.part && hrefOf(one.part));
   const more = [
     one.since ? lasting(now - one.since) : "",
@@ -28,13 +28,13 @@ function Needs({ needs, paused, now }) {
   return html`<section aria-labelledby="needs">
     <div class="head"><h2 id="needs">${needs.length ? `${needs.length} need${needs.length > 1 ? "" : "s"} you` : "Nothing needs you"}</h2></div>
     ${needs.length
-      ? html`<ul class=${`needs ${failing ? "" : "mild"}`}>${needs.map((one) => html`<${Need} key=${`${one.part?.key} ${one.what}`} one=${one} now=${now} />`)}</ul>`
+      ? html`<ul class=${`needs ${failing ? "" : "mild"}`}>${needs.map((one) => html`<${Need} key=${`${one.part?.key} ${one.name} ${one.what}`} one=${one} now=${now} />`)}</ul>`
       : html`<p class="well"><${Sign} level="ok" /> All parts work.</p>`}
     ${paused.length > 0 && html`<p class="quiet"><${Sign} level="paused" /> Paused: ${paused.join(", ")}</p>`}
   </section>`;
 }
 
-function Figures({ status, history }) {
+function Figures({ status, history, letters }) {
   const now = figuresOf(status, history);
   const all = [
     ["In", rate(now.in) || "…", "messages from brokers, mean of 10 s"],
@@ -43,7 +43,7 @@ function Figures({ status, history }) {
     ["Queued events", count(now.queued), "in the queues of all contexts"],
     ["Unconfirmed", count(now.unsent), "messages of all senders"],
     ["Last checkpoint", status.checkpoints.taken ? `${now.checkpoint < 10 ? now.checkpoint.toFixed(1) : Math.round(now.checkpoint)} ms` : "none", `${count(status.checkpoints.taken)} since the start`],
-    ["Dead letters", count(now.dead), "since the start"],
+    letters ? ["Dead letters", count(letters.reduce((sum, one) => sum + one.count, 0)), "in the store"] : ["Dead letters", count(now.dead), "since the start"],
   ];
   return html`<section aria-label="Figures"><dl class="figures">
     ${all.map(([name, value, title]) => html`<div key=${name} title=${title}><dt>${name}</dt><dd>${value}</dd></div>`)}
@@ -138,7 +138,7 @@ export function Log({ events }) {
   })}</ul>`;
 }
 
-export function Overview({ live, status, parts, history, theme }) {
+export function Overview({ live, status, parts, history, theme, letters }) {
   const [filter, setFilter] = useState("");
   const wanted = filter.toLowerCase();
   const shown = wanted
@@ -146,8 +146,8 @@ export function Overview({ live, status, parts, history, theme }) {
     : parts;
   const happened = live.events.filter((one) => one.event !== "checkpoint").slice(0, MOST_EVENTS);
   return html`
-    <${Needs} needs=${needsOf(status, parts, live.events)} paused=${status.paused} now=${status.time} />
-    <${Figures} status=${status} history=${history} />
+    <${Needs} needs=${needsOf(status, parts, live.events, letters)} paused=${status.paused} now=${status.time} />
+    <${Figures} status=${status} history=${history} letters=${letters} />
     <section aria-labelledby="flow">
       <div class="head"><h2 id="flow">Flow</h2>
         <label><span class="hidden">Filter of picture and table: </span><input type="search" placeholder="Filter: name, connection, condition" value=${filter} onInput=${(event) => setFilter(event.target.value)} /></label>

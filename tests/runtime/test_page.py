@@ -6,6 +6,7 @@ from importlib.resources import files
 from urllib.parse import urlsplit
 
 import pytest
+
 from correlator.testing.memory import MemoryBroker
 from tests.browser import browser
 from tests.runtime.flows import Hears, Keeps

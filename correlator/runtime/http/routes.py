@@ -191,9 +191,12 @@ class Routes:
     # --- what it lets do ---
 
     async def _control(self, asked: Asked, receive: Receive) -> Answer:
-        """Carry out a request in the form of the control socket; a GET tells which ones are possible."""
+        """Carry out a request in the form of the control socket. A GET tells which ones are possible, and whether there is
+        a store to look at.
+        """
         if asked.method != "POST":
-            return as_json(200, {"commands": [] if self._token is None else ORDERS})
+            commands = () if self._token is None else ORDERS
+            return as_json(200, {"commands": commands, "store": self._shown.store is not None})
         if self._token is None:
             return told(403, _CLOSED)
         kinds = asked.all(b"content-type")

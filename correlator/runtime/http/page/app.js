@@ -60,8 +60,8 @@ function SignIn({ problem }) {
     live.again();
     draw();
   };
-  return html`<section class="sign-in" aria-labelledby="sign-in">
-    <h2 id="sign-in">This engine wants a token</h2>
+  return html`<section class="sign-in">
+    <h2>This engine wants a token</h2>
     <form onSubmit=${enter}>
       <label for="token">Token</label>
       <input id="token" type="password" autocomplete="off" required value=${given} onInput=${(event) => setGiven(event.target.value)} />
@@ -98,11 +98,11 @@ const CHECKPOINT = {
   order: { command: "checkpoint", timeout: 60 }, done: (result) => `Durable: ${result.taken} since the start.`,
 };
 
-function View({ route, shown, parts, theme, commands, paths, letters }) {
+function View({ route, shown, parts, theme, commands, paths, letters, store }) {
   const { status, events } = shown;
-  const given = { live: { events }, status, parts, history, theme, commands, letters, query: route.query };
+  const given = { live: { events }, status, parts, history, theme, commands, letters, store, query: route.query };
   if (route.view === "") {
-    return html`<${Overview} ...${given} /><section aria-label="Control of the engine"><${Acts} acts=${[CHECKPOINT]} commands=${commands} /></section>`;
+    return html`<${Overview} ...${given} /><section aria-labelledby="control"><div class="head"><h2 id="control">Control</h2></div><${Acts} acts=${[CHECKPOINT]} commands=${commands} /></section>`;
   }
   if (route.view === "part") return html`<${Part} ...${given} kind=${route.names[0]} id=${route.names.slice(1).join("/")} paths=${paths} />`;
   if (route.view === "dead") return html`<${Dead} key=${route.query.toString()} ...${given} />`;
@@ -114,7 +114,7 @@ function App() {
   const [, setTurn] = useState(0);
   const [hash, setHash] = useState(location.hash);
   const [theme, setTheme] = useState(document.documentElement.dataset.theme);
-  const [commands, setCommands] = useState([]);
+  const [{ commands, store }, setMay] = useState({ commands: [], store: false });
   const [paths, setPaths] = useState([]);
   draw = () => setTurn((turn) => turn + 1);
   const route = routeOf(hash);
@@ -129,7 +129,7 @@ function App() {
   }, []);
   const isThere = live.status !== null && !live.needsToken;
   useEffect(() => {
-    if (isThere) read("control").then((told) => setCommands(told.commands)).catch(() => setCommands([]));
+    if (isThere) read("control").then(setMay).catch(() => setMay({ commands: [], store: false }));
   }, [isThere, live.status?.started]);
   const [kind, ...rest] = route.names;
   const about = route.view === "part" && isThere && (kind === "receiver" || kind === "sender") ? `part=${encodeURIComponent(rest.join("/"))}` : "";
@@ -141,13 +141,13 @@ function App() {
   const counted = useRef(-COUNT_MS);
   const news = live.events.find((one) => LETTERS.has(one.event))?.id;
   useEffect(() => {
-    if (!isThere) return undefined;
+    if (!isThere || !store) return undefined;
     const timer = setTimeout(() => {
       counted.current = performance.now();
       read("letters?limit=1").then((told) => setLetters(told.counts)).catch(() => setLetters(null));
     }, Math.max(0, counted.current + COUNT_MS - performance.now()));
     return () => clearTimeout(timer);
-  }, [isThere, news, live.status?.started]);
+  }, [isThere, store, news, live.status?.started]);
   const shown = frozen ?? { status: live.status, events: live.events };
   const parts = shown.status && !live.needsToken ? partsOf(shown.status, history.rates) : [];
   const failing = parts.filter((one) => one.condition.level === "failing").length;
@@ -163,7 +163,7 @@ function App() {
       ${live.needsToken ? html`<${SignIn} problem=${live.problem} />` : html`
         ${live.problem && html`<p class="notice" role="alert"><strong>${live.problem}</strong>${status ? ` What you see is of ${clock(status.time)}.` : ""} The page asks again and again.</p>`}
         ${frozen && html`<p class="notice">Frozen at ${clock(frozen.status.time)}: press Freeze to go on.</p>`}
-        ${status ? html`<${View} route=${route} shown=${shown} parts=${parts} theme=${theme} commands=${commands} paths=${paths} letters=${letters} />` : !live.problem && html`<p class="quiet">…</p>`}`}
+        ${status ? html`<${View} route=${route} shown=${shown} parts=${parts} theme=${theme} commands=${commands} paths=${paths} letters=${store ? letters : null} store=${store} />` : !live.problem && html`<p class="quiet">…</p>`}`}
     </main>
     <p class="hidden" role="status" aria-live="polite">${parts.length ? sayOf(parts) : ""}</p>`;
 }

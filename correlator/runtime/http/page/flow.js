@@ -60,7 +60,7 @@ function layout(boxes, edges, width) {
     }
     if (!stacked) top = 1;
     column.forEach((box, index) => {
-      const name = box.members.length > 1 || box.place !== undefined && box.key.includes(" of ") ? groupName(box) : box.members[0].id;
+      const name = box.members.length > 1 ? groupName(box) : box.members[0].id;
       const lines = wrapped(name, Math.floor((wide - 2 * PAD - 22 - 58) / CHARACTER));
       const tall = PAD * 2 + LINE * (lines.length + 1) - 2;
       const left = stacked ? 1 : 1 + at * Math.floor((width - 2 - wide) / 2);
@@ -82,7 +82,7 @@ function layout(boxes, edges, width) {
   return { places, height: Math.max(height, 20), stacked };
 }
 
-const groupName = (box) => `${box.members.length} ${box.kind}${box.members.length > 1 ? "s" : ""}${box.place ? ` of ${box.place}` : ""}`;
+const groupName = (box) => `${box.members.length} ${box.kind}s${box.place ? ` of ${box.place}` : ""}`;
 
 const sum = (members, name) => members.reduce((all, one) => all + (one[name] ?? 0), 0);
 

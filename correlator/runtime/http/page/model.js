@@ -100,6 +100,8 @@ export function edgesOf(status) {
 export const byCondition = (one, other) =>
   ORDER.indexOf(one.condition.level) - ORDER.indexOf(other.condition.level) || one.key.localeCompare(other.key);
 
+const ORIGINS = { mapping: "receiver", unhandled: "receiver", send: "sender", step: "pipeline", handler: "monitor", poison: "context" };
+
 const failureOf = (events, started) => events.find((one) => one.event === "failed" && one.time >= started);
 
 // What somebody should do something about, the worst first. `letters` counts the dead letters of the store, if there is one.
@@ -112,12 +114,14 @@ export function needsOf(status, parts, events, letters) {
     if (level === "failing") needs.push({ level, part: one, what: word, why: one.why, since: one.since, waiting: one.waiting, waitingText: one.waitingText });
   }
   const dead = new Map();
-  for (const { origin, count: found } of letters ?? parts.map((one) => ({ origin: one.id, count: one.dead ?? 0 }))) {
-    if (found) dead.set(origin, (dead.get(origin) ?? 0) + found);
+  const inLife = () => parts.map((one) => ({ name: one.key, origin: one.id, count: one.dead ?? 0 }));
+  for (const { name, kind, origin, count: found } of letters ?? inLife()) {
+    const key = name ?? `${ORIGINS[kind]} ${origin}`;
+    if (found) dead.set(key, { origin, found: (dead.get(key)?.found ?? 0) + found });
   }
-  for (const [origin, found] of dead) {
+  for (const [name, { origin, found }] of dead) {
     const told = events.find((one) => one.event === "dead_letters" && [one.receiver, one.sender, one.pipeline].includes(origin));
-    needs.push({ level: "slow", name: origin, what: `${count(found)} dead letter${found > 1 ? "s" : ""}`, why: told?.reason ?? "", href: `#/dead?origin=${encodeURIComponent(origin)}` });
+    needs.push({ level: "slow", name, what: `${count(found)} dead letter${found > 1 ? "s" : ""}`, why: told?.reason ?? "", href: `#/dead?origin=${encodeURIComponent(origin)}` });
   }
   for (const one of parts) {
     if (one.part.unhandled) {

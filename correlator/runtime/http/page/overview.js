@@ -18,8 +18,7 @@ function Need({ one, now }) {
   return html`<li>
     <${Sign} level=${one.level} />
     <span>${href ? html`<a href=${href}>${name}</a>` : name}</span>
-    <span><strong class=${one.level}>${one.what}</strong>${more.map((text) => ` · ${text}`)}</span>
-    ${one.why && html`<span class="why">${one.why}</span>`}
+    <div><strong class=${one.level}>${one.what}</strong>${more.map((text) => ` · ${text}`)}${one.why && html`<p class="why">${one.why}</p>`}</div>
   </li>`;
 }
 
@@ -55,12 +54,12 @@ function Plots({ status, history, theme }) {
   return html`<section aria-labelledby="plots">
     <div class="head"><h2 id="plots">The last 15 minutes</h2></div>
     <div class="plots">
-      <${Plot} theme=${theme} history=${history} title="Messages per second" series=${[
+      <${Plot} theme=${theme} history=${history} title="Messages/s" series=${[
         { values: "in", label: "in", text: rate(now.in), stroke: "--plot-a" },
         { values: "out", label: "out", text: rate(now.out), stroke: "--plot-b", dash: [5, 3] },
       ]} />
       <${Plot} theme=${theme} history=${history} title="Waiting" series=${[
-        { values: "queued", label: "events", text: count(now.queued), stroke: "--plot-a" },
+        { values: "queued", label: "queued", text: count(now.queued), stroke: "--plot-a" },
         { values: "unsent", label: "unconfirmed", text: count(now.unsent), stroke: "--plot-b", dash: [5, 3] },
       ]} />
       <${Plot} theme=${theme} history=${history} title="Oldest waiting" series=${[{ values: "oldest", label: "age in s", text: lasting(now.oldest), stroke: "--plot-c" }]} />
@@ -98,10 +97,10 @@ function Parts({ parts, now }) {
       <th role="columnheader" scope="col">Why</th>
     </tr></thead>
     <tbody role="rowgroup">
-      ${sorted(parts, order).map((one) => html`<tr key=${one.key} role="row" class=${one.condition.level === "failing" ? "failing" : ""}>
+      ${sorted(parts, order).map((one) => html`<tr key=${one.key} role="row" class=${one.condition.level === "failing" ? "alarm" : ""}>
         <td role="cell"><span class="kind">${one.kind}</span> <a href=${hrefOf(one)}>${one.id}</a></td>
         <td role="cell" class="condition"><span class=${one.condition.level}><${Sign} level=${one.condition.level} /> ${one.condition.word}</span></td>
-        <td role="cell" data-name="for" title=${one.since ? `since ${moment(one.since)}, local time ${local(one.since)}` : undefined}>${one.since ? lasting(now - one.since) : ""}</td>
+        <td role="cell" class="t" data-name="for" title=${one.since ? `since ${moment(one.since)}, local time ${local(one.since)}` : undefined}>${one.since ? lasting(now - one.since) : ""}</td>
         <td role="cell" class="n" data-name="rate">${rate(one.rate)}</td>
         <td role="cell" class="n" data-name="waiting">${one.waitingText ?? count(one.waiting)}</td>
         <td role="cell" class="n" data-name="oldest">${one.oldest ? lasting(one.oldest) : ""}</td>
@@ -131,6 +130,18 @@ export function textOf(event) {
   return { about, text: text ? text() : [name, ...Object.entries(values).map(([key, value]) => `${key}: ${value}`)].join(" ") };
 }
 
+// Dead letters of one part, one after the other, as one event.
+function gathered(events) {
+  const found = [];
+  for (const one of events) {
+    const last = found.at(-1);
+    const same = one.event === "dead_letters" && last?.event === one.event && textOf(last).about === textOf(one).about;
+    if (same) found[found.length - 1] = { ...last, count: last.count + one.count };
+    else found.push(one);
+  }
+  return found;
+}
+
 export function Log({ events }) {
   return html`<ul class="log">${events.map((event) => {
     const { about, text } = textOf(event);
@@ -144,7 +155,7 @@ export function Overview({ live, status, parts, history, theme, letters }) {
   const shown = wanted
     ? parts.filter((one) => [one.key, one.part.connection, one.part.destination, one.condition.word].some((text) => text?.toLowerCase().includes(wanted)))
     : parts;
-  const happened = live.events.filter((one) => one.event !== "checkpoint").slice(0, MOST_EVENTS);
+  const happened = gathered(live.events.filter((one) => one.event !== "checkpoint")).slice(0, MOST_EVENTS);
   return html`
     <${Needs} needs=${needsOf(status, parts, live.events, letters)} paused=${status.paused} now=${status.time} />
     <${Figures} status=${status} history=${history} letters=${letters} />

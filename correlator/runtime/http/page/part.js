@@ -54,7 +54,7 @@ function Promises({ paths }) {
   if (!paths?.length) return null;
   return html`<section aria-labelledby="promises">
     <div class="head"><h2 id="promises">What its paths promise</h2></div>
-    <ul class="log">${paths.map((one) => html`<li key=${`${one.receiver} ${one.through} ${one.sender}`}><span>${one.grade}</span><span>${[one.receiver, one.through, one.sender ?? "no sender"].join(" → ")}</span><span>${one.guarantee} <span class="quiet">Weakest link: ${one.weakest}: ${one.why}.</span></span></li>`)}</ul>
+    <ul class="log paths">${paths.map((one) => html`<li key=${`${one.receiver} ${one.through} ${one.sender}`}><span>${[one.receiver, one.through, one.sender ?? "no sender"].join(" → ")}</span><span>${one.guarantee} <span class="quiet">Weakest link: ${one.weakest}: ${one.why}.</span></span></li>`)}</ul>
   </section>`;
 }
 

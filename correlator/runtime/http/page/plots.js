@@ -4,6 +4,7 @@ import { html, useEffect, useRef } from "./vendor/preact.js";
 import { PLOT_S } from "./model.js";
 
 const HEIGHT = 118;
+const SHORTEST_S = 60; // a plot that has just begun
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function optionsOf(width, series) {
@@ -16,11 +17,11 @@ function optionsOf(width, series) {
     padding: [6, 8, 0, 0],
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     scales: {
-      x: { range: (_, __, last) => [last - PLOT_S, last] },
+      x: { range: (_, first, last) => [Math.max(last - PLOT_S, Math.min(first, last - SHORTEST_S)), last] },
       y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] },
     },
     axes: [
-      { ...axis, size: 22, space: 70, values: (_, ticks) => ticks.map((at) => new Date(at * 1000).toISOString().slice(11, 16)) },
+      { ...axis, size: 22, space: 70, values: (_, ticks, __, ___, step) => ticks.map((at) => new Date(at * 1000).toISOString().slice(11, step < 60 ? 19 : 16)) },
       { ...axis, size: 46, space: 26, values: (_, ticks) => ticks.map((one) => short(one)) },
     ],
     series: [{}, ...series.map(({ stroke, dash }) => ({ stroke: color(stroke), width: 1.6, dash, points: { show: false } }))],
@@ -45,7 +46,7 @@ export function Plot({ title, series, history, theme }) {
   useEffect(() => plot.current?.setData(data()), [history.times.at(-1)]);
   const said = series.map((one) => `${one.label} ${one.text}`).join(", ");
   return html`<figure>
-    <figcaption><strong>${title}</strong> ${series.map((one) => html`<span class="key"><svg width="18" height="8" aria-hidden="true"><line x1="0" y1="4" x2="18" y2="4" stroke=${`var(${one.stroke})`} stroke-width="2" stroke-dasharray=${one.dash?.join(" ")} /></svg>${one.label} <b>${one.text}</b></span>`)}</figcaption>
+    <figcaption><strong>${title}</strong> ${series.map((one) => html`<span class="key"><svg width="14" height="8" aria-hidden="true"><line x1="0" y1="4" x2="14" y2="4" stroke=${`var(${one.stroke})`} stroke-width="2" stroke-dasharray=${one.dash?.join(" ")} /></svg>${one.label} <b>${one.text}</b></span>`)}</figcaption>
     <div class="plot" role="img" aria-label=${`${title}, the last 15 minutes. Now: ${said}`} ref=${place}></div>
   </figure>`;
 }

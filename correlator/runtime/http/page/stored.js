@@ -43,14 +43,14 @@ function Errors({ parts }) {
   return html`<ul class="log">${failed.map((one) => html`<li key=${one.key}><time title=${`local time ${local(one.part.last_error_at)}`}>${moment(one.part.last_error_at).slice(11)}</time><span><a href=${hrefOf(one)}>${one.key}</a></span><span>${one.part.error ? "" : "over: "}${one.part.last_error}</span></li>`)}</ul>`;
 }
 
-export function Dead({ status, parts, commands, query }) {
+export function Dead({ parts, commands, query, store }) {
   const [filter, setFilter] = useState({ kind: query.get("kind") ?? "", origin: query.get("origin") ?? "" });
   const [below, setBelow] = useState(null);
   const [chosen, setChosen] = useState(new Set());
   const [opened, setOpened] = useState(null);
   const [asked, setAsked] = useState(false);
   const [told, setTold] = useState("");
-  const { value, problem, again } = useRead(`letters?${queryOf({ ...filter, below })}`);
+  const { value, problem, again } = useRead(store ? `letters?${queryOf({ ...filter, below })}` : "");
   const letters = value?.letters ?? [];
   const numbers = letters.map((one) => one.number).filter((one) => chosen.has(one));
   const choose = (number, wanted) => {
@@ -119,6 +119,7 @@ export function Dead({ status, parts, commands, query }) {
           ${below !== null && html`<button type="button" onClick=${() => setBelow(null)}>Newest</button>`}
           ${letters.length === 100 && html`<button type="button" onClick=${() => setBelow(letters.at(-1).number)}>Older</button>`}
         </div>`}
+      ${!store && html`<p>This engine has no store: it only logs and counts them.</p>`}
       ${value && !letters.length && html`<p>There are none${filter.kind || filter.origin ? " of this kind and origin" : ""}.</p>`}
     </section>
     <section aria-labelledby="errors">
@@ -141,19 +142,20 @@ function Keys({ owner }) {
   </section>`;
 }
 
-export function State({ commands, query }) {
+export function State({ commands, query, store }) {
   const owner = query.get("owner");
-  const { value, problem, again } = useRead(commands.length ? "state" : "");
+  const { value, problem, again } = useRead(commands.length && store ? "state" : "");
   return html`
     <section aria-labelledby="state">
       <div class="head"><h2 id="state">State</h2>${commands.length > 0 && html`<button type="button" onClick=${again}>Read again</button>`}</div>
       <p class="quiet">What the last checkpoint holds, by key. Each look reads all of it.</p>
-      ${!commands.length && html`<p>State is shown only with <code>http.token</code> in the file of the engine, since every program of this machine could read it otherwise. By command: <code>correlator inspect state FILE</code></p>`}
+      ${!store && html`<p>This engine has no store.</p>`}
+      ${store && !commands.length && html`<p>State is shown only with <code>http.token</code> in the file of the engine, since every program of this machine could read it otherwise. By command: <code>correlator inspect state FILE</code></p>`}
       ${problem && html`<p class="notice">${problem}</p>`}
       ${value && !value.owners.length && html`<p>There is none.</p>`}
       ${value?.owners.length > 0 && html`<table class="parts" role="table"><caption class="hidden">Owners of state</caption>
         <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Owner</th><th role="columnheader" scope="col" class="n">Keys</th><th role="columnheader" scope="col" class="n">Size</th></tr></thead>
         <tbody role="rowgroup">${value.owners.map((one) => html`<tr key=${one.owner} role="row"><td role="cell"><a href=${`#/state?${queryOf({ owner: one.owner })}`} aria-current=${one.owner === owner ? "true" : undefined}>${one.owner}</a></td><td role="cell" class="n" data-name="keys">${count(one.keys)}</td><td role="cell" class="n" data-name="size">${bytes(one.bytes)}</td></tr>`)}</tbody></table>`}
     </section>
-    ${owner && commands.length > 0 && html`<${Keys} key=${owner} owner=${owner} />`}`;
+    ${owner && store && commands.length > 0 && html`<${Keys} key=${owner} owner=${owner} />`}`;
 }

@@ -1,6 +1,6 @@
 """The paths of messages through a running engine that lead through one part, and what they promise."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from correlator.core.guarantee import PathEnd, PathMiddle, described
 from correlator.runtime.contexts import ProcessorThread
@@ -24,9 +24,14 @@ def paths_through(part_id: str, parts: Parts, monitors: Sequence[MonitorSettings
         described(_end(receiver, parts), middle, None if to is None else _end(senders[to], parts))
         for receiver in receivers.values()
         for middle, reached in _middles(receiver, parts, monitors)
-        for to in [one for one in reached if one in senders] or [None]
+        for to in _ends(reached, senders)
         if part_id in (receiver.settings.id, to)
     ]
+
+
+def _ends(reached: Sequence[str], senders: Mapping[str, Sender]) -> Sequence[str | None]:
+    """The ends of the paths to these senders; one path without a sender if there are none."""
+    return [one for one in reached if one in senders] or [None]
 
 
 def _middles(

@@ -62,10 +62,10 @@ class ContextCounters:
 
 
 class Place(NamedTuple):
-    """Where a receiver receives from, or a sender sends to: a connection, and a destination as configured."""
+    """Where a receiver receives from, or a sender sends to: a connection, and the destination as configured, if any."""
 
     connection: str
-    destination: str
+    destination: str | None
 
 
 @dataclass(slots=True)

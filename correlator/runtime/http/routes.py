@@ -257,10 +257,13 @@ class _Named(msgspec.Struct):
     command: str
 
 
+_named = msgspec.json.Decoder(_Named)
+
+
 def _command(body: bytes) -> str:
     """The name of the command of a request; empty if it cannot be read, as the control socket then says why."""
     try:
-        return msgspec.json.decode(body, type=_Named).command
+        return _named.decode(body).command
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
 

@@ -1,5 +1,7 @@
 """A running engine brings dead letters back, once, and discards them (rules Z7, Z8; docs/dead-letters.md)."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -17,6 +19,16 @@ from tests.runtime.world import BEST_EFFORT, EXACTLY_ONCE, message, monitor, rec
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
+KILLED = """
+import os, signal, sys
+from correlator.core import faults
+from tests.runtime.flows import Keeps
+from tests.runtime.world import World, receiver
+engine = World(sys.argv[1]).engine(receiver(), monitors=[Keeps])
+engine.start()
+faults.install(lambda name: name == sys.argv[2] and os.kill(os.getpid(), signal.SIGKILL))
+engine.replay_dead_letters([1])
+"""
 
 
 def numbers(world):
@@ -99,6 +111,22 @@ def test_if_the_engine_fails_on_the_way_it_has_happened_or_not(world, script, po
     with world.engine(receiver(), monitors=[Keeps]) as engine:
         if letters:
             engine.replay_dead_letters([1])
+        world.publish("z")
+        world.wait(lambda: script.of("Keeps")[-1:] == ["z"])
+    assert script.of("Keeps") == ["a", "z"]
+
+
+@pytest.mark.kill9
+@pytest.mark.parametrize(("point", "letters"), [("dl.tx.discard", [1]), ("rx.tx.commit.after", [])])
+def test_a_process_that_is_killed_on_the_way_has_brought_it_back_or_not(world, script, point, letters):
+    engine = failing(world, script, "a")
+    engine.stop()
+    killed = subprocess.run([sys.executable, "-c", KILLED, world.store, point], check=False, capture_output=True)
+    assert killed.returncode == -9
+    assert numbers(world) == letters
+    with world.engine(receiver(), monitors=[Keeps]) as engine:
+        if letters:
+            assert engine.replay_dead_letters([1]) == [1]
         world.publish("z")
         world.wait(lambda: script.of("Keeps")[-1:] == ["z"])
     assert script.of("Keeps") == ["a", "z"]

@@ -191,8 +191,9 @@ class Routes:
     # --- what it lets do ---
 
     async def _control(self, asked: Asked, receive: Receive) -> Answer:
-        """Carry out a request in the form of the control socket. A GET tells which ones are possible, and whether there is
-        a store to look at.
+        """Carry out a request in the form of the control socket.
+
+        A GET tells which commands are possible, and whether there is a store to look at.
         """
         if asked.method != "POST":
             commands = () if self._token is None else ORDERS

@@ -18,7 +18,7 @@ function Need({ one, now }) {
   return html`<li>
     <${Sign} level=${one.level} />
     <span>${href ? html`<a href=${href}>${name}</a>` : name}</span>
-    <div><strong class=${one.level}>${one.what}</strong>${more.map((text) => ` · ${text}`)}${one.why && html`<p class="why">${one.why}</p>`}</div>
+    <div><strong class=${one.level}>${one.what}</strong>${more.map((text) => ` · ${text}`)}${one.why && html`<span class="why"> ${one.why}</span>`}</div>
   </li>`;
 }
 

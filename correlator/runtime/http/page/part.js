@@ -7,6 +7,7 @@ import { Log } from "./overview.js";
 import { Sign } from "./signs.js";
 
 const TIMEOUT_S = 60;
+const MOST_PATHS = 20;
 const HIDDEN = new Set(["status", "error", "since", "last_error", "last_error_at", "paused"]);
 
 function shown(name, value) {
@@ -54,7 +55,8 @@ function Promises({ paths }) {
   if (!paths?.length) return null;
   return html`<section aria-labelledby="promises">
     <div class="head"><h2 id="promises">What its paths promise</h2></div>
-    <ul class="log paths">${paths.map((one) => html`<li key=${`${one.receiver} ${one.through} ${one.sender}`}><span>${[one.receiver, one.through, one.sender ?? "no sender"].join(" → ")}</span><span>${one.guarantee} <span class="quiet">Weakest link: ${one.weakest}: ${one.why}.</span></span></li>`)}</ul>
+    <ul class="log paths">${paths.slice(0, MOST_PATHS).map((one) => html`<li key=${`${one.receiver} ${one.through} ${one.sender}`}><span>${[one.receiver, one.through, one.sender ?? "no sender"].join(" → ")}</span><span>${one.guarantee} <span class="quiet">Weakest link: ${one.weakest}: ${one.why}.</span></span></li>`)}</ul>
+    ${paths.length > MOST_PATHS && html`<p class="quiet">${paths.length - MOST_PATHS} more: <code>correlator explain FILE</code></p>`}
   </section>`;
 }
 
@@ -75,11 +77,11 @@ export function Part({ live, status, parts, kind, id, commands, paths }) {
     ${controlled && html`<section aria-label="Control"><${Acts} key=${one.key} acts=${actsOf(kind, id, part.paused)} commands=${commands} /></section>`}
     <section aria-labelledby="numbers">
       <div class="head"><h2 id="numbers">Figures since the start</h2></div>
-      <dl class="pairs">${rows.map(([name, value]) => html`<dt key=${`${name} name`}>${name.replace(/_s$/, "").replaceAll("_", " ")}</dt><dd key=${name}>${shown(name, value)}</dd>`)}</dl>
+      <dl class="facts">${rows.map(([name, value]) => html`<div key=${name}><dt>${name.replace(/_s$/, "").replaceAll("_", " ")}</dt><dd>${shown(name, value)}</dd></div>`)}</dl>
     </section>
-    <${Promises} paths=${paths} />
     <section aria-labelledby="events">
       <div class="head"><h2 id="events">What happened to it</h2><span class="quiet">times in UTC</span></div>
       ${events.length ? html`<${Log} events=${events} />` : html`<p class="quiet">Nothing that the engine still remembers.</p>`}
-    </section>`;
+    </section>
+    <${Promises} paths=${paths} />`;
 }

@@ -14,7 +14,7 @@ function optionsOf(width, series) {
     height: HEIGHT,
     legend: { show: false },
     cursor: { y: false, points: { size: 5 } },
-    padding: [6, 8, 0, 0],
+    padding: [6, 20, 0, 0],
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     scales: {
       x: { range: (_, first, last) => [Math.max(last - PLOT_S, Math.min(first, last - SHORTEST_S)), last] },

@@ -260,8 +260,8 @@ class TakesFromProgram(Protocol):
     def offer(self, message: Message) -> Future[None] | None:
         """Take a message; return `None` if as many messages wait as may.
 
-        The future ends when the receiver acknowledges the message, or with `NotDone` E8311 when the source is closed
-        before. It cannot be cancelled. Raises `NotDone` E8311 after `close`.
+        The future ends when the receiver acknowledges the message, or with `NotDone` E8315 when the source is closed
+        before. It cannot be cancelled. Raises `NotDone` E8315 after `close`.
         """
         ...
 

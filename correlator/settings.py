@@ -250,13 +250,14 @@ class BridgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """An HTTP server that shows what the engine does (docs/http.md). It changes nothing.
+    """An HTTP server that shows what the engine does (docs/http.md), with a page for browsers (docs/status-page.md).
 
     Attributes:
         port: the TCP port; 0 for any free port, which the log names.
         host: the address of this machine at which it listens. Addresses that other machines can reach need a `token`.
-        token: what clients send as `Authorization: Bearer TOKEN` to see more than `/ping` and `/ready`; at least 32
-            characters. Without a token every program of this machine sees all.
+        token: what clients send as `Authorization: Bearer TOKEN` to see more than `/ping` and `/ready`, and to change
+            anything; at least 32 characters. Without a token every program of this machine sees the figures, and nobody
+            changes anything.
     """
 
     port: Port

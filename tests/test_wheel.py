@@ -29,6 +29,13 @@ def test_a_wheel_adds_three_packages_and_nothing_else_to_the_import_path(wheel: 
     assert all((wheel / package / "py.typed").exists() for package in names)  # type checkers look for it
 
 
+def test_a_wheel_has_the_files_of_the_status_page_and_their_licences(wheel: zipfile.Path) -> None:
+    place = "correlator/runtime/http/page"
+    mine = {path.relative_to(ROOT).as_posix() for path in (ROOT / place).rglob("*") if path.is_file()}
+    assert mine
+    assert mine == {name for name in wheel.root.namelist() if name.startswith(place) and not name.endswith("/")}
+
+
 def test_an_installed_wheel_upgrades_a_store_beside_a_package_migrations_of_the_user(
     wheel: zipfile.Path, tmp_path: Path
 ) -> None:

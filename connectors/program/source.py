@@ -123,4 +123,4 @@ class ProgramSource:
 
     def _stopped(self, what: str) -> NotDone:
         todo = "Publish it again, with the same id, after the next start"
-        return NotDone("E8311", self._where, f"the engine has stopped, and {what}", "", todo)
+        return NotDone("E8315", self._where, f"the engine has stopped, and {what}", "", todo)

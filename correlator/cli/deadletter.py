@@ -1,20 +1,25 @@
 """`correlator deadletter`: lists, shows, replays and discards messages that could not be mapped, handled or sent."""
 
-import base64
-from enum import StrEnum
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from correlator.cli.arguments import Share, Target
-from correlator.cli.loading import store_url
+from correlator.cli.asking import ask
+from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import Row, shortened, shown, write_json, write_line, write_table
-from correlator.errors import UsageError
-from correlator.events import DeadLetter, Headers
+from correlator.core.deadletters import DeadLetterKind
+from correlator.errors import ConnectionLost, Fenced, UsageError
+from correlator.pipeline.spec import PipelineFile
+from correlator.runtime.control.address import sockets_of
+from correlator.runtime.control.protocol import MOST_NUMBERS, Discard, Replay, Request
+from correlator.runtime.engine import COMMIT_PATIENCE_S
 from correlator.storage import deadletters
 from correlator.storage import inspect as store
 from correlator.storage.database import location
 from correlator.storage.inspect import DeadLetterRow, Selection
+from correlator.storage.letters import described
 
 COLUMNS = ("number", "kind", "origin", "receiver", "unique_id", "engine_time", "reason", "body")
 
@@ -22,21 +27,6 @@ Numbers = Annotated[
     list[int] | None,
     typer.Argument(metavar="NUMBER…", help="Numbers of dead letters, as 'list' shows them.", show_default=False),
 ]
-
-
-class DeadLetterKind(StrEnum):
-    """What could not be done with a message, so that it became a dead letter: `DeadLetter.kind` as an option of
-    commands.
-    """
-
-    MAPPING = "mapping"
-    HANDLER = "handler"
-    STEP = "step"
-    SEND = "send"
-    POISON = "poison"
-    UNHANDLED = "unhandled"
-
-
 OfKind = Annotated[
     DeadLetterKind | None,
     typer.Option("--kind", metavar="KIND", help=f"Only of this kind: {', '.join(DeadLetterKind)}.", show_default=False),
@@ -72,7 +62,7 @@ def list_letters(
     """List dead letters, one line for each. Changes nothing; an engine may be running."""
     rows = store.dead_letters(store_url(target, share), _selection([], kind, origin))
     if json:
-        write_json([_whole(row) for row in rows])
+        write_json([described(row) for row in rows])
     else:
         write_table("Dead letters", COLUMNS, [_line(row) for row in rows])
 
@@ -91,10 +81,10 @@ def show(
     store.counted_dead_letters(url, selection)
     rows = store.dead_letters(url, selection)
     if json:
-        write_json([_whole(row) for row in rows])
+        write_json([described(row) for row in rows])
         return
     for row in rows:
-        for name, value in _whole(row).items():
+        for name, value in described(row).items():
             write_line(f"{name}: {shown(value)}")
         write_line("")
 
@@ -107,13 +97,16 @@ def replay(
     everything: All = False,
     share: Share = None,
 ) -> None:
-    """Bring dead letters back: the next start handles or sends their messages again. The engine must be stopped.
+    """Bring dead letters back: the next start handles or sends their messages again.
 
-    A received message goes to all contexts and pipelines that take from its receiver, also to those that have handled
-    it before. If one of the named dead letters cannot go back, none does, and the error names it.
+    If the engine runs, it does so at once; then name its configuration file. A received message goes to all contexts
+    and pipelines that take from its receiver, also to those that have handled it before. If one of the named dead
+    letters cannot go back, none does, and the error names it.
     """
-    url, selection = store_url(target, share), _chosen(numbers, kind, origin, everything=everything)
-    _tell("replayed", deadletters.replay(url, selection))
+    selection = _chosen(numbers, kind, origin, everything=everything)
+    url, settings = store_and_settings(target, share)
+    done = _done(url, settings, selection, deadletters.replay, lambda some: Replay(some, COMMIT_PATIENCE_S))
+    _tell("replayed", done)
 
 
 def discard(
@@ -127,15 +120,40 @@ def discard(
         bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
     ] = False,
 ) -> None:
-    """Delete dead letters permanently. The engine must be stopped."""
-    url, selection = store_url(target, share), _chosen(numbers, kind, origin, everything=everything)
+    """Delete dead letters permanently. If the engine runs, it does so itself; then name its configuration file."""
+    selection = _chosen(numbers, kind, origin, everything=everything)
+    url, settings = store_and_settings(target, share)
     loss = store.counted_dead_letters(url, selection)
     if loss and not yes:
         write_table("Would be lost", ("kind", "origin", "messages"), [(o.kind, o.origin, o.count) for o in loss])
         count = sum(one.count for one in loss)
         what = f"{count} dead letter{'s' if count > 1 else ''} would be lost"
         raise UsageError("E2020", location(url), what, "", "If you mean it: --yes")
-    _tell("discarded", deadletters.discard(url, selection))
+    _tell("discarded", _done(url, settings, selection, deadletters.discard, Discard))
+
+
+def _done(
+    url: str,
+    settings: PipelineFile | None,
+    selection: Selection,
+    act: Callable[[str, Selection], int],
+    request: Callable[[list[int]], Request],
+) -> int:
+    """Act on dead letters, or let the engine that owns the store do so. Returns their number."""
+    try:
+        return act(url, selection)
+    except Fenced as owned:
+        if settings is None:
+            raise
+        found = [row.number for row in store.dead_letters(url, selection)]
+        try:
+            answers = [
+                ask(sockets_of(settings), request(found[at : at + MOST_NUMBERS]), COMMIT_PATIENCE_S)
+                for at in range(0, len(found), MOST_NUMBERS)
+            ]
+        except ConnectionLost:
+            raise owned from None  # it is no engine that owns the store, or one without a control socket
+        return sum(len(answer["numbers"]) for answer in answers)
 
 
 def _chosen(numbers: list[int] | None, kind: DeadLetterKind | None, origin: str, *, everything: bool) -> Selection:
@@ -167,42 +185,3 @@ def _line(row: DeadLetterRow) -> Row:
         letter.reason,
         shortened(shown(letter.message.body)),
     )
-
-
-def _whole(row: DeadLetterRow) -> dict[str, object]:
-    """Return all fields of a dead letter; a body that is no text as `body_base64`."""
-    letter = row.letter
-    message = letter.message
-    headers = message.headers
-    known = {
-        "number": row.number,
-        "kind": letter.kind,
-        "origin": letter.origin,
-        "receiver": letter.receiver or None,
-        "message_number": letter.number or None,
-        "unique_id": letter.unique_id,
-        "engine_time": letter.time,
-        "reason": letter.reason,
-        "key": message.key,
-        "destination": message.destination,
-        "properties": {name: _as_text(value) for name, value in message.properties.items()} or None,
-        "headers": _given(headers) if headers else None,
-    }
-    return {**{name: value for name, value in known.items() if value is not None}, **_body(letter)}
-
-
-def _given(headers: Headers) -> dict[str, object]:
-    """Return the headers that are set."""
-    named = {name: getattr(headers, name) for name in headers.__struct_fields__}
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _body(letter: DeadLetter) -> dict[str, object]:
-    try:
-        return {"body": letter.message.body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(letter.message.body).decode()}
-
-
-def _as_text(value: object) -> object:
-    return shown(value) if isinstance(value, bytes) else value

@@ -17,7 +17,7 @@ from correlator.cli.loading import connection_of, importable, load_engine
 from correlator.cli.output import write_json, write_line, write_table
 from correlator.configuration.problems import OVERRIDDEN, Position
 from correlator.connector import Features
-from correlator.core.guarantee import Guarantee, PathEnd, PathMiddle, guarantee, needs
+from correlator.core.guarantee import Guarantee, PathEnd, PathMiddle, described, guarantee, needs
 from correlator.core.monitor import Monitor
 from correlator.core.registry import default_domain, default_senders
 from correlator.errors import UsageError, quoted
@@ -100,15 +100,15 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
             say(warning)
         with telling(loaded.secrets.redact):
             unhandled = list(unhandled_of(loaded.settings))
-            paths = [(path, guarantee(*path)) for path in paths_of(loaded.settings, unhandled)]
+            paths = list(paths_of(loaded.settings, unhandled))
             settings = list(settings_of(loaded.settings, loaded.places.positions))
     if as_json:
         effective = [setting._asdict() for setting in settings]
         nobody = [_unhandled_as_json(one) for one in unhandled]
-        write_json({"paths": [_as_json(*one) for one in paths], "unhandled": nobody, "settings": effective})
+        write_json({"paths": [described(*path) for path in paths], "unhandled": nobody, "settings": effective})
         return
-    for path, promise in paths:
-        _write_path(path, promise)
+    for path in paths:
+        _write_path(path, guarantee(*path))
     for one in unhandled:
         _write_unhandled(one)
     write_table("Settings", EffectiveSetting._fields, settings)
@@ -271,17 +271,3 @@ def _unhandled_as_json(one: Unhandled) -> dict[str, object]:
 
 def _named(end: PathEnd) -> str:
     return f"{end.id} ({end.reliability}, {end.connection})"
-
-
-def _as_json(path: MessagePath, promise: Guarantee) -> dict[str, object]:
-    return {
-        "receiver": path.receiver.id,
-        "through": path.middle.name,
-        "sender": path.sender.id if path.sender else None,
-        "grade": promise.grade.name,
-        "guarantee": promise.sentence,
-        "weakest": promise.weakest.part,
-        "why": promise.weakest.why,
-        "needs": needs(path.receiver, path.sender),
-        "notes": list(promise.notes),
-    }

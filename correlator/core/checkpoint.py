@@ -123,6 +123,7 @@ class Checkpoint:
         dead, told = self._unmapped.cut(queues, done)
         changes = [*self._take_state(contexts), *told]
         dead += [letter for context in contexts for letter in context.staging.take_dead_letters()]
+        returned = [number for context in contexts for number in context.staging.take_returned()]
         settled, outbound = self._cut_outboxes(contexts, outboxes, dead)
         senders = [cut for outbox, cut in settled if outbox.stored]
         progress = (context_cuts, senders)
@@ -143,6 +144,7 @@ class Checkpoint:
             consumed=done,
             dead_letters=dead,
             absolved=absolved,
+            returned=returned,
         )
         return Cut(commit=commit, changes=changes, settled=settled)
 

@@ -68,6 +68,7 @@ class ReceiveCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         dead_letters: messages of the batch that could not be mapped.
         confirmed_batch: the receiver's last batch whose acknowledgement the broker surely has.
         receiver: the receiver of the batch.
+        returned: numbers of dead letters to delete, since `segment` has their messages.
     """
 
     receiver: str
@@ -77,6 +78,7 @@ class ReceiveCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     forgotten: Sequence[tuple[str, int]] = ()
     dead_letters: Sequence[DeadLetter] = ()
     confirmed_batch: int = 0
+    returned: Sequence[int] = ()
 
 
 class StateEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -195,6 +197,7 @@ class CheckpointCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         consumed: for each receiver, the last number of the receive log up to which no context needs a message.
         dead_letters: messages that could not be handled or sent.
         absolved: suspects whose notes end, since they are among the dead letters.
+        returned: numbers of dead letters to delete, since `outbound` has their messages.
     """
 
     number: int
@@ -208,6 +211,7 @@ class CheckpointCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     consumed: dict[str, int] = {}
     dead_letters: Sequence[DeadLetter] = ()
     absolved: Sequence[Suspect] = ()
+    returned: Sequence[int] = ()
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -257,7 +261,13 @@ class SuspectCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     suspects: Sequence[Suspect] = ()
 
 
-Write = ReceiveCommit | CheckpointCommit | RegistryCommit | SuspectCommit
+class DiscardCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Numbers of dead letters to delete; a number that the store does not hold has no effect."""
+
+    numbers: Sequence[int]
+
+
+Write = ReceiveCommit | CheckpointCommit | RegistryCommit | SuspectCommit | DiscardCommit
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ failed), the message goes back only once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from correlator.core.commit import Endpoint, OutboundSegment, ReceiveSegment, SenderCut
@@ -14,6 +15,17 @@ from correlator.core.pieces import pieces, size_of
 from correlator.errors import UsageError
 from correlator.events import DeadLetter, Message
 from correlator.reliability import RECEIVING, SENDING, Reliability
+
+
+class DeadLetterKind(StrEnum):
+    """What could not be done with a message, so that it became a dead letter: the values of `DeadLetter.kind`."""
+
+    MAPPING = "mapping"
+    HANDLER = "handler"
+    STEP = "step"
+    SEND = "send"
+    POISON = "poison"
+    UNHANDLED = "unhandled"
 
 
 class Segments(NamedTuple):
@@ -54,9 +66,9 @@ class DeadLetterReplay:
         received: dict[str, list[Message]] = {}
         sent: dict[str, list[Message]] = {}
         for number, letter in letters:
-            refusal = self._why_not(letter)
+            refusal = why_not(letter, self._endpoints) or self._not_in_checkpoint(letter)
             if refusal:
-                self.refusals.append(_refused(number, letter, refusal))
+                self.refusals.append(refused(number, letter, refusal))
             elif letter.kind == "send":
                 sent.setdefault(letter.origin, []).append(letter.message)
             elif self._is_first(letter):
@@ -85,19 +97,24 @@ class DeadLetterReplay:
         self._senders[sender] = SenderCut(sender, cut.source, next_sequence, cut.confirmed_through)
         return OutboundSegment(sender, cut.next_sequence, messages)
 
-    def _why_not(self, letter: DeadLetter) -> str:
-        name = letter.origin if letter.kind == "send" else receiver_of(letter)
-        if not name:
-            return "no received message stands behind it, but a timer or an event from inside the engine"
-        kind = "sender" if letter.kind == "send" else "receiver"
-        endpoint = self._endpoints.get(name)
-        if endpoint is None or endpoint.kind != kind:
-            return f"{kind} '{name}' does not exist any more"
-        reliability = Reliability(endpoint.reliability)
-        stored = SENDING[reliability].stored if kind == "sender" else RECEIVING[reliability].stored
-        if not stored or (kind == "sender" and name not in self._senders):
-            return f"{kind} '{name}' is {reliability} and keeps nothing in the store"
+    def _not_in_checkpoint(self, letter: DeadLetter) -> str:
+        if letter.kind == "send" and letter.origin not in self._senders:
+            return f"the last checkpoint does not know sender '{letter.origin}'"
         return ""
+
+
+def why_not(letter: DeadLetter, endpoints: Mapping[str, Endpoint]) -> str:
+    """The reason why the message of a dead letter cannot go back, by the entries of the registry; "" if it can."""
+    name = letter.origin if letter.kind == "send" else receiver_of(letter)
+    if not name:
+        return "no received message stands behind it, but a timer or an event from inside the engine"
+    kind = "sender" if letter.kind == "send" else "receiver"
+    endpoint = endpoints.get(name)
+    if endpoint is None or endpoint.kind != kind:
+        return f"{kind} '{name}' does not exist any more"
+    reliability = Reliability(endpoint.reliability)
+    stored = SENDING[reliability].stored if kind == "sender" else RECEIVING[reliability].stored
+    return "" if stored else f"{kind} '{name}' is {reliability} and keeps nothing in the store"
 
 
 def receiver_of(letter: DeadLetter) -> str:
@@ -110,7 +127,8 @@ def _rows(messages: list[Message]) -> list[list[Message]]:
     return [list(piece) for piece in pieces(messages, list(map(size_of, messages)), len(messages))]
 
 
-def _refused(number: int, letter: DeadLetter, why: str) -> UsageError:
+def refused(number: int, letter: DeadLetter, why: str) -> UsageError:
+    """The error for a dead letter that cannot go back."""
     where = f"dead letter {number}"
     todo = "Show it, and publish its message anew where it is needed; then discard it"
     return UsageError("E2023", where, f"({letter.kind}, {letter.origin}) cannot go back: {why}", "", todo)

@@ -87,6 +87,22 @@ def guarantee(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> 
     return Guarantee(weakest.grade, sentences[weakest.grade], weakest, _notes(receiver, middle, sender))
 
 
+def described(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> dict[str, object]:
+    """A path and its promise as values that JSON has."""
+    promise = guarantee(receiver, middle, sender)
+    return {
+        "receiver": receiver.id,
+        "through": middle.name,
+        "sender": sender.id if sender else None,
+        "grade": promise.grade.name,
+        "guarantee": promise.sentence,
+        "weakest": promise.weakest.part,
+        "why": promise.weakest.why,
+        "needs": needs(receiver, sender),
+        "notes": list(promise.notes),
+    }
+
+
 def _receiving(receiver: PathEnd) -> list[PathLink]:
     part, features = f"receiver '{receiver.id}'", receiver.features
     links = [PathLink(part, *_RECEIVES[receiver.reliability])]

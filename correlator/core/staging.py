@@ -1,4 +1,7 @@
-"""The results of a context's work that wait for the next checkpoint: reliable sends, and dead letters."""
+"""The results of a context's work that wait for the next checkpoint: reliable sends, and dead letters.
+
+The sends of dead letters that somebody brings back wait here, too: the checkpoint that stores them deletes the letters.
+"""
 
 from collections import defaultdict
 
@@ -14,11 +17,12 @@ class Staging:
         sends: the staged sends by sender. The context appends to these lists; each is valid until the next cut.
     """
 
-    __slots__ = ("_dead_letters", "sends")
+    __slots__ = ("_dead_letters", "_returned", "sends")
 
     def __init__(self) -> None:
         self.sends: defaultdict[str, list[Message]] = defaultdict(list)
         self._dead_letters: list[DeadLetter] = []
+        self._returned: list[int] = []
 
     def add_dead_letter(self, letter: DeadLetter) -> None:
         """Keep a dead letter until the next cut. A context without checkpoints discards it after it has been logged."""
@@ -32,6 +36,16 @@ class Staging:
         """Remove and return the staged sends, by sender."""
         sends, self.sends = self.sends, defaultdict(list)
         return sends
+
+    def bring_back(self, sender: str, message: Message, number: int) -> None:
+        """Stage the message of a dead letter, which has this number. The caller holds the context's lock."""
+        self.sends[sender].append(message)
+        self._returned.append(number)
+
+    def take_returned(self) -> list[int]:
+        """Remove and return the numbers of the dead letters whose messages are staged again."""
+        returned, self._returned = self._returned, []
+        return returned
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Remove and return the staged dead letters."""

@@ -18,7 +18,7 @@ from correlator.ports import Processor
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import EngineTime
 from correlator.runtime.logs import get_logger
-from correlator.runtime.status import PipelineCounters
+from correlator.runtime.status import ContextCounters, PipelineCounters
 from correlator.runtime.suspects import Suspects
 
 SLICE = 1000
@@ -105,6 +105,7 @@ class MonitorThread(ContextActor):
 
     Attributes:
         slice: largest number of events of one step.
+        counters: what the context has handled. Written by this thread.
     """
 
     context: Context
@@ -120,6 +121,7 @@ class MonitorThread(ContextActor):
     ) -> None:
         super().__init__(f"context-{context.name}", context, engine_time, hold, persistent=persistent)
         self.slice = SLICE
+        self.counters = ContextCounters()
         self._tape = tape
 
     def request_cut(self, *, requested: bool) -> None:
@@ -162,6 +164,8 @@ class MonitorThread(ContextActor):
             done = self.work(now, self.slice)
             self._end_change()
             due = self.context.next_timer()
+        self.counters.busy_s += self._engine_time.now() - now
+        self.counters.handled += done
         if done:
             return 0
         return None if due is None else max(0.0, due - self._engine_time.now())

@@ -26,6 +26,7 @@ from correlator.configuration import (
     require,
 )
 from correlator.connector import Connection
+from correlator.core.ages import Ages
 from correlator.core.bridge import bridges_of
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
@@ -36,7 +37,7 @@ from correlator.core.intake import ReceiverState
 from correlator.core.outbox import Outbox
 from correlator.core.registry import Users, is_known, refuse_default, refuse_removal
 from correlator.errors import ConfigError, CorrelatorError, NotDone, StoreError, UsageError, quoted
-from correlator.events import PartStatus
+from correlator.events import DeadLetter, PartStatus
 from correlator.ports import Processor, Store
 from correlator.processes import Maker
 from correlator.runtime import phases
@@ -46,9 +47,12 @@ from correlator.runtime.clock import Clock, EngineTime, SystemClock
 from correlator.runtime.control.address import sockets_of
 from correlator.runtime.control.orders import Orders
 from correlator.runtime.control.server import ControlServer
+from correlator.runtime.http.shown import Shown
+from correlator.runtime.letters import Letters
 from correlator.runtime.logs import get_logger
 from correlator.runtime.observers import Observers
 from correlator.runtime.parts import Callbacks, ContextThread, Parts
+from correlator.runtime.paths import paths_through
 from correlator.runtime.pausing import Pausing
 from correlator.runtime.publishing import publish, published, published_message
 from correlator.runtime.receiver import Receiver
@@ -60,12 +64,13 @@ from correlator.runtime.requests import RegistryRequest, Request, SuspectRequest
 from correlator.runtime.restart import NOTHING, Restart
 from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
-from correlator.runtime.status import CheckpointCounters, Status
+from correlator.runtime.status import CheckpointCounters, Place, Status
 from correlator.runtime.supervisor import Supervisor
 from correlator.runtime.timeline import Timeline
 from correlator.runtime.watchdog import Watchdog, Watched
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
+from correlator.storage.inspect import Selection, counted_dead_letters, dead_letters
 from correlator.storage.store import SqlStore
 
 COMMIT_PATIENCE_S = 60.0
@@ -146,6 +151,9 @@ class Engine:
         self._phase = _Phase.NEW
         self._threads_running = False
         self._recovering: int | None = None
+        self._started = 0.0
+        self._oldest_events = Ages(threading.Lock())
+        self._oldest_sends = Ages(threading.Lock())
         self._log = get_logger(engine=settings.name)
         self._provided = Provided(connections=dict(connections or {}), store=store is not None)
         found = check_engine_settings(settings, self._provided)
@@ -175,8 +183,12 @@ class Engine:
         )
         self._parts = self._make_parts(engine_time=EngineTime(self._clock), writer=None)
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
-        control = ControlServer(sockets_of(settings), Orders(self).answer)
-        self._observers = Observers(watchdog, settings.http, self.status, self.timeline, control)
+        orders = Orders(self)
+        control = ControlServer(sockets_of(settings), orders.answer)
+        self._stored = settings.store if store is None else None
+        self._letters: Letters | None = None
+        shown = Shown(self.status, self.timeline, self._paths_through, orders.answer, self._stored)
+        self._observers = Observers(watchdog, settings.http, shown, control)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -266,8 +278,8 @@ class Engine:
             timeout_s: how many seconds to wait; without it there is no limit.
 
         Raises:
-            NotDone: E8309, the engine does not run; E8311, it has stopped meanwhile; E8312, the time has passed.
-            UsageError: E8313 for a receiver that is not there or receives from a broker, and in a handler; E8314 for a
+            NotDone: E8309, the engine does not run; E8315, it has stopped meanwhile; E8316, the time has passed.
+            UsageError: E8317 for a receiver that is not there or receives from a broker, and in a handler; E8318 for a
                 unique id that the receiver would not read.
             MappingError: E5201, E5202 for what cannot become a message.
         """
@@ -294,11 +306,11 @@ class Engine:
         self._refuse_unless_started(to)
         if any(actor.is_running_here() for actor in self.actors()):
             what, todo = "publish was called in a handler, and would wait for itself", "Call send"
-            raise UsageError("E8313", f"receiver {quoted(to)}", what, "", todo)
+            raise UsageError("E8317", f"receiver {quoted(to)}", what, "", todo)
         if to not in self.receivers:
             known = ", ".join(name for name, one in self.receivers.items() if one.program is not None) or "none"
             what = "there is no such receiver"
-            raise UsageError("E8313", f"receiver {quoted(to)}", what, f"Receivers of the program: {known}")
+            raise UsageError("E8317", f"receiver {quoted(to)}", what, f"Receivers of the program: {known}")
         return self.receivers[to]
 
     # --- life cycle ---
@@ -340,6 +352,7 @@ class Engine:
         self._refuse_child()
         self._refuse_second_life()
         self._recovering = threading.get_ident()
+        self._started = self._clock.wall()
         self._observers.start()
         self.timeline.add("phase", phase="starting")
         try:
@@ -368,6 +381,16 @@ class Engine:
         restart = self._open_store()
         self._registry.record_changes()
         self._make_checkpointer(restart)
+        if self.checkpointer is not None:
+            self._letters = Letters(
+                self._parts,
+                lambda: self.registry,
+                self._have_committed,
+                self.checkpointer,
+                self._read_letters,
+                self._clock,
+                self.timeline,
+            )
         self._pausing = Pausing(self._parts, self.checkpointer, self._clock, self.timeline, self._supervisor.wait)
         self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
         restart.run_hooks()
@@ -572,37 +595,76 @@ class Engine:
         self._refuse_unless_started(part_id)
         return self._pausing.drain(part_id, timeout, lambda: wanted() and self._phase is _Phase.STARTED)
 
+    def discard_dead_letters(self, numbers: Sequence[int]) -> None:
+        """Delete dead letters from the store. Returns when they are gone. Numbers that are gone already have no effect.
+
+        Raises:
+            UsageError: E2011, the engine has no store.
+            NotDone: E8309, the engine starts or stops; E8315, somebody else works on one of them.
+            StoreError: E3110, the store has not confirmed it within 60 s, or before the engine stopped.
+        """
+        self._kept_letters().discard(numbers)
+
+    def replay_dead_letters(self, numbers: Sequence[int], timeout: float = COMMIT_PATIENCE_S) -> list[int]:
+        """Bring the messages of dead letters back: they are handled or sent again, as docs/dead-letters.md says.
+
+        Handlers must not call it. If it is not done in time, those that are left stay dead letters; a send may still
+        go back with a later checkpoint.
+
+        Returns the numbers of the dead letters whose messages are back. Messages that still cannot be mapped stay.
+
+        Raises:
+            UsageError: E2011, the engine has no store, or got it from a program; E2021, a number is not there; E2023, a
+                message cannot go back. Nothing has changed then.
+            NotDone: E8309, the engine starts or stops; E8310, it was not done in time; E8315, somebody else works on
+                one of them.
+            StoreError: the store cannot be read.
+        """
+        return self._kept_letters().replay(numbers, timeout)
+
     def status(self) -> Status:
         """States and counters of the engine. Any thread may call it. The threads go on counting meanwhile."""
         self._refuse_child()
-        statuses = self._parts.statuses
-        parts: dict[str, Receiver | Sender] = {**self.receivers, **self.senders}
+        statuses, now = self._parts.statuses, self._parts.engine_time.now()
+        receivers, senders, contexts = self.receivers, self.senders, self.contexts
+        parts: dict[str, Receiver | Sender] = {**receivers, **senders}
+        processors = self._parts.processor_threads()
         return Status(
             name=self.settings.name,
             phase="starting" if self._phase is _Phase.STARTED and not self._threads_running else self._phase.value,
+            time=self._clock.wall(),
+            started=self._started,
+            places={name: Place(part.settings.connection, part.settings.destination) for name, part in parts.items()},
+            deliveries={name: part.targets.names for name, part in receivers.items()},
+            pipeline_senders={thread.context.name: thread.processor.senders for thread in processors},
             reliabilities={name: part.settings.reliability for name, part in parts.items()},
-            receivers={name: (part.state.value, replace(part.counters)) for name, part in self.receivers.items()},
+            receivers={name: (part.state.value, replace(part.counters)) for name, part in receivers.items()},
             senders={
                 name: (statuses.of_part(name).status, replace(part.counters), self._parts.to_send(part))
-                for name, part in self.senders.items()
+                for name, part in senders.items()
             },
             conditions={name: statuses.of_part(name) for name in parts},
             connections=statuses.of_connections(),
-            windows={name: part.window for name, part in self.receivers.items() if part.settings.flow_control},
-            waits={name: part.waits_for for name, part in self.receivers.items() if part.waits_for},
+            windows={name: part.window for name, part in receivers.items() if part.settings.flow_control},
+            waits={name: part.waits_for for name, part in receivers.items() if part.waits_for},
             paused=frozenset(name for name, part in parts.items() if part.paused),
             duplicate_ids=sum(len(one) for one in list(self.writer.domains.detectors.values())) if self.writer else 0,
             removed_received=self._parts.removed.received,
             removed_sent=self._parts.removed.sent,
             resident_bytes=resident_bytes(),
-            contexts={name: thread.queue.waiting for name, thread in self.contexts.items()},
+            contexts={name: thread.queue.waiting for name, thread in contexts.items()},
+            monitors={thread.context.name: replace(thread.counters) for thread in self._parts.monitor_threads()},
+            oldest_events=self._oldest_events.look(now, {name: one.queue.numbers for name, one in contexts.items()}),
+            oldest_sends=self._oldest_sends.look(
+                now, {name: self._parts.numbers(one) for name, one in senders.items()}
+            ),
             unhandled={name: unhandled.count for name, unhandled in self._parts.unhandled.items()},
             unhandled_letters=sum(unhandled.letters for unhandled in self._parts.unhandled.values()),
             handler_failures=self.handler_failures,
-            pipelines={thread.context.name: replace(thread.counters) for thread in self._parts.processor_threads()},
+            pipelines={thread.context.name: replace(thread.counters) for thread in processors},
             checkpoints=replace(self.checkpointer.counters) if self.checkpointer else CheckpointCounters(),
             store_commits=self.writer.commits if self.writer else 0,
-            engine_time=self._parts.engine_time.now(),
+            engine_time=now,
         )
 
     # --- dynamic parts ---
@@ -926,6 +988,23 @@ class Engine:
         self.request_stop()
         if first:
             self._log.critical("the engine stops", part=actor.name, error=error)
+
+    def _paths_through(self, part_id: str) -> list[dict[str, object]]:
+        return paths_through(part_id, self._parts, self.settings.monitors)
+
+    def _kept_letters(self) -> Letters:
+        self._refuse_unless_started("dead letters")
+        if self._letters is None:
+            raise UsageError("E2011", f"engine {self.settings.name}", "has no store: it keeps no dead letters")
+        return self._letters
+
+    def _read_letters(self, numbers: Sequence[int]) -> Sequence[tuple[int, DeadLetter]]:
+        if self._stored is None:
+            what = "got its store from a program, so it cannot read dead letters"
+            raise UsageError("E2011", f"engine {self.settings.name}", what)
+        selection = Selection(numbers=numbers)
+        counted_dead_letters(self._stored, selection)
+        return [(row.number, row.letter) for row in dead_letters(self._stored, selection)]
 
     def _watched(self) -> list[Watched]:
         """Return the threads that call handlers. During recovery, the thread that starts the engine does."""

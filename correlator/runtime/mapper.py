@@ -49,6 +49,10 @@ class Mapper:
             return self.mapping.map(self._messages, self._engine_time())
         return _joined([part.result() for part in self._parts])
 
+    def map(self, messages: Sequence[Message]) -> Mapped:
+        """Map messages that are no part of the present batch, in the calling thread."""
+        return self.mapping.map(messages, self._engine_time())
+
     def forget(self) -> None:
         """Drop the present batch: it is acknowledged, or the broker will redeliver its messages."""
         self._messages = []

@@ -1,11 +1,8 @@
 """What watches an engine from its start to the end of its stop: the watchdog, the HTTP server, the control socket."""
 
-from collections.abc import Callable
-
 from correlator.runtime.control.server import ControlServer
 from correlator.runtime.http.server import serve
-from correlator.runtime.status import Status
-from correlator.runtime.timeline import Timeline
+from correlator.runtime.http.shown import Shown
 from correlator.runtime.watchdog import Watchdog
 from correlator.serving import HttpServer
 from correlator.settings import HttpSettings
@@ -17,26 +14,17 @@ class Observers:
     Args:
         watchdog: the watchdog.
         http: where the HTTP server listens; `None` for no server.
-        status: returns the status of the engine.
-        timeline: the changes of state that the HTTP server shows.
+        shown: the engine, for the HTTP server.
         control: listens at the control socket.
 
     Attributes:
         server: the HTTP server; `None` before `start` and without one.
     """
 
-    def __init__(
-        self,
-        watchdog: Watchdog,
-        http: HttpSettings | None,
-        status: Callable[[], Status],
-        timeline: Timeline,
-        control: ControlServer,
-    ) -> None:
+    def __init__(self, watchdog: Watchdog, http: HttpSettings | None, shown: Shown, control: ControlServer) -> None:
         self._watchdog = watchdog
         self._http = http
-        self._status = status
-        self._timeline = timeline
+        self._shown = shown
         self._control = control
         self._started = False
         self.server: HttpServer | None = None
@@ -44,7 +32,7 @@ class Observers:
     def start(self) -> None:
         """Start watchdog and HTTP server. Raises `ConfigError` E1603 and E1604; nothing runs then."""
         if self._http is not None:
-            self.server = serve(self._http, self._status, self._timeline)
+            self.server = serve(self._http, self._shown)
         self._watchdog.start()
         self._started = True
 
@@ -59,7 +47,7 @@ class Observers:
 
     def stop(self) -> None:
         """Stop all; returns when their threads have ended."""
-        self._timeline.close()
+        self._shown.timeline.close()
         self._control.close()
         self._watchdog.stop()
         self._watchdog.join()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from correlator.configuration.connectors import connector
-from correlator.connector import Connection, Listening
+from correlator.connector import Connection, Features, Listening
 from correlator.core.admission import at_same_place, refuse_beside, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
@@ -350,6 +350,11 @@ class Parts:
         """How many messages of a sender wait for a checkpoint or for the broker."""
         return sender.outbox.outstanding + self.staged(sender.settings.id)
 
+    def numbers(self, sender: Sender) -> tuple[int, int]:
+        """The number up to which all messages of a sender are settled, and the number of the last, with staged ones."""
+        settled, last = sender.outbox.numbers
+        return settled, last + self.staged(sender.settings.id)
+
     def staged(self, name: str) -> int:
         """How many messages of a sender wait for a checkpoint."""
         return sum(thread.context.staging.count(name) for thread in self.contexts.values())
@@ -527,6 +532,10 @@ class Parts:
         for connection in self._connections.values():
             if isinstance(connection, Listening):
                 connection.listen()
+
+    def features(self, connection: str) -> Features:
+        """What the broker of a connection can do. The connection has parts."""
+        return self._connections[connection].features
 
     def close(self) -> None:
         """Close the connections. Call it after all senders and receivers are closed."""

@@ -23,7 +23,7 @@ def published_message(
     """Make the message that a receiver gets.
 
     Raises:
-        UsageError: E8314 for a unique id that the receiver would not read.
+        UsageError: E8318 for a unique id that the receiver would not read.
         MappingError: E5201, E5202 for what cannot become a message.
     """
     if unique_id is None:
@@ -31,7 +31,7 @@ def published_message(
     template = receiver.settings.unique_message_id
     if template != f"${{property.{_ID}}}":
         where, what = f"receiver {receiver.settings.id}", f"takes its unique ids from {quoted(template)}"
-        raise UsageError("E8314", where, what, "unique_id would have no effect", "Leave it out")
+        raise UsageError("E8318", where, what, "unique_id would have no effect", "Leave it out")
     return to_message(event, key, {**(properties or {}), _ID: unique_id})
 
 
@@ -61,7 +61,7 @@ def _program_of(receiver: Receiver) -> TakesFromProgram:
     if receiver.program is None:
         where, what = f"receiver {receiver.settings.id}", "receives from a broker, not from the program"
         todo = "Publish to a receiver of a connection of type program"
-        raise UsageError("E8313", where, what, "", todo)
+        raise UsageError("E8317", where, what, "", todo)
     return receiver.program
 
 
@@ -71,4 +71,4 @@ def _left(until: float | None) -> float:
 
 def _late(receiver: Receiver, what: str, allowed: str) -> NotDone:
     todo = "Publish it again, with the same unique id"
-    return NotDone("E8312", f"receiver {receiver.settings.id}", what, allowed, todo)
+    return NotDone("E8316", f"receiver {receiver.settings.id}", what, allowed, todo)

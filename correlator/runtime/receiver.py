@@ -1,24 +1,27 @@
 """The thread of a receiver: takes batches from its source and does what its intake decides (`core/intake.py`)."""
 
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from correlator.connector import NO_SUCH_DESTINATION, Source, TakesFromProgram, TellsBacklog, TellsSenders
 from correlator.core.batch import ReceiveBatch
+from correlator.core.commit import ReceiveCommit, ReceiveSegment
 from correlator.core.faults import point
 from correlator.core.intake import Intake, ReceiverCounters, ReceiverState
 from correlator.core.mapping import Mapped
 from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Acknowledge, nothing_suspended
 from correlator.errors import ConnectionLost, MappingError, UsageError
-from correlator.events import DeadLetter, FlowControlMarker, PartStatus, ReceivingSuspended
+from correlator.events import DeadLetter, FlowControlMarker, Message, PartStatus, ReceivingSuspended
 from correlator.runtime.actor import Actor
 from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock
 from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
 from correlator.runtime.reconnection import Reconnection, ReconnectionPolicy
-from correlator.runtime.requests import Accepted, ReceiveRequest
+from correlator.runtime.requests import Accepted, ReceiveRequest, ReturnRequest
 from correlator.runtime.statuses import Statuses
 from correlator.runtime.writer import Writer
 from correlator.settings import ReceiverSettings
@@ -29,6 +32,24 @@ BACK_PRESSURE_WAIT_S = 0.05
 """Seconds between two checks of a limit that makes the receiver wait."""
 BACKLOG_INTERVAL_S = 1.0
 """Seconds between two questions to a source what its destination still holds."""
+
+
+class Returning:
+    """Received messages that come back from dead letters.
+
+    Args:
+        letters: the messages, each with the numbers of the dead letters about it.
+
+    Attributes:
+        letters: see above.
+        back: the numbers of the dead letters whose messages are back; valid once `done` is set.
+        done: set by the thread of the receiver.
+    """
+
+    def __init__(self, letters: Sequence[tuple[Sequence[int], Message]]) -> None:
+        self.letters = letters
+        self.back: Sequence[int] = ()
+        self.done = threading.Event()
 
 
 class Targets:
@@ -132,6 +153,7 @@ class Receiver(Actor):
         self._drained = False
         self._holds_nothing: object | None = None
         self._stored: tuple[Mapped, Accepted] | None = None
+        self._returning: deque[Returning] = deque()
         self._log = get_logger(receiver=settings.id)
         self._reconnection = Reconnection(reconnecting, clock, self._log)
 
@@ -190,6 +212,22 @@ class Receiver(Actor):
         self.intake.pause = None
         self.wake()
 
+    def bring_back(self, returning: Returning) -> None:
+        """Let the receiver store and deliver messages again, between two batches, while it is not paused.
+
+        Any thread may call it, for a receiver whose messages are stored.
+        """
+        self._returning.append(returning)
+        self.wake()
+
+    def withdraw(self, returning: Returning) -> bool:
+        """Take back what `bring_back` was given, unless the receiver has begun with it; return whether it was so."""
+        try:
+            self._returning.remove(returning)
+        except ValueError:
+            return False
+        return True
+
     def grant(self, through: int) -> None:
         """Let the receiver deliver messages up to number `through` (rule A9.1). The thread of a context calls it."""
         self.intake.allow(through)
@@ -246,9 +284,13 @@ class Receiver(Actor):
         self.intake.close()
         self._source.close()
         self.mapper.close()
+        while self._returning:
+            self._returning.popleft().done.set()
 
     def _act(self) -> float | None:
         state = self.intake.state
+        if self._returning and self._may_bring_back:
+            return self._bring_back()
         if state is ReceiverState.DISCONNECTED:
             return self._connect()
         if state is ReceiverState.RECEIVING:
@@ -356,6 +398,45 @@ class Receiver(Actor):
         else:
             self._report(mapped.dead_letters)
             self._deliver(mapped)
+
+    @property
+    def _may_bring_back(self) -> bool:
+        intake = self.intake
+        between = intake.state in (ReceiverState.DISCONNECTED, ReceiverState.RECEIVING) and not intake.batch.messages
+        return between and intake.pause is None and not intake.draining
+
+    def _bring_back(self) -> float | None:
+        """Store and deliver messages of dead letters. One that still cannot be mapped stays a dead letter.
+
+        This thread waits for the commit, so that no batch takes the same numbers. If the engine stops before the
+        answer, the next start finds in the store whether they are back.
+        """
+        assert self._writer is not None
+        try:
+            returning = self._returning.popleft()
+        except IndexError:  # it was withdrawn
+            return 0
+        try:
+            mapped = self.mapper.map([message for _, message in returning.letters])
+            failed = set(mapped.failed)
+            numbers = [one for place, (some, _) in enumerate(returning.letters) if place not in failed for one in some]
+            if mapped.messages and self._have_stored(mapped.messages, numbers, self._writer):
+                self._enqueue(mapped.messages, mapped.events)
+                returning.back = numbers
+        finally:
+            returning.done.set()
+        return 0
+
+    def _have_stored(self, messages: list[Message], numbers: Sequence[int], writer: Writer) -> bool:
+        """Store the messages of these dead letters, and wait for the commit; return whether it has come."""
+        segment = ReceiveSegment(self.settings.id, self.intake.next_number, messages)
+        commit = ReceiveCommit(receiver=self.settings.id, segment=segment, ids=None, returned=numbers)
+        committed = threading.Event()
+        writer.submit(ReturnRequest(commit), lambda _: committed.set())
+        while not committed.wait(LONGEST_WAIT_S):
+            if self.stopping:
+                return False
+        return True
 
     def _apply_policy(self, mapped: Mapped) -> None:
         """Treat the messages that could not be mapped as the setting of the receiver says."""

@@ -12,7 +12,7 @@ import msgspec
 
 from correlator.core.acknowledgements import Sure
 from correlator.core.checkpoint import Cut
-from correlator.core.commit import ReceiveCommit, ReceiveSegment, RegistryCommit, SuspectCommit, Write
+from correlator.core.commit import DiscardCommit, ReceiveCommit, ReceiveSegment, RegistryCommit, SuspectCommit, Write
 from correlator.core.dedup import Candidates, DetectionPlan
 from correlator.core.domains import Domains
 from correlator.core.faults import point
@@ -216,6 +216,30 @@ class RegistryRequest(Request[None]):
                 domains.forget_receiver(part)
 
         return Planned(self.registry, follow, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRequest(Request[None]):
+    """Stores the messages of dead letters as received ones, past duplicate detection, and deletes the letters."""
+
+    commit: ReceiveCommit
+
+    def plan(self, group: Group) -> Planned[None]:
+        """Plan to write it unchanged: it depends on nothing else in the group."""
+        del group
+        return Planned(self.commit, _nothing_to_apply, None)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardRequest(Request[None]):
+    """Deletes dead letters."""
+
+    commit: DiscardCommit
+
+    def plan(self, group: Group) -> Planned[None]:
+        """Plan to write the deletion unchanged: it depends on nothing else in the group."""
+        del group
+        return Planned(self.commit, _nothing_to_apply, None)
 
 
 def _nothing_to_apply() -> None:

@@ -2,9 +2,9 @@
 it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from correlator.connector import Backlog
 from correlator.core.dispatch import SenderCounters
@@ -38,9 +38,34 @@ class PipelineCounters:
     compute_s: float = 0.0
     apply_s: float = 0.0
 
+    @property
+    def busy_s(self) -> float:
+        """How long its thread worked."""
+        return self.take_s + self.plan_s + self.compute_s + self.apply_s
+
 
 PIPELINE_TIMES = ("take_s", "plan_s", "compute_s", "apply_s")
 """The durations among the counters of a pipeline, in the order of a batch."""
+
+
+@dataclass(slots=True)
+class ContextCounters:
+    """What a context of monitors has done in this life.
+
+    Attributes:
+        handled: events that it has handled.
+        busy_s: for how many seconds its thread has worked.
+    """
+
+    handled: int = 0
+    busy_s: float = 0.0
+
+
+class Place(NamedTuple):
+    """Where a receiver receives from, or a sender sends to: a connection, and the destination as configured, if any."""
+
+    connection: str
+    destination: str | None
 
 
 @dataclass(slots=True)
@@ -61,6 +86,11 @@ class Status:
     Attributes:
         name: the name of the engine.
         phase: `new`, `starting`, `running`, `stopping` or `stopped`; `running` begins when recovery is concluded.
+        time: the moment, in seconds since the epoch.
+        started: when this life began, in seconds since the epoch; 0 before.
+        places: for each receiver and sender, by id: its connection and destination.
+        deliveries: for each receiver, by id: the contexts and pipelines that get its messages.
+        pipeline_senders: for each pipeline, by name: the senders to which it sends. Monitors may send to every sender.
         reliabilities: for each receiver and sender, by id: its mode.
         receivers: for each receiver, by id: the state of its cycle, and its counters.
         senders: for each sender, by id: its status, its counters, and the number of its messages that wait for a
@@ -76,6 +106,10 @@ class Status:
         removed_sent: messages that removed senders had settled.
         resident_bytes: resident memory of the process.
         contexts: for each context, by name: the number of events that wait in its queue.
+        monitors: for each context of monitors, by name: what it has handled.
+        oldest_events: for each context, by name: for how many seconds the first event of its queue waits. This is the
+            true time or less, by at most the time since the call of `Engine.status` before.
+        oldest_sends: for each sender, by id: the same for its first message that is not settled.
         unhandled: for each receiver, by id: the number of messages of this life that no monitor listened for
             (docs/receiving.md).
         unhandled_letters: how many of these messages became dead letters.
@@ -88,6 +122,11 @@ class Status:
 
     name: str
     phase: str
+    time: float
+    started: float
+    places: Mapping[str, Place]
+    deliveries: Mapping[str, Sequence[str]]
+    pipeline_senders: Mapping[str, Sequence[str]]
     reliabilities: Mapping[str, Reliability]
     receivers: dict[str, tuple[str, ReceiverCounters]]
     senders: dict[str, tuple[str, SenderCounters, int]]
@@ -101,6 +140,9 @@ class Status:
     removed_sent: int
     resident_bytes: int
     contexts: dict[str, int]
+    monitors: Mapping[str, ContextCounters]
+    oldest_events: Mapping[str, float]
+    oldest_sends: Mapping[str, float]
     unhandled: Mapping[str, int]
     unhandled_letters: int
     handler_failures: int
@@ -156,13 +198,19 @@ class Status:
         return {
             "name": self.name,
             "phase": self.phase,
+            "time": self.time,
+            "started": self.started,
+            "engine_time": self.engine_time,
             "not_ready": self.not_ready(),
             "paused": self.paused_parts(),
             "receivers": {name: self._receiver(name) for name in self.receivers},
             "senders": {name: self._sender(name) for name in self.senders},
             "connections": {name: _shown(condition) for name, condition in self.connections.items()},
-            "contexts": {name: {"queued": queued} for name, queued in self.contexts.items()},
-            "pipelines": {name: asdict(counters) for name, counters in self.pipelines.items()},
+            "contexts": {name: self._context(name) for name in self.contexts},
+            "pipelines": {
+                name: {"sends_to": list(self.pipeline_senders[name]), **asdict(counters)}
+                for name, counters in self.pipelines.items()
+            },
             "checkpoints": asdict(self.checkpoints),
             "totals": {name.replace(" ", "_"): value for name, value in self.totals().items()},
             "duplicate_ids": self.duplicate_ids,
@@ -177,6 +225,7 @@ class Status:
         return {
             **self._part(name),
             "state": state,
+            "delivers_to": list(self.deliveries[name]),
             "waits_for": self.waits.get(name),
             "window": self.windows.get(name),
             "unhandled": self.unhandled.get(name, 0),
@@ -186,11 +235,17 @@ class Status:
 
     def _sender(self, name: str) -> dict[str, Any]:
         _, counters, outstanding = self.senders[name]
-        return {**self._part(name), "outstanding": outstanding, **asdict(counters)}
+        oldest = self.oldest_sends[name]
+        return {**self._part(name), "outstanding": outstanding, "oldest_s": oldest, **asdict(counters)}
+
+    def _context(self, name: str) -> dict[str, Any]:
+        pipeline, monitors = self.pipelines.get(name), self.monitors.get(name, ContextCounters())
+        did = asdict(monitors) if pipeline is None else {"handled": pipeline.received, "busy_s": pipeline.busy_s}
+        return {"queued": self.contexts[name], "oldest_s": self.oldest_events[name], **did}
 
     def _part(self, name: str) -> dict[str, Any]:
         reliability = self.reliabilities.get(name)
-        shown = {**_shown(self.conditions[name]), "paused": name in self.paused}
+        shown = {**_shown(self.conditions[name]), "paused": name in self.paused, **self.places[name]._asdict()}
         return {**shown, "reliability": None if reliability is None else reliability.value}
 
     @property

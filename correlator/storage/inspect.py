@@ -249,6 +249,16 @@ def dead_letters(url: str, selection: Selection = ALL) -> list[DeadLetterRow]:
     return [DeadLetterRow(number=row.number, letter=loading.letter_of(row)) for row in rows]
 
 
+def newest_dead_letters(url: str, selection: Selection, below: int, most: int) -> list[DeadLetterRow]:
+    """Dead letters with smaller numbers than `below`, the newest first, at most `most`."""
+    number = tables.dead_letter.c.number
+    conditions = (*selection.conditions(), number < below)
+    query = select(tables.dead_letter).where(*conditions).order_by(number.desc()).limit(most)
+    with reading(url) as connection:
+        rows = _all(connection, url, query)
+    return [DeadLetterRow(number=row.number, letter=loading.letter_of(row)) for row in rows]
+
+
 def counted_dead_letters(url: str, selection: Selection = ALL) -> list[DeadLetterCount]:
     """The number of dead letters by kind and origin.
 

@@ -66,6 +66,7 @@ class Statements:
         self.drop_state = compiled(delete(tables.state_log).where(tables.state_log.c.number == bindparam("number")))
         self.send = compiled(insert(outbox))
         self.dead_letter = compiled(insert(tables.dead_letter))
+        self.discard = compiled(delete(tables.dead_letter).where(tables.dead_letter.c.number == bindparam("discarded")))
         suspect = tables.suspect
         self.clear_suspects = compiled(delete(suspect).where(suspect.c.context == bindparam("owner")))
         self.put_suspects = compiled(upsert(dialect, suspect))

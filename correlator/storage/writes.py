@@ -12,6 +12,7 @@ from sqlalchemy import Connection, select
 from correlator.core.commit import (
     CheckpointCommit,
     ContextCut,
+    DiscardCommit,
     Endpoint,
     IdSegment,
     ReceiveCommit,
@@ -86,6 +87,8 @@ class TransactionPlan:
                 self.checkpoint = write.number
             elif isinstance(write, SuspectCommit):
                 self.steps += self._suspects(write)
+            elif isinstance(write, DiscardCommit):
+                self.steps += self._discard(write.numbers)
             else:
                 self.steps += self._registry(write)
 
@@ -103,6 +106,7 @@ class TransactionPlan:
             row = {"receiver": write.receiver, "confirmed_batch": write.confirmed_batch, "consumed": 0}
             yield TransactionStep("rx.tx.confirmed", do.confirm, [row])
         yield from self._dead("rx.tx.dead_letter", write.dead_letters)
+        yield from self._discard(write.returned)
 
     def _checkpoint(self, write: CheckpointCommit) -> Iterator[TransactionStep]:
         do = self._statements
@@ -134,6 +138,7 @@ class TransactionPlan:
             ]
             yield TransactionStep("ck.tx.consumed", do.consume, rows)
         yield from self._dead("ck.tx.dead_letter", write.dead_letters)
+        yield from self._discard(write.returned)
         if write.absolved:
             rows = [{name: getattr(one, name) for name in SUSPECT_KEY} for one in write.absolved]
             yield TransactionStep("ck.tx.absolve", do.absolve, rows)
@@ -159,6 +164,10 @@ class TransactionPlan:
                 for suspect in write.suspects
             ]
             yield TransactionStep("rec.tx.suspects", self._statements.put_suspects, rows)
+
+    def _discard(self, numbers: Sequence[int]) -> Iterator[TransactionStep]:
+        if numbers:
+            yield TransactionStep("dl.tx.discard", self._statements.discard, [{"discarded": one} for one in numbers])
 
     def _dead(self, point: str, letters: Sequence[DeadLetter]) -> Iterator[TransactionStep]:
         """Give the next numbers to dead letters, and store the letters.

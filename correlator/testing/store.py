@@ -12,6 +12,7 @@ import msgspec
 from correlator.core.commit import (
     CheckpointCommit,
     ContextCut,
+    DiscardCommit,
     Endpoint,
     IdSegment,
     OutboundSegment,
@@ -76,7 +77,7 @@ class Disk:
     @property
     def dead_letters(self) -> list[DeadLetter]:
         """All dead letters, oldest first."""
-        return [_dead_decoder.decode(content) for content in self.dead]
+        return [_dead_decoder.decode(content) for content in self.dead if content]
 
     def content(self) -> tuple[object, ...]:
         """A copy of the whole content, for comparison with the content at another moment."""
@@ -224,6 +225,8 @@ def _prepare(write: Write) -> _Prepared:
         return _prepare_checkpoint(write)
     if isinstance(write, SuspectCommit):
         return _prepare_suspects(write)
+    if isinstance(write, DiscardCommit):
+        return _prepare_discard(write)
     return _prepare_registry(write)
 
 
@@ -240,6 +243,7 @@ def _prepare_receive(write: ReceiveCommit) -> _Prepared:
             disk.ids.pop(key, None)
         _raise_to(disk.confirmed_batches, write.receiver, write.confirmed_batch)
         disk.dead.extend(dead)
+        _discard(disk, write.returned)
 
     return apply
 
@@ -272,6 +276,7 @@ def _prepare_checkpoint(write: CheckpointCommit) -> _Prepared:
         for key, span in outbound:
             _insert(disk.outbound, key, span)
         disk.dead.extend(dead)
+        _discard(disk, write.returned)
         absolved = {_key(suspect) for suspect in write.absolved}
         disk.suspects = [one for one in disk.suspects if _key(one) not in absolved]
 
@@ -284,6 +289,16 @@ def _prepare_suspects(write: SuspectCommit) -> _Prepared:
         disk.suspects = [*others, *write.suspects]
 
     return apply
+
+
+def _prepare_discard(write: DiscardCommit) -> _Prepared:
+    return lambda disk: _discard(disk, write.numbers)
+
+
+def _discard(disk: Disk, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        if number <= len(disk.dead):
+            disk.dead[number - 1] = b""  # no number is used twice
 
 
 def _prepare_registry(write: RegistryCommit) -> _Prepared:

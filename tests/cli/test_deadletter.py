@@ -117,8 +117,11 @@ def test_z8_a_running_engine_owns_its_letters(place):
     try:
         wait_for(process, "no connection")
         for command in (["replay"], ["discard", "--yes"]):
-            result = run("deadletter", command[0], "stuck.yaml", "--all", *command[1:], cwd=place)
+            url = "sqlite:///store/trades.db"
+            result = run("deadletter", command[0], url, "--all", *command[1:], cwd=place)
             assert_fails(result, "E3201", 5, f"pid {process.pid}")
+            done = run("deadletter", command[0], "stuck.yaml", "--all", *command[1:], cwd=place)
+            assert (done.returncode, done.stdout) == (0, f"0 {command[0]}ed\n")
     finally:
         process.kill()
         process.communicate()

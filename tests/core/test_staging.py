@@ -29,3 +29,11 @@ def test_a_dead_letter_is_taken_once():
     staging = Staging()
     staging.add_dead_letter(LETTER)
     assert (staging.take_dead_letters(), staging.take_dead_letters()) == ([LETTER], [])
+
+
+def test_the_message_of_a_letter_that_comes_back_is_a_send_like_others_and_its_number_is_taken_once():
+    staging = Staging()
+    staging.sends["out"].append(ONE)
+    staging.bring_back("out", OTHER, 7)
+    assert (staging.take_sends(), staging.take_returned()) == ({"out": [ONE, OTHER]}, [7])
+    assert (staging.take_sends(), staging.take_returned()) == ({}, [])

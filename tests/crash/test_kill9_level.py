@@ -200,6 +200,7 @@ def zygote() -> Iterator[Zygote]:
 ELSEWHERE = {
     "app.batch": "pipelines: tests/crash/test_flights.py kills them",
     "ck.resolve_ambiguous": "only PostgreSQL loses an answer",
+    "dl.tx.discard": "only when somebody brings dead letters back, or discards them",
     "dl.tx.commit.before": "the command `deadletter`, not an engine",
     "dl.tx.commit.after": "the same",
 }

@@ -373,7 +373,7 @@ def letter(kind, origin, **fields):
         (letter("mapping", "gone"), "receiver 'gone' does not exist any more"),
         (letter("mapping", "out"), "receiver 'out' does not exist any more"),
         (letter("send", "gone"), "sender 'gone' does not exist any more"),
-        (letter("send", "out"), "sender 'out' is EXACTLY_ONCE and keeps nothing"),
+        (letter("send", "out"), "the last checkpoint does not know sender 'out'"),
         (letter("step", "p", receiver="fast"), "receiver 'fast' is BEST_EFFORT and keeps nothing"),
         (letter("poison", "main"), "no received message stands behind it"),
     ],

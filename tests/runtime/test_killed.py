@@ -106,6 +106,7 @@ ELSEWHERE = {
     "ac.suspend": "APP_CONTROLLED: below",
     "ac.ack": "the same",
     "app.batch": "pipelines: test_killed_pipelines",
+    "dl.tx.discard": "only when somebody brings dead letters back, or discards them (test_returning)",
     "dl.tx.commit.before": "a command, not an engine",
     "dl.tx.commit.after": "the same",
 }

@@ -124,7 +124,7 @@ def test_publish_waits_while_as_many_wait_as_may(program):
         program.pause(engine)
         several = [asyncio.create_task(engine.published(str(n).encode(), to="web")) for n in range(5)]
         await asyncio.sleep(0)  # each of them is taken, or waits for room
-        with pytest.raises(NotDone, match="E8312 receiver web: as many messages wait as may"):
+        with pytest.raises(NotDone, match="E8316 receiver web: as many messages wait as may"):
             await asyncio.to_thread(engine.publish, b"x", to="web", timeout_s=0.001)
         engine.resume("web")
         await asyncio.gather(*several)
@@ -139,7 +139,7 @@ def test_a_publish_ends_with_an_error_if_the_engine_stops_or_the_time_passes(pro
         engine.publish(b"early", to="web")
     engine.start()
     program.pause(engine)
-    with pytest.raises(NotDone, match=r"E8312 receiver web: it is not stored after 0.001 s"):
+    with pytest.raises(NotDone, match=r"E8316 receiver web: it is not stored after 0.001 s"):
         engine.publish(b"late", to="web", timeout_s=0.001)
     ended = []
 
@@ -156,7 +156,7 @@ def test_a_publish_ends_with_an_error_if_the_engine_stops_or_the_time_passes(pro
         pass
     engine.stop(drain=False)
     thread.join(PATIENCE_S)
-    assert ended[0].startswith("E8311 receivers.web: the engine has stopped, and it did not take the message.")
+    assert ended[0].startswith("E8315 receivers.web: the engine has stopped, and it did not take the message.")
     with pytest.raises(NotDone, match="E8309"):
         engine.publish(b"after", to="web")
 
@@ -181,7 +181,7 @@ def test_a_handler_cannot_publish(program):
         SCRIPT.publish = lambda: engine.publish(b"again", to="web")
         engine.publish(b"a", to="web", unique_id="a")
         program.wait(lambda: SCRIPT.refusal is not None)
-    assert str(SCRIPT.refusal).startswith("E8313 receiver 'web': publish was called in a handler")
+    assert str(SCRIPT.refusal).startswith("E8317 receiver 'web': publish was called in a handler")
 
 
 def test_what_cannot_be_published_is_refused(program):
@@ -192,9 +192,9 @@ def test_what_cannot_be_published_is_refused(program):
     every = BridgeSettings(name="b", from_=("web", "broker", "own"), to=("out",))
     with program.engine(WEB, brokers, own_id, bridges=(every,)) as engine:
         for to, match in (("broker", "receives from a broker"), ("none", "Receivers of the program: web, own")):
-            with pytest.raises(UsageError, match=f"E8313 receiver .*{match}"):
+            with pytest.raises(UsageError, match=f"E8317 receiver .*{match}"):
                 engine.publish(b"", to=to)
-        with pytest.raises(UsageError, match="E8314 receiver own: takes its unique ids from"):
+        with pytest.raises(UsageError, match="E8318 receiver own: takes its unique ids from"):
             engine.publish({"number": 1}, to="own", unique_id="1")
         with pytest.raises(MappingError, match="E5201"):
             engine.publish(object(), to="web")
@@ -242,7 +242,7 @@ def test_what_is_taken_and_not_acknowledged_comes_again_first():
     for number in (0, 2, 3, 4):
         assert "it may have stored the message or not" in str(done[number].exception(0))
     assert "it did not take the message" in str(done[5].exception(0))
-    with pytest.raises(NotDone, match="E8311"):
+    with pytest.raises(NotDone, match="E8315"):
         source.offer(Message(b""))
 
 

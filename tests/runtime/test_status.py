@@ -27,7 +27,7 @@ from correlator.runtime.status import (
 from correlator.runtime.statuses import Condition, Statuses
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from correlator.testing.clock import ManualClock
-from correlator.testing.memory import Faults
+from correlator.testing.memory import Faults, MemoryBroker
 from tests.benchmarks import bench_outstanding
 from tests.runtime.flows import SCRIPT, Hears, Keeps
 from tests.runtime.world import (
@@ -243,6 +243,52 @@ def test_a9_4_a_connection_with_several_parts():
     assert statuses.of_connections()["c"][:2] == (PartStatus.OK, "")
 
 
+# --- what waits, and where messages go ---
+
+
+def test_o1_the_status_says_how_long_the_oldest_event_waits_and_how_busy_a_context_is(no_store, script, gate):
+    clock = ManualClock()
+    script.message = lambda *_: gate.wait(60)
+    with no_store.engine(receiver("in", BEST_EFFORT), monitors=[Hears], clock=clock, status_interval=0.0) as engine:
+        assert engine.status().oldest_events == {"main": 0}
+        no_store.publish("a")
+        no_store.wait(lambda: script.of("Hears"))
+        assert engine.status().oldest_events == {"main": 0}
+        clock.advance(7.0)
+        shown = engine.status().to_dict()
+        assert shown["contexts"]["main"]["oldest_s"] == 7.0
+        assert shown["time"] - shown["started"] == 7.0
+        gate.set()
+        no_store.wait(lambda: engine.status().monitors["main"].handled >= 1)
+        shown = engine.status().to_dict()["contexts"]["main"]
+        assert (shown["oldest_s"], shown["busy_s"]) == (0, 7.0)
+
+
+@pytest.mark.parametrize("reliability", [EXACTLY_ONCE, BEST_EFFORT])
+def test_o1_the_status_says_how_long_the_oldest_send_waits(world, script, reliability):
+    clock = ManualClock()
+    script.message = lambda one, message: one.send(message.body, to="out")
+    parts = receiver("in", BEST_EFFORT), sender("out", reliability, connection="far", destination="queue:far")
+    far = MemoryBroker()
+    far.down = True
+    brokers = {"memory": world.broker.connection(), "far": far.connection("far")}
+    with world.engine(*parts, monitors=[Keeps], clock=clock, connections=brokers, status_interval=0.0) as engine:
+        world.publish("a")
+        world.wait(lambda: engine.status().senders["out"][2] == 1)
+        clock.advance(5.0)
+        world.publish("b")
+        world.wait(lambda: engine.status().senders["out"][2] == 2)
+        shown = engine.status().to_dict()["senders"]["out"]
+        assert (shown["oldest_s"], shown["connection"], shown["destination"]) == (5.0, "far", "queue:far")
+        assert engine.status().to_dict()["receivers"]["in"]["delivers_to"] == ["main"]
+        far.down = False
+        clock.advance(60.0)
+        engine.senders["out"].wake()
+        if engine.checkpointer is not None:
+            assert engine.checkpoint()
+        world.wait(lambda: engine.status().oldest_sends == {"out": 0})
+
+
 # --- the line ---
 
 
@@ -258,6 +304,11 @@ def a_status(engine_time: float, received: int = 0, sent: int = 0, **fields) -> 
         "senders": {"s": (PartStatus.OK, SenderCounters(sent=sent, dead_letters=2), 5)},
         "name": "x",
         "phase": "running",
+        "time": 0.0,
+        "started": 0.0,
+        "places": {},
+        "deliveries": {},
+        "pipeline_senders": {},
         "reliabilities": {},
         "conditions": {},
         "connections": {"x": Condition(PartStatus.ERROR, "down"), "y": Condition(PartStatus.OK)},
@@ -269,6 +320,9 @@ def a_status(engine_time: float, received: int = 0, sent: int = 0, **fields) -> 
         "removed_sent": 1000,
         "resident_bytes": 123_456_789,
         "contexts": {"main": 4, "audit": 2},
+        "monitors": {},
+        "oldest_events": {},
+        "oldest_sends": {},
         "unhandled": {"a": 3, "b": 4},
         "unhandled_letters": 4,
         "handler_failures": 0,

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from correlator.core.commit import Endpoint, ReceiveCommit, Recovered, RegistryCommit, SuspectCommit, Write
+from correlator.core.commit import (
+    DiscardCommit,
+    Endpoint,
+    ReceiveCommit,
+    Recovered,
+    RegistryCommit,
+    SuspectCommit,
+    Write,
+)
 from correlator.errors import CommitUnknown, Fenced, StoreBusy, StoreError
 from correlator.storage.store import SqlStore
 from correlator.testing.store import Disk, ModelStore
@@ -158,3 +166,15 @@ def test_of_two_engines_that_have_read_only_one_takes_over() -> None:
     with pytest.raises(Fenced, match="E3202"):
         second.take_over(read_by_second)
     first.commit(1, one_batch())
+
+
+def test_discarded_letters_are_gone_and_numbers_are_never_used_again():
+    disk = Disk()
+    model = ModelStore(disk)
+    opened(model)
+    dead = ReceiveCommit(receiver="r", segment=None, ids=None, dead_letters=[values.letter("1"), values.letter("2")])
+    model.commit(1, [dead])
+    model.commit(2, [DiscardCommit(numbers=[1, 9])])
+    model.commit(3, [values.checkpoint(1, dead_letters=[values.letter("3")])])
+    model.commit(4, [DiscardCommit(numbers=[2])])
+    assert disk.dead_letters == [values.letter("3")]

@@ -20,10 +20,11 @@ NAME = re.compile(r"(rx|app|ck|tx|flush|ac|rec|stop|cfg|dl)(\.[a-z]+(_[a-z]+)*)+
 """The family is the way on which a point lies; `dl` is the way of a dead letter that is brought back."""
 KILLED_ELSEWHERE = {
     "app.batch": "tests/runtime/test_killed_pipelines.py",
+    "dl.tx.discard": "tests/runtime/test_returning.py",
     "dl.tx.commit.before": "tests/runtime/test_dead_letters.py",
     "dl.tx.commit.after": "tests/runtime/test_dead_letters.py",
 }
-"""Points that only a pipeline, or a command, passes."""
+"""Points that only a pipeline, a command or an order passes."""
 RARE_SEEDS = {100_286: "tx.retry", 100_377: "rx.map.error", 100_533: "ac.ack", 100_363: "rx.flow.wait"}
 """They kill where few kills strike: at the first point one of some 4,000, where a message that a broker refused is tried
 again; at the second and third one of some 1,700; at the last one of some 850."""

@@ -29,16 +29,24 @@ def test_each_kind_of_commit_passes_its_points_in_order(make_store: MakeStore, u
     """What a checkpoint is part of is a checkpoint's transaction, then a receiver's."""
     store = make_store(url)
     opened(store)
-    registry, receive, checkpoint, suspects = EVERYTHING
-    receives = ("rx.tx.insert", "rx.tx.dedup", "rx.tx.expire", "rx.tx.confirmed", *["rx.tx.dead_letter"] * 2)
+    registry, receive, checkpoint, suspects, discard = EVERYTHING
+    receives = (
+        "rx.tx.insert",
+        "rx.tx.dedup",
+        "rx.tx.expire",
+        "rx.tx.confirmed",
+        *["rx.tx.dead_letter"] * 2,
+        "dl.tx.discard",
+    )
     checkpoints = (
         *("ck.tx.prune_outbox", "ck.tx.prune_rx", "ck.tx.state.dropped", "ck.tx.state", "ck.tx.outbox"),
-        *("ck.tx.consumed", *["ck.tx.dead_letter"] * 2, "ck.tx.absolve", "ck.tx.meta"),
+        *("ck.tx.consumed", *["ck.tx.dead_letter"] * 2, "dl.tx.discard", "ck.tx.absolve", "ck.tx.meta"),
     )
     notes = ("rec.tx.suspects.clear", "rec.tx.suspects")
     expected = [
         ([registry], around("cfg", "cfg.tx.put", *["cfg.tx.forget"] * 5, "cfg.tx.forget.cuts")),
         ([suspects], around("cfg", *notes)),
+        ([discard], around("cfg", "dl.tx.discard")),
         ([suspects, receive], around("rx", *notes, *receives)),
         ([values.received(9, 1), checkpoint], around("ck", "rx.tx.insert", *checkpoints)),
     ]

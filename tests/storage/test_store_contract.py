@@ -4,7 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from correlator.core.commit import QueueRun, ReceiveCommit, Recovered, RegistryCommit, SuspectCommit, Write
+from correlator.core.commit import (
+    DiscardCommit,
+    QueueRun,
+    ReceiveCommit,
+    Recovered,
+    RegistryCommit,
+    SuspectCommit,
+    Write,
+)
 from correlator.errors import Fenced, RecoveryRefused, StoreError
 from correlator.storage import inspect
 from correlator.storage.store import SqlStore
@@ -170,17 +178,18 @@ def test_dead_letters_are_numbered_and_numbers_are_never_used_again(make_store: 
         receiver="orders", segment=None, ids=None, dead_letters=[values.letter("1"), values.letter("2")]
     )
     store.commit(1, [dead, values.checkpoint(1, dead_letters=[values.letter("3")])])
-    with store._opened().transaction() as connection:
-        connection.exec_driver_sql("DELETE FROM dead_letter WHERE number <> 2")
+    store.commit(2, [DiscardCommit(numbers=[1, 3, 99])])
     store.close()
     again = make_store(url)
     opened(again)
-    again.commit(2, [values.checkpoint(2, dead_letters=[values.letter("4")])])
+    again.commit(3, [values.checkpoint(2, dead_letters=[values.letter("4")])])
     assert [(row.number, row.letter) for row in inspect.dead_letters(url)] == [
         (2, values.letter("2")),
         (4, values.letter("4")),
     ]
     assert [row.number for row in inspect.dead_letters(url, inspect.Selection(numbers=[4]))] == [4]
+    for below, most, numbers in ((100, 9, [4, 2]), (100, 1, [4]), (4, 9, [2]), (2, 9, [])):
+        assert [row.number for row in inspect.newest_dead_letters(url, inspect.ALL, below, most)] == numbers
 
 
 def test_t26_what_a_start_handles_is_found_with_one_death_more(make_store: MakeStore, url: str) -> None:
@@ -209,6 +218,7 @@ EVERYTHING: list[Write] = [
         forgotten=[("d", 9)],
         confirmed_batch=1,
         dead_letters=[values.letter()],
+        returned=[8],
     ),
     values.checkpoint(
         1,
@@ -220,14 +230,16 @@ EVERYTHING: list[Write] = [
         consumed={"orders": 1},
         dead_letters=[values.letter()],
         absolved=[values.suspect(1, 1)],
+        returned=[9],
     ),
     SuspectCommit(contexts=["main"], suspects=[values.suspect(1, 2)]),
+    DiscardCommit(numbers=[1]),
 ]
 POINTS = (
     "ck.tx.begin", "ck.tx.fence", "rx.tx.insert", "rx.tx.dedup", "rx.tx.expire", "rx.tx.confirmed", "rx.tx.dead_letter",
     "ck.tx.state", "ck.tx.state.dropped", "ck.tx.outbox", "ck.tx.prune_outbox", "ck.tx.prune_rx", "ck.tx.consumed",
     "ck.tx.dead_letter", "ck.tx.absolve", "ck.tx.meta", "rec.tx.suspects.clear", "rec.tx.suspects",
-    "cfg.tx.put", "cfg.tx.forget", "cfg.tx.forget.cuts", "ck.tx.commit.before",
+    "cfg.tx.put", "cfg.tx.forget", "cfg.tx.forget.cuts", "dl.tx.discard", "ck.tx.commit.before",
 )  # fmt: skip
 
 

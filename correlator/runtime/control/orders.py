@@ -1,6 +1,6 @@
 """Carries out what the control socket is told, by the methods of the engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -9,9 +9,11 @@ from correlator.errors import NotDone, UsageError, quoted
 from correlator.runtime import logs
 from correlator.runtime.control.protocol import (
     Ask,
+    Discard,
     Drain,
     Follow,
     Pause,
+    Replay,
     Request,
     Resume,
     SetLevel,
@@ -23,7 +25,7 @@ from correlator.runtime.timeline import Timeline
 
 MOST_ENTRIES = 500
 """Entries of the timeline in one answer."""
-COMMANDS = ("status", "pause", "resume", "drain", "checkpoint", "loglevel", "events")
+COMMANDS = ("status", "pause", "resume", "drain", "checkpoint", "loglevel", "discard", "replay", "events")
 
 
 class Controlled(Protocol):
@@ -59,6 +61,14 @@ class Controlled(Protocol):
 
     def order_checkpoint(self, timeout: float) -> CheckpointCounters:
         """Take a checkpoint and wait for it; return the counters of the checkpoints."""
+        ...
+
+    def discard_dead_letters(self, numbers: Sequence[int]) -> None:
+        """Delete dead letters by number."""
+        ...
+
+    def replay_dead_letters(self, numbers: Sequence[int], timeout: float) -> list[int]:
+        """Bring the messages of dead letters back; return the numbers of those that are back."""
         ...
 
 
@@ -103,6 +113,11 @@ class Orders:
             case SetLevel():
                 before = logs.set_level(request.level, request.logger)
                 result = {"logger": request.logger, "before": before, "level": request.level}
+            case Discard():
+                self._engine.discard_dead_letters(request.numbers)
+                result = {"numbers": request.numbers}
+            case Replay():
+                result = {"numbers": self._engine.replay_dead_letters(request.numbers, request.timeout)}
             case Follow():
                 result = self._news(request)
         return result

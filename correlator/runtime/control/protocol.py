@@ -12,6 +12,10 @@ LONGEST_REQUEST = 8192
 LONGEST_ANSWER = 1 << 26
 LONGEST_WAIT_S = 86_400.0
 
+MOST_NUMBERS = 300
+"""Dead letters of one request, so that its line is not too long."""
+
+Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Kind = Literal["receiver", "sender"]
 Wait = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)]
@@ -60,6 +64,19 @@ class SetLevel(_Request, tag="loglevel"):
     logger: Id | None = None
 
 
+class Discard(_Request, tag="discard"):
+    """Deletes dead letters by number."""
+
+    numbers: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=MOST_NUMBERS)]
+
+
+class Replay(_Request, tag="replay"):
+    """Brings the messages of dead letters back, by number."""
+
+    numbers: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=MOST_NUMBERS)]
+    timeout: Wait
+
+
 class Follow(_Request, tag="events"):
     """Asks for the entries of the timeline after a place; waits for one if there is none."""
 
@@ -67,7 +84,7 @@ class Follow(_Request, tag="events"):
     wait: Wait = 0.0
 
 
-Request = Ask | Pause | Resume | Drain | TakeCheckpoint | SetLevel | Follow
+Request = Ask | Pause | Resume | Drain | TakeCheckpoint | SetLevel | Discard | Replay | Follow
 
 
 class Problem(msgspec.Struct, frozen=True):

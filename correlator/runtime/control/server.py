@@ -168,7 +168,7 @@ class ControlServer:
             what, allowed = "the engine answers too many commands now", f"At most {MOST_CONNECTIONS} at a time"
             client.setblocking(False)
             with client, contextlib.suppress(OSError):
-                client.send(_refusal(NotDone("E2049", "control socket", what, allowed, "Repeat the command")))
+                client.send(line(_refusal(NotDone("E2049", "control socket", what, allowed, "Repeat the command"))))
         else:
             threading.Thread(target=self._serve, args=(client,), name="control-client", daemon=True).start()
 
@@ -179,27 +179,38 @@ class ControlServer:
                 client.settimeout(0)
                 answer = self._answer_to(request, lambda: not self._closing.is_set() and _is_there(client))
                 client.settimeout(READ_S)
-                client.sendall(answer)
+                client.sendall(line(answer))
         finally:
             self._clients.release()
 
-    def _answer_to(self, request: bytes | None, wanted: Callable[[], bool]) -> bytes:
+    def _answer_to(self, request: bytes | None, wanted: Callable[[], bool]) -> Answer:
         if request is None:
             what = f"no line of at most {LONGEST_REQUEST} bytes has come within {READ_S:g} s"
             return _refusal(UsageError("E2047", "request", what))
-        try:
-            return line(Answer(result=self._answer(request, wanted)))
-        except CorrelatorError as error:
-            return _refusal(error)
-        except Exception as error:  # noqa: BLE001  # a bug of a command must neither end the engine nor be silent
-            incident = secrets.token_hex(4)
-            self._log.error("internal error of a command", incident=incident, error=error, exc_info=True)
-            what = f"internal error {type(error).__name__} (incident {incident}); the log of the engine has it"
-            return _refusal(UsageError("E2070", "correlator", what, "This is a bug of correlator", "Report it"))
+        return answer_to(request, wanted, self._answer)
 
 
-def _refusal(error: CorrelatorError) -> bytes:
-    return line(Answer(problem=Problem.of(error)))
+def answer_to(request: bytes, wanted: Callable[[], bool], answer: Answering) -> Answer:
+    """Let a request be carried out; a request that was not is answered with its problem.
+
+    Args:
+        request: the request, as a line without its end.
+        wanted: returns whether somebody still waits for the answer.
+        answer: carries it out.
+    """
+    try:
+        return Answer(result=answer(request, wanted))
+    except CorrelatorError as error:
+        return _refusal(error)
+    except Exception as error:  # noqa: BLE001  # a bug of a command must neither end the engine nor be silent
+        incident = secrets.token_hex(4)
+        get_logger(part="control").error("internal error of a command", incident=incident, error=error, exc_info=True)
+        what = f"internal error {type(error).__name__} (incident {incident}); the log of the engine has it"
+        return _refusal(UsageError("E2070", "correlator", what, "This is a bug of correlator", "Report it"))
+
+
+def _refusal(error: CorrelatorError) -> Answer:
+    return Answer(problem=Problem.of(error))
 
 
 def _read(client: socket.socket) -> bytes | None:

@@ -2,10 +2,15 @@
 
 import asyncio
 import contextlib
+import time
+from typing import Any
 
 import msgspec
 
-from correlator.runtime.timeline import News, Timeline
+from correlator.runtime.http.answers import Asked
+from correlator.runtime.http.merging import patch
+from correlator.runtime.http.shown import Shown
+from correlator.runtime.timeline import News
 from correlator.serving import Receive, Send
 
 MOST_STREAMS = 16
@@ -15,6 +20,8 @@ LOOK_S = 0.2
 """Seconds between two looks at the timeline: no thread of the engine ever waits for a client."""
 QUIET_S = 15.0
 """Seconds after which a stream without events gets a comment, so that both ends notice a lost connection."""
+STATUS_S = 1.0
+"""Seconds between two looks at the status, for all streams together."""
 SLOW_S = 10.0
 """Seconds that a client may take to read what it was sent."""
 KIND = "text/event-stream"
@@ -22,16 +29,20 @@ _RETRY = b"retry: 2000\n\n"
 
 
 class Streams:
-    """Sends the timeline to clients. The timeline is the queue of all clients: who is too far behind is cut off.
+    """Sends the timeline to clients, and to those that ask for it the status. The timeline is the queue of all clients:
+    who is too far behind is cut off. Of the status, a slow client misses what was in between.
 
     The event loop of the server calls its methods.
 
     Args:
-        timeline: the timeline.
+        shown: the engine.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
+    def __init__(self, shown: Shown) -> None:
+        self._timeline = shown.timeline
+        self._status = shown.status
+        self._looked = -STATUS_S
+        self._now: dict[str, Any] = {}
         self._open = 0
 
     @property
@@ -39,35 +50,43 @@ class Streams:
         """Whether no further stream is possible."""
         return self._open >= MOST_STREAMS
 
-    async def send(self, after: str | None, receive: Receive, send: Send) -> None:
-        """Send the entries after a place, and all that follow, until the client or the engine has ended.
+    async def send(self, asked: Asked, receive: Receive, send: Send) -> None:
+        """Send the entries after the `Last-Event-ID` of the client, or all that are left, and those that follow, until
+        the client or the engine has ended. With the parameter `status`, send the status and its changes, too.
 
         The head of the response is sent already.
 
         Args:
-            after: the `Last-Event-ID` of the client; `None` for all entries that are left.
+            asked: the request.
             receive: returns when the client is gone.
             send: sends a message of the interface ASGI.
         """
+        last = asked.all(b"last-event-id")
+        after = last[0].decode("latin-1") if last else None
         self._open += 1
-        gone = asyncio.ensure_future(_gone(receive))
+        ended = asyncio.ensure_future(gone(receive))
         try:
-            await self._follow(after, gone, send)
+            await self._follow(after, ended, send, status="status" in asked.parameters("status"))
         except TimeoutError:
             pass  # the client does not read: what it lacks, it learns when it comes back
         finally:
             self._open -= 1
-            gone.cancel()
+            ended.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await gone
+                await ended
 
-    async def _follow(self, after: str | None, gone: "asyncio.Future[None]", send: Send) -> None:
+    async def _follow(self, after: str | None, ended: "asyncio.Future[None]", send: Send, *, status: bool) -> None:
         await _send(send, _RETRY)
         quiet = 0.0
-        while not gone.done():
+        seen: dict[str, Any] = {}
+        while not ended.done():
             news = self._timeline.read(after, MOST_ENTRIES)
             after = news.after
-            if text := _text(news):
+            text = _text(news)
+            if status and (now := self._look()) is not seen:
+                text += _changes(seen, now)
+                seen = now
+            if text:
                 quiet = 0.0
                 await _send(send, text)
             elif quiet >= QUIET_S:
@@ -77,8 +96,15 @@ class Streams:
                 await _send(send, b"", more=False)
                 return
             if len(news.entries) < MOST_ENTRIES:
-                await asyncio.wait([gone], timeout=LOOK_S)
+                await asyncio.wait([ended], timeout=LOOK_S)
                 quiet += LOOK_S
+
+    def _look(self) -> dict[str, Any]:
+        """The status, not older than `STATUS_S`."""
+        now = time.monotonic()
+        if now - self._looked >= STATUS_S:
+            self._looked, self._now = now, self._status().to_dict()
+        return self._now
 
 
 def _text(news: News) -> bytes:
@@ -91,7 +117,14 @@ def _text(news: News) -> bytes:
     )
 
 
-async def _gone(receive: Receive) -> None:
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> bytes:
+    """The status as an event: all of it, or a patch of the one before."""
+    name, value = (b"changed", patch(before, now)) if before else (b"full", now)
+    return b"event: %s\ndata: %s\n\n" % (name, msgspec.json.encode(value))
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from correlator.connector import Features
-from correlator.core.commit import CheckpointCommit, ReceiveCommit, RegistryCommit, SuspectCommit, Write
+from correlator.core.commit import (
+    CheckpointCommit,
+    DiscardCommit,
+    ReceiveCommit,
+    RegistryCommit,
+    SuspectCommit,
+    Write,
+)
 from correlator.errors import UsageError
 from correlator.events import Outgoing
 from correlator.settings import EngineSettings, ReceiverSettings
@@ -23,7 +30,7 @@ _READ = 256 * 1024
 _LENGTH = struct.Struct("!I")
 _encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
 _WRITES: dict[str, type[Write]] = {
-    one.__name__: one for one in (ReceiveCommit, CheckpointCommit, RegistryCommit, SuspectCommit)
+    one.__name__: one for one in (ReceiveCommit, CheckpointCommit, RegistryCommit, SuspectCommit, DiscardCommit)
 }
 Error = tuple[str, str, str]
 """Code, where, what."""

@@ -1,0 +1,25 @@
+"""What the HTTP server shows of an engine, and how it lets the engine be controlled."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from correlator.runtime.status import Status
+from correlator.runtime.timeline import Timeline
+
+
+class Shown(NamedTuple):
+    """An engine, as the HTTP server uses it. The thread of the server calls the functions.
+
+    Attributes:
+        status: returns the status.
+        timeline: the last changes of state.
+        paths: returns the paths through a receiver or sender (`paths_through`).
+        order: carries out a request of the control socket (`Orders.answer`).
+        store: the URL of the store; `None` for an engine without one, or with one that a program has passed in.
+    """
+
+    status: Callable[[], Status]
+    timeline: Timeline
+    paths: Callable[[str], list[dict[str, object]]]
+    order: Callable[[bytes, Callable[[], bool]], dict[str, Any]]
+    store: str | None

@@ -1,0 +1,182 @@
+"""Discards the dead letters of a running engine, and brings their messages back (docs/dead-letters.md)."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from correlator.core.commit import DiscardCommit, Endpoint
+from correlator.core.deadletters import receiver_of, refused, why_not
+from correlator.core.differences import joined
+from correlator.core.pieces import pieces, size_of
+from correlator.errors import NotDone
+from correlator.events import DeadLetter, Message
+from correlator.runtime.checkpointer import Checkpointer
+from correlator.runtime.clock import Clock
+from correlator.runtime.parts import Parts
+from correlator.runtime.receiver import Returning
+from correlator.runtime.requests import DiscardRequest, Request
+from correlator.runtime.timeline import Timeline
+
+Letter = tuple[int, DeadLetter]
+
+
+class Letters:
+    """Carries the orders out. Any thread may call its methods; no two of them work on the same dead letter at a time.
+
+    A received message goes through the thread of its receiver, between two batches: one transaction stores it under the
+    next number of the receiver and deletes the dead letter. A send is staged in a context: the next checkpoint stores
+    it and deletes the dead letter.
+
+    Args:
+        parts: the parts of the engine.
+        endpoints: returns the entries of the registry by id.
+        commit: commits a request, and waits until it is durable.
+        checkpointer: takes the checkpoints.
+        read: returns the dead letters with these numbers; raises `UsageError` E2021 if one is not there.
+        clock: monotonic seconds.
+        timeline: gets what was done.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        endpoints: Callable[[], Mapping[str, Endpoint]],
+        commit: Callable[[Request[None]], None],
+        checkpointer: Checkpointer,
+        read: Callable[[Sequence[int]], Sequence[Letter]],
+        clock: Clock,
+        timeline: Timeline,
+    ) -> None:
+        self._parts = parts
+        self._endpoints = endpoints
+        self._commit = commit
+        self._checkpointer = checkpointer
+        self._read = read
+        self._clock = clock
+        self._timeline = timeline
+        self._claimed: set[int] = set()
+        self._staged: set[int] = set()
+        self._claiming = threading.Lock()
+
+    def discard(self, numbers: Sequence[int]) -> None:
+        """Delete dead letters. Numbers that are gone already have no effect. Raises `NotDone` E8311."""
+        with self._claim(numbers):
+            self._commit(DiscardRequest(DiscardCommit(numbers=numbers)))
+        self._timeline.add("discarded", count=len(numbers))
+
+    def replay(self, numbers: Sequence[int], timeout: float) -> list[int]:
+        """Bring the messages of dead letters back; return the numbers of those that are back.
+
+        A message that still cannot be mapped stays a dead letter, and its number is not among the result.
+
+        Raises:
+            UsageError: E2021, a number is not there; E2023, a message cannot go back. Nothing changed.
+            NotDone: E8311, somebody else works on one of them; E8310, not all are back in time.
+        """
+        deadline = self._clock.monotonic() + timeout
+        with self._claim(numbers):
+            letters = self._read(numbers)
+            self._refuse(letters)
+            back = self._stage([(number, one) for number, one in letters if one.kind == "send"], timeout)
+            for receiver, some in _by_receiver(letters).items():
+                back += self._return(receiver, some, deadline)
+        if back:
+            self._timeline.add("replayed", count=len(back))
+        return sorted(back)
+
+    @contextmanager
+    def _claim(self, numbers: Iterable[int]) -> Iterator[None]:
+        wanted = set(numbers)
+        with self._claiming:
+            if taken := sorted(wanted & self._claimed):
+                where = f"dead letter {', '.join(map(str, taken))}"
+                raise NotDone("E8311", where, "is just being brought back or discarded", "", "Repeat it later")
+            self._claimed |= wanted
+        try:
+            yield
+        finally:
+            with self._claiming:
+                self._claimed -= wanted - self._staged
+
+    def _refuse(self, letters: Iterable[Letter]) -> None:
+        endpoints = self._endpoints()
+        refusals = [
+            refused(number, one, why)
+            for number, one in letters
+            if (why := why_not(one, endpoints) or self._gone(one) or self._recorded(one))
+        ]
+        if refusals:
+            raise joined(refusals)
+
+    def _gone(self, letter: DeadLetter) -> str:
+        parts = self._parts
+        if letter.kind == "send":
+            name = letter.origin
+            return "" if name in parts.senders and name not in parts.routes.closing else f"sender '{name}' is not there"
+        name = receiver_of(letter)
+        return "" if name in parts.receivers else f"receiver '{name}' is not there"
+
+    def _recorded(self, letter: DeadLetter) -> str:
+        recorded = letter.kind == "send" and self._parts.recording is not None
+        return "the engine records an input log, whose replay would not know of it" if recorded else ""
+
+    # --- sends ---
+
+    def _stage(self, letters: Sequence[Letter], timeout: float) -> list[int]:
+        """Let the next checkpoint store these sends again, and wait for it."""
+        if not letters:
+            return []
+        thread = next(iter(self._parts.contexts.values()), None)
+        if thread is None or not thread.lock.acquire(timeout=timeout):
+            raise _late("a context", timeout)
+        numbers = {number for number, _ in letters}
+        try:
+            self._staged |= numbers  # until a checkpoint has them, nobody may bring them back again
+            for number, letter in letters:
+                thread.context.staging.bring_back(letter.origin, letter.message, number)
+        finally:
+            thread.lock.release()
+        if not self._checkpointer.wait_answered(self._checkpointer.ask(), timeout):
+            raise _late("the next checkpoint", timeout)
+        self._staged -= numbers
+        return sorted(numbers)
+
+    # --- received messages ---
+
+    def _return(self, receiver: str, letters: Sequence[tuple[list[int], Message]], deadline: float) -> list[int]:
+        part = self._parts.receivers[receiver]
+        back: list[int] = []
+        sizes = [size_of(message) for _, message in letters]
+        for some in pieces(letters, sizes, part.settings.max_batch_size):
+            returning = Returning(some)
+            part.bring_back(returning)
+            left = max(0.0, deadline - self._clock.monotonic())
+            if not returning.done.wait(left) and part.withdraw(returning):
+                raise _late(f"receiver {receiver} ({'paused' if part.paused else part.state.value})", left)
+            returning.done.wait()
+            back += returning.back
+        return back
+
+
+def _by_receiver(letters: Iterable[Letter]) -> dict[str, list[tuple[list[int], Message]]]:
+    """The received messages, each with the numbers of all dead letters about it."""
+    found: dict[str, list[tuple[list[int], Message]]] = {}
+    places: dict[tuple[str, int], list[int]] = {}
+    for number, letter in letters:
+        if letter.kind == "send":
+            continue
+        receiver = receiver_of(letter)
+        same = places.get((receiver, letter.number)) if letter.number else None
+        if same is not None:
+            same.append(number)
+            continue
+        places[receiver, letter.number] = numbers = [number]
+        found.setdefault(receiver, []).append((numbers, letter.message))
+    return found
+
+
+def _late(what: str, seconds: float) -> NotDone:
+    said = f"are not back: {what} has not taken them within {seconds:g} s"
+    return NotDone(
+        "E8310", "dead letters", said, "Those that are left stay dead letters", "Look, and repeat the command"
+    )

@@ -1,0 +1,229 @@
+"""The status page in a real browser: what it shows first, for whom it can be used, that it asks nobody else
+(docs/status-page.md)."""
+
+from contextlib import contextmanager
+from importlib.resources import files
+from urllib.parse import urlsplit
+
+import pytest
+
+from correlator.testing.memory import MemoryBroker
+from tests.browser import browser
+from tests.runtime.flows import Hears, Keeps
+from tests.runtime.serving import TOKEN, served
+from tests.runtime.world import BEST_EFFORT, EXACTLY_ONCE, message, receiver, sender
+from tests.waiting import wait_until
+
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+PAIRS = 50
+BROKEN = "receiver lost", "sender bills", "sender papers"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """An engine with three parts without a connection, and with five dead letters."""
+    brokers = {"memory": MemoryBroker(), "far": MemoryBroker()}
+    brokers["far"].down = True
+    parts = (
+        receiver("in", EXACTLY_ONCE, event="tests.runtime.flows:Order"),
+        receiver("lost", BEST_EFFORT, connection="far"),
+        sender("out", EXACTLY_ONCE),
+        sender("bills", EXACTLY_ONCE, connection="far"),
+        sender("papers", BEST_EFFORT, connection="far"),
+    )
+    store = f"sqlite:///{tmp_path_factory.mktemp('shop')}/store.db"
+    with served(*parts, monitors=[Keeps], store=store, token=TOKEN, brokers=brokers) as (engine, broker, client):
+        broker.publish("queue:in", [message(f"no JSON {n}", f"{n}") for n in range(5)])
+        wait_until(lambda: engine.status().totals()["dead letters"] == 5)
+        wait_until(lambda: engine.status().conditions["bills"].error)
+        yield engine, broker, client
+
+
+@contextmanager
+def opened(chromium, client, route="", *, width=1280, height=800, scheme="light", signed_in=True):
+    """A page at a route. It may ask only its engine, and write no error to the console."""
+    context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    if signed_in:
+        context.add_init_script(f"sessionStorage.setItem('correlator-token', '{TOKEN}')")
+    page = context.new_page()
+    asked: list[str] = []
+    errors: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda line: errors.append(line.text) if line.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"http://{client.host}:{client.port}/{route}")
+    try:
+        yield page
+        assert {urlsplit(url).netloc for url in asked} == {f"{client.host}:{client.port}"}
+        if signed_in:
+            assert errors == []
+    finally:
+        context.close()
+
+
+def shown(page, text):
+    page.get_by_text(text).first.wait_for()
+
+
+def test_o6_what_is_broken_comes_first(chromium, shop):
+    _, _, client = shop
+    with opened(chromium, client) as page:
+        for name in BROKEN:
+            need = page.locator(".needs li", has=page.get_by_role("link", name=name, exact=True)).first
+            need.wait_for()
+            box = need.bounding_box()
+            assert box["y"] + box["height"] < 800
+            assert "ERROR" in need.inner_text()
+            assert "E7001" in need.inner_text()
+        assert page.title() == "3 failing · shop"
+        shown(page, "5 dead letters")
+        named = page.get_by_role("img", name="The flow of messages").get_attribute("aria-label")
+        assert all(name in named for name in BROKEN)
+
+
+def test_o6_figures_change_without_a_further_look(chromium, shop):
+    engine, broker, client = shop
+    with opened(chromium, client) as page:
+        row = page.get_by_role("row").filter(has=page.get_by_role("link", name="in", exact=True))
+        row.wait_for()
+        before = engine.status().received
+        broker.publish("queue:in", [message(f'{{"id": {n}}}', f"o{before}-{n}") for n in range(50)])
+        wait_until(lambda: row.locator("[data-name=rate]").inner_text() not in ("", "0/s"))
+
+
+def violations(page):
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found]
+
+
+ROUTES = {
+    "": "What happened",
+    "#/part/receiver/lost": "What its paths promise",
+    "#/part/context/main": "Figures since the start",
+    "#/dead": "Last errors of the parts",
+    "#/state": "What the last checkpoint holds",
+    "#/nothing": "There is no such view",
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_o6_axe_finds_nothing_and_nothing_is_wider_than_320_pixels(chromium, shop, scheme):
+    _, _, client = shop
+    with opened(chromium, client, scheme=scheme) as page:
+        for route, text in ROUTES.items():
+            page.set_viewport_size({"width": 1280, "height": 800})
+            page.evaluate("route => { location.hash = route }", route)
+            shown(page, text)
+            assert page.evaluate("document.documentElement.dataset.theme") == scheme
+            assert violations(page) == [], route
+            page.set_viewport_size({"width": 320, "height": 640})
+            wait_until(lambda: page.evaluate("document.documentElement.scrollWidth") <= 320)
+            if (scheme, route) == ("light", ""):
+                assert violations(page) == [], "at 320 pixels"
+
+
+def test_o6_by_keyboard_alone(chromium, shop):
+    engine, _, client = shop
+    with opened(chromium, client, signed_in=False) as page:
+        page.get_by_label("Token", exact=True).wait_for()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "content"
+        page.keyboard.press("Tab")
+        page.keyboard.type("w" * 32)
+        page.keyboard.press("Enter")
+        shown(page, "send Authorization: Bearer TOKEN")
+        page.get_by_label("Token", exact=True).fill("")
+        page.get_by_label("Token", exact=True).focus()
+        page.keyboard.type(TOKEN)
+        page.keyboard.press("Enter")
+        tab_to(page, "a", "out")
+        page.keyboard.press("Enter")
+        shown(page, "What its paths promise")
+        tab_to(page, "button", "Pause")
+        page.keyboard.press("Enter")
+        wait_until(lambda: engine.status().paused == {"out"})
+        shown(page, "It is paused.")
+        tab_to(page, "button", "Resume")
+        page.keyboard.press("Enter")
+        wait_until(lambda: not engine.status().paused)
+
+
+def tab_to(page, tag, text):
+    """Press Tab until the element of this text has the focus, which can be seen."""
+    page.locator(tag, has_text=text).first.wait_for()
+    for _ in range(100):
+        page.keyboard.press("Tab")
+        there = page.evaluate("[document.activeElement.tagName.toLowerCase(), document.activeElement.innerText]")
+        if there == [tag, text]:
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+            return
+    raise AssertionError(f"no Tab leads to {text}")
+
+
+def test_chosen_dead_letters_come_back_or_are_discarded_after_a_question(chromium, shop):
+    _, _, client = shop
+    with opened(chromium, client, "#/dead") as page:
+        page.get_by_label("dead letter 2", exact=True).check()
+        page.get_by_label("dead letter 4", exact=True).check()
+        shown(page, "correlator deadletter replay FILE 4 2")
+        page.get_by_role("button", name="Bring 2 back").click()
+        shown(page, "0 brought back. 2 still cannot be processed, and stay.")
+        page.get_by_label("dead letter 2", exact=True).check()
+        page.get_by_label("dead letter 4", exact=True).check()
+        page.get_by_role("button", name="Message of dead letter 3").click()
+        shown(page, "no JSON 2")
+        page.get_by_role("button", name="Discard 2 …").click()
+        page.get_by_role("button", name="Discard 2", exact=True).click()
+        shown(page, "2 discarded.")
+        page.get_by_label("dead letter 4", exact=True).wait_for(state="detached")
+        left = client.json("/letters", Authorization=f"Bearer {TOKEN}")["letters"]
+        assert [one["number"] for one in left] == [5, 3, 1]
+
+
+def test_o7_a_hundred_parts_are_drawn_and_those_that_fail_are_never_grouped(chromium):
+    brokers = {"memory": MemoryBroker(), "far": MemoryBroker()}
+    brokers["far"].down = True
+    far = {3: "far", 7: "far"}
+    parts = [
+        part(f"{kind}{n}", BEST_EFFORT, connection=far.get(n, "memory"))
+        for n in range(PAIRS)
+        for kind, part in (("in", receiver), ("out", sender))
+    ]
+    with served(*parts, monitors=[Hears], brokers=brokers) as (engine, _, client):
+        wait_until(lambda: sum(one.status != "CONNECTING" for one in engine.status().conditions.values()) == 2 * PAIRS)
+        with opened(chromium, client) as page:
+            shown(page, "48 receivers of memory")
+            drawn = page.locator("svg .box .name").all_text_contents()
+            assert sorted(drawn) == [
+                "48 receivers of memory",
+                "48 senders of memory",
+                "in3",
+                "in7",
+                "main",
+                "out3",
+                "out7",
+            ]
+            assert page.get_by_role("row").count() == 2 * PAIRS + 2  # the context, and the head
+            page.get_by_role("searchbox").fill("far")
+            wait_until(lambda: page.get_by_role("row").count() == 5)
+
+
+def test_a_page_says_that_its_engine_does_not_answer(chromium):
+    with served(receiver("in", BEST_EFFORT), monitors=[Hears]) as (_, _, client):
+        context = chromium.new_context()
+        page = context.new_page()
+        page.goto(f"http://{client.host}:{client.port}/")
+        shown(page, "Nothing needs you")
+        shown(page, "Only with http.token")
+    page.get_by_role("alert").first.wait_for()
+    wait_until(lambda: page.title() == "no answer · shop")
+    context.close()

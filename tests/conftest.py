@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,8 @@ from tests.servers import KEPT, PostgresServer, running
 
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Flags of Java for a program that ends soon: they halve the CPU time of a test that starts Spark."""
+LONG = ("cluster", "crash", "simulation")
+"""Directories of the tests that take longest."""
 MEMORY = Path("/dev/shm")
 ENOUGH = 8 << 30
 """Bytes: more than the servers and the stores of all workers take together."""
@@ -52,20 +55,16 @@ def _can_hold_all(directory: Path) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each server start once, although two workers share the tests.
+    """Let the tests that take longest begin first, so that no worker is left with one of them at the end."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
 
-    The first half of the tests goes to one worker, the second half to the other. A worker that has done its half takes
-    tests from the end of the other half. So the tests of Pulsar and Kafka begin the first half, and those of RabbitMQ and of
-    Spark begin the second half.
-    """
-    first: list[pytest.Item] = []
-    second: list[pytest.Item] = []
-    others: list[pytest.Item] = []
-    for item in items:
-        servers = {marker.name for marker in item.iter_markers()}
-        (first if servers & {"pulsar", "kafka"} else second if servers & {"rabbitmq", "spark"} else others).append(item)
-    rest = max(0, len(items) // 2 - len(first))
-    items[:] = [*first, *others[:rest], *second, *others[rest:]]
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one worker run all tests of a server."""
+    from tests.groups import scheduler  # noqa: PLC0415  # a run without workers needs no pytest-xdist
+
+    return scheduler(config, log)
 
 
 @pytest.fixture(scope="session")

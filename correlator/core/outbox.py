@@ -131,6 +131,12 @@ class Outbox:
             return self._next_sequence - 1 - self._taken_through + len(self._refused)
         return len(self._live) + len(self._refused)
 
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The number up to which all sends are settled, and the number of the last send, without staged ones."""
+        last = self._next_sequence - 1
+        return self._settled_through, last if self.stored else last + len(self._live)
+
     # --- the sender's side ---
 
     def take(self, most: int) -> list[Outgoing]:

@@ -5,8 +5,8 @@ already; so its cost does not depend on the number of messages. It records event
 value. It does not record messages of BEST_EFFORT receivers, which may be lost, messages of APP_CONTROLLED receivers,
 which the broker redelivers, and notices of this life, such as `SenderFlushed` (invariant F2).
 
-Threads: any thread may call `deliver` and `len` and read `finished`; the receiver's thread calls `backlog`. All other
-methods are for the context's thread, and for the checkpointer while it holds the context's lock.
+Threads: any thread may call `deliver` and `len` and read `finished` and `numbers`; the receiver's thread calls
+`backlog`. All other methods are for the context's thread, and for the checkpointer while it holds the context's lock.
 """
 
 from collections import deque
@@ -93,6 +93,12 @@ class InputQueue:
     def __len__(self) -> int:
         """How many runs wait."""
         return len(self._inbox) + len(self._runs)
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """How many runs were handled, and how many have come; an estimate while other threads deliver."""
+        come = len(self) + self.finished
+        return self.finished, come
 
     @property
     def waiting(self) -> int:

@@ -205,9 +205,7 @@ class Checkpointer(Actor):
         self._pending, self._committed = None, False
         for _ in range(self._absolving):
             self.absolved.popleft()
-        self.counters.taken += 1
-        self.counters.last_duration_s = self._clock.monotonic() - self._began
-        self.counters.total_duration_s += self.counters.last_duration_s
+        self.counters.note(self._clock.monotonic() - self._began)
         self._conclude()
         self._released()
 

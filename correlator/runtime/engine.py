@@ -25,6 +25,7 @@ from correlator.configuration import (
     require,
 )
 from correlator.connector import Connection
+from correlator.core.ages import Ages
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import is_stored, layout_of, with_deliveries
@@ -144,6 +145,9 @@ class Engine:
         self._phase = _Phase.NEW
         self._threads_running = False
         self._recovering: int | None = None
+        self._started = 0.0
+        self._oldest_events = Ages(threading.Lock())
+        self._oldest_sends = Ages(threading.Lock())
         self._log = get_logger(engine=settings.name)
         self._provided = Provided(connections=dict(connections or {}), store=store is not None)
         found = self._check()
@@ -265,6 +269,7 @@ class Engine:
         self._refuse_child()
         self._refuse_second_life()
         self._recovering = threading.get_ident()
+        self._started = self._clock.wall()
         self._observers.start()
         self.timeline.add("phase", phase="starting")
         try:
@@ -500,34 +505,41 @@ class Engine:
     def status(self) -> Status:
         """States and counters of the engine. Any thread may call it. The threads go on counting meanwhile."""
         self._refuse_child()
-        statuses = self._parts.statuses
-        parts: dict[str, Receiver | Sender] = {**self.receivers, **self.senders}
+        statuses, now = self._parts.statuses, self._parts.engine_time.now()
+        receivers, senders, contexts = self.receivers, self.senders, self.contexts
+        parts: dict[str, Receiver | Sender] = {**receivers, **senders}
         return Status(
             name=self.settings.name,
             phase="starting" if self._phase is _Phase.STARTED and not self._threads_running else self._phase.value,
+            started=self._started,
             reliabilities={name: part.settings.reliability for name, part in parts.items()},
-            receivers={name: (part.state.value, replace(part.counters)) for name, part in self.receivers.items()},
+            receivers={name: (part.state.value, replace(part.counters)) for name, part in receivers.items()},
             senders={
                 name: (statuses.of_part(name).status, replace(part.counters), self._parts.to_send(part))
-                for name, part in self.senders.items()
+                for name, part in senders.items()
             },
             conditions={name: statuses.of_part(name) for name in parts},
             connections=statuses.of_connections(),
-            windows={name: part.window for name, part in self.receivers.items() if part.settings.flow_control},
-            waits={name: part.waits_for for name, part in self.receivers.items() if part.waits_for},
+            windows={name: part.window for name, part in receivers.items() if part.settings.flow_control},
+            waits={name: part.waits_for for name, part in receivers.items() if part.waits_for},
             paused=frozenset(name for name, part in parts.items() if part.paused),
             duplicate_ids=sum(len(one) for one in list(self.writer.domains.detectors.values())) if self.writer else 0,
             removed_received=self._parts.removed.received,
             removed_sent=self._parts.removed.sent,
             resident_bytes=resident_bytes(),
-            contexts={name: thread.queue.waiting for name, thread in self.contexts.items()},
+            contexts={name: thread.queue.waiting for name, thread in contexts.items()},
+            oldest_events=self._oldest_events.look(now, {name: one.queue.numbers for name, one in contexts.items()}),
+            oldest_sends=self._oldest_sends.look(
+                now, {name: self._parts.numbers(one) for name, one in senders.items()}
+            ),
+            store_fails=None if self.writer is None else self.writer.failing,
             unhandled={name: unhandled.count for name, unhandled in self._parts.unhandled.items()},
             unhandled_letters=sum(unhandled.letters for unhandled in self._parts.unhandled.values()),
             handler_failures=self.handler_failures,
             pipelines={thread.context.name: replace(thread.counters) for thread in self._parts.processor_threads()},
             checkpoints=replace(self.checkpointer.counters) if self.checkpointer else CheckpointCounters(),
             store_commits=self.writer.commits if self.writer else 0,
-            engine_time=self._parts.engine_time.now(),
+            engine_time=now,
         )
 
     # --- dynamic parts ---

@@ -350,6 +350,11 @@ class Parts:
         """How many messages of a sender wait for a checkpoint or for the broker."""
         return sender.outbox.outstanding + self.staged(sender.settings.id)
 
+    def numbers(self, sender: Sender) -> tuple[int, int]:
+        """The number up to which all messages of a sender are settled, and the number of the last, with staged ones."""
+        settled, last = sender.outbox.numbers
+        return settled, last + self.staged(sender.settings.id)
+
     def staged(self, name: str) -> int:
         """How many messages of a sender wait for a checkpoint."""
         return sum(thread.context.staging.count(name) for thread in self.contexts.values())

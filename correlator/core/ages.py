@@ -1,0 +1,69 @@
+"""How long messages wait that leave in the order in which they have come, as far as somebody has looked."""
+
+from collections import deque
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+MOST_MARKS = 256
+
+
+class Age:
+    """The age of the oldest message that waits, from looks at two numbers. Owner: whoever looks; it has no lock.
+
+    A look cannot see when a message came, only that it has come since the look before. So the age is the true one or
+    less, by at most the time between two looks. If messages wait for very long, marks are left out, and the age is less
+    exact in the same direction.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, float]] = deque()
+        """Each has the number of the last message that had come, and the time of the look that found it."""
+
+    def look(self, now: float, left: int, come: int) -> float:
+        """Return for how many seconds the oldest message waits that has come and has not left; 0.0 if none waits.
+
+        Args:
+            now: seconds of a clock that does not go back.
+            left: number of the message up to which all have left.
+            come: number of the last message that has come. While other threads count, it may be a little too small.
+        """
+        marks = self._marks
+        found = None
+        while marks and marks[-1][0] > come:
+            found = marks.pop()
+        if found is not None:
+            marks.append((come, found[1]))  # what waited before waits no shorter, although the number was too large
+        while marks and marks[0][0] <= left:
+            marks.popleft()
+        if come > (marks[-1][0] if marks else left):
+            marks.append((come, now))
+        if len(marks) > MOST_MARKS:
+            last = marks[-1]
+            self._marks = marks = deque(list(marks)[::2])
+            if marks[-1] is not last:
+                marks.append(last)
+        return now - marks[0][1] if marks else 0.0
+
+
+class Ages:
+    """The ages of several kinds of messages, by name. Any thread may call `look`.
+
+    Args:
+        lock: held during a look.
+    """
+
+    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+        self._lock = lock
+        self._ages: dict[str, Age] = {}
+
+    def look(self, now: float, numbers: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+        """Return `Age.look` for each name, and forget all other names.
+
+        Args:
+            now: seconds of a clock that does not go back.
+            numbers: for each name the arguments `left` and `come`.
+        """
+        with self._lock:
+            self._ages = {name: self._ages.get(name) or Age() for name in numbers}
+            return {name: self._ages[name].look(now, *both) for name, both in numbers.items()}

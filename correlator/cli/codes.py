@@ -146,6 +146,8 @@ CODES = {
     "E2030": "A setting of the command line does not fit into the configuration.",
     "E2031": "A client option of the command line is not NAME=VALUE.",
     "E2032": "A package of modules cannot be written at this place.",
+    "E2035": "A project cannot have this name.",
+    "E2036": "A project cannot be made in this directory: it is not empty, or cannot be written.",
     "E2040": "An engine with pipelines has no input log: pipelines are not recorded.",
     "E2041": "An input log cannot be read or written at this place.",
     "E2042": "A replay never opens connections, so --allow-connections is refused.",

@@ -96,6 +96,7 @@ ONLY_IN = {
     "pulsar": {"connectors/pulsar"},
     "typer": {"correlator/cli", "correlator/testing/command.py"},
     "rich": {"correlator/cli"},
+    "opentelemetry": {"correlator/runtime/spans.py"},
     "yaml": {"correlator/configuration"},
     "structlog": {"correlator/runtime", "correlator/cli", "correlator/testing"},
 }

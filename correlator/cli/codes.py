@@ -118,6 +118,8 @@ CODES = {
     "E1602": "The token of the HTTP server holds characters that a header cannot hold.",
     "E1603": "The HTTP server needs packages that are not installed.",
     "E1604": "The HTTP server cannot listen at its address.",
+    "E1611": "The address of the collector of OpenTelemetry, or an environment variable OTEL_…, cannot be used.",
+    "E1612": "Spans of OpenTelemetry need packages that are not installed.",
     "W1605": "The control socket cannot be made: the engine works, and no command can control it.",
     "E2001": "The command does not exist.",
     "E2002": "The command has no such option.",

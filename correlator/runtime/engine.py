@@ -26,7 +26,7 @@ from correlator.configuration import (
 )
 from correlator.connector import Connection
 from correlator.core.ages import Ages
-from correlator.core.checkpoint import Checkpoint
+from correlator.core.checkpoint import Checkpoint, Cut
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import is_stored, layout_of, with_deliveries
 from correlator.core.faults import point
@@ -176,7 +176,7 @@ class Engine:
         self._parts = self._make_parts(engine_time=EngineTime(self._clock), writer=None)
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
         control = ControlServer(sockets_of(settings), Orders(self).answer)
-        self._observers = Observers(watchdog, settings.http, self.status, self.timeline, control)
+        self._observers = Observers(watchdog, settings, self._clock, self.status, self.timeline, control)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -308,6 +308,8 @@ class Engine:
         with self._changing:  # a part that another thread adds is among these actors, or is started after all of them
             self._threads_running = True
             self._recovering = None
+            if self._observers.spans is not None:
+                self._observers.spans.recovering = False
             for actor in self.actors():
                 actor.start(self._failed)
         self.timeline.add("phase", phase="running")
@@ -667,7 +669,8 @@ class Engine:
         engine_time = EngineTime(self._clock, recovered.engine_time)
         recording = Recording(self.settings) if self.settings.input_log is not None else None
         writer = self._make_writer(recovered, engine_time)
-        self._parts = self._make_parts(engine_time=engine_time, writer=writer, recording=recording)
+        spans = self._observers.spans
+        self._parts = self._make_parts(engine_time=engine_time, writer=writer, recording=recording, spans=spans)
         restart = Restart(
             self.settings,
             self._parts,
@@ -817,13 +820,12 @@ class Engine:
         self._supervisor.handler_failed(policy, error, about)
         self.timeline.add("handler_failed", policy=policy, error=str(error))
 
-    def _released(self) -> None:
+    def _released(self, cut: Cut) -> None:
         assert self.checkpointer is not None
-        self.timeline.add(
-            "checkpoint",
-            number=self.checkpointer.checkpoint.number,
-            seconds=round(self.checkpointer.counters.last_duration_s, 6),
-        )
+        took = self.checkpointer.counters.last_duration_s
+        self.timeline.add("checkpoint", number=self.checkpointer.checkpoint.number, seconds=round(took, 6))
+        if (spans := self._observers.spans) is not None:
+            spans.committed(cut.commit.outbound, cut.commit.number, spans.now() - took)
         for sender in self.senders.values():
             sender.wake()
         self._supervisor.notify()

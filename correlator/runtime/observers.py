@@ -1,13 +1,25 @@
-"""What watches an engine from its start to the end of its stop: the watchdog, the HTTP server, the control socket."""
+"""What watches an engine from its start to the end of its stop: the watchdog, the HTTP server, the control socket, and
+the spans of OpenTelemetry.
+"""
 
+import importlib
+import importlib.util
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from correlator.errors import ConfigError
+from correlator.runtime.clock import Clock
 from correlator.runtime.control.server import ControlServer
 from correlator.runtime.http.server import HttpServer
 from correlator.runtime.status import Status
 from correlator.runtime.timeline import Timeline
 from correlator.runtime.watchdog import Watchdog
-from correlator.settings import HttpSettings
+from correlator.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from correlator.runtime.spans import Spans
+
+_OTEL = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 class Observers:
@@ -15,38 +27,66 @@ class Observers:
 
     Args:
         watchdog: the watchdog.
-        http: where the HTTP server listens; `None` for no server.
+        settings: says where the HTTP server listens, and where spans go.
+        clock: the time of day.
         status: returns the status of the engine.
         timeline: the changes of state that the HTTP server shows.
         control: listens at the control socket.
 
     Attributes:
         server: the HTTP server; `None` before `start` and without one.
+        spans: makes the spans of this engine; `None` before `start`, and if there are none.
     """
 
     def __init__(
         self,
         watchdog: Watchdog,
-        http: HttpSettings | None,
+        settings: EngineSettings,
+        clock: Clock,
         status: Callable[[], Status],
         timeline: Timeline,
         control: ControlServer,
     ) -> None:
         self._watchdog = watchdog
-        self._http = http
+        self._settings = settings
+        self._clock = clock
         self._status = status
         self._timeline = timeline
         self._control = control
         self._started = False
         self.server: HttpServer | None = None
+        self.spans: Spans | None = None
 
     def start(self) -> None:
-        """Start watchdog and HTTP server. Raises `ConfigError` E1603 and E1604; nothing runs then."""
-        if self._http is not None:
-            self.server = HttpServer(self._http, self._status, self._timeline)
+        """Start all but the control socket. Raises `ConfigError` E1603, E1604, E1611 and E1612; nothing runs then."""
+        if self._settings.http is not None:
+            self.server = HttpServer(self._settings.http, self._status, self._timeline)
+        try:
+            self.spans = self._make_spans()
+        except BaseException:
+            if self.server is not None:
+                self.server.stop()
+            raise
+        if self.server is not None:
             self.server.start()
         self._watchdog.start()
         self._started = True
+
+    def _make_spans(self) -> "Spans | None":
+        settings = self._settings.opentelemetry
+        if settings is None:
+            return None
+        missing = [package for package in _OTEL if not _is_installed(package)]
+        if missing:
+            what = f"needs the packages {', '.join(missing)}"
+            raise ConfigError("E1612", "opentelemetry", what, "", "pip install 'correlator[otel]'")
+        spans = importlib.import_module("correlator.runtime.spans")  # half a second that other engines do not pay
+        try:
+            made: Spans = spans.Spans(settings, self._settings.name, self._clock.wall)
+        except ValueError as error:
+            todo = "Look at the environment variables OTEL_…"
+            raise ConfigError("E1611", "opentelemetry", f"cannot be used: {error}", "", todo) from error
+        return made
 
     def control(self, *, owned: bool) -> None:
         """Open the control socket, unless this engine has no threads.
@@ -65,3 +105,12 @@ class Observers:
         self._watchdog.join()
         if self.server is not None:
             self.server.stop()
+        if self.spans is not None:
+            self.spans.close()
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package above it
+        return False

@@ -266,6 +266,17 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTelemetrySettings:
+    """Where an engine sends its spans (docs/opentelemetry.md).
+
+    Attributes:
+        endpoint: URL at which a collector takes traces by OTLP over HTTP, such as `http://127.0.0.1:4318/v1/traces`.
+    """
+
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSettings:
     """The shares of an engine that several processes, its members, run together (docs/several-engines.md).
 
@@ -305,6 +316,7 @@ class EngineSettings:
         bridges: the bridges from receivers to senders.
         duplicate_detection: the windows of duplicate detection.
         http: a server that shows what the engine does; by default there is none.
+        opentelemetry: where spans of messages go that belong to a sampled trace; by default nowhere.
         max_queued: how many messages of one receiver may wait in the queue of one context before this receiver pauses.
         connection_retry_interval: time between the first two attempts to connect. It doubles with each further attempt
             (exponential back-off); jitter shortens it by up to half. The back-off starts again after a connection that
@@ -335,6 +347,7 @@ class EngineSettings:
     bridges: tuple[BridgeSettings, ...] = ()
     duplicate_detection: DuplicateDetectionSettings = DuplicateDetectionSettings()
     http: HttpSettings | None = None
+    opentelemetry: OpenTelemetrySettings | None = None
     max_queued: Count = 20_000
     connection_retry_interval: Seconds = 1.0
     max_connection_retry_interval: SomeSeconds = 30.0

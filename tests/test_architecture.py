@@ -101,6 +101,7 @@ ONLY_IN = {
     "confluent_kafka": {"connectors/kafka"},
     "typer": {"correlator/cli", "correlator/testing/command.py"},
     "rich": {"correlator/cli"},
+    "opentelemetry": {"correlator/runtime/spans.py"},
     "yaml": {"correlator/configuration"},
     "structlog": {"correlator/runtime", "correlator/cli", "correlator/testing"},
 }

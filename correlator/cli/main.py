@@ -28,6 +28,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
+    Command("create", "correlator.cli.create", "Make a project that runs, with its test."),
     Command("run", "correlator.cli.run", "Run the engine of a configuration file."),
     Command("lint", "correlator.cli.lint", "Check configuration files."),
     Command("plan", "correlator.cli.plan", "Show which changes of a file the next start would accept."),

@@ -18,11 +18,12 @@ from correlator.cli.failures import say, telling
 from correlator.cli.loading import directory_of, importable, load
 from correlator.cli.output import Row, write_table
 from correlator.cli.signals import StopSignals
+from correlator.cli.systemd import Heart, notify
 from correlator.cli.watching import Watcher, watcher
 from correlator.configuration import Loaded
 from correlator.configuration.problems import Overridden
 from correlator.configuration.secrets import is_secret_name, url_passwords
-from correlator.errors import UsageError, quoted
+from correlator.errors import UsageError, printable, quoted
 from correlator.pipeline.runner import build_engine
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime import logs
@@ -178,10 +179,17 @@ def _run_member(file: Path, loaded: Loaded[PipelineFile], _: Watcher) -> tuple[l
 
     with StopSignals() as signals, Member(loaded.settings, make_engine=make) as member:
         began = time.monotonic()
+        notify("READY=1")
+        heart = Heart(
+            lambda: [engine.writer for engine in member.engines.values() if engine.writer is not None],
+            lambda: f"runs {len(member.engines)} of the shares",
+        )
         while signals.received is None and member.failure is None:
             if (line := progress.present()) is not None:
                 line.show(f"running {len(member.engines)} of the shares")
+            heart.beat()
             time.sleep(TICK_S)
+        notify("STOPPING=1")
         if signals.received is not None:
             logs.get_logger().info("stopping", signal=signals.received.name)
     member.raise_failure()
@@ -190,6 +198,14 @@ def _run_member(file: Path, loaded: Loaded[PipelineFile], _: Watcher) -> tuple[l
     every = [(f"share {number}", did) for number, did in sorted(member.totals.items())]
     total = sum((did for _, did in every), Counter())
     return [_row_of(name, did, seconds) for name, did in (*every, ("total", total))], signals.exit_status
+
+
+def _state(status: Status) -> str:
+    """One line for `systemctl status`."""
+    reasons = status.not_ready()
+    totals = status.totals()
+    figures = ", ".join(f"{name} {totals[name]}" for name in ("received", "sent", "dead letters"))
+    return printable(f"{f'not ready: {reasons[0]}' if reasons else 'ready'}; {figures}")
 
 
 def _row_of(name: str, totals: Mapping[str, int], seconds: float) -> Row:
@@ -202,9 +218,11 @@ def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> float:
 
     A thread of its own waits for the end of the engine, so that this thread can look at signals and figures.
     """
+    heart = Heart(lambda: [] if engine.writer is None else [engine.writer], lambda: _state(engine.status()))
     with engine:
         began = time.monotonic()
         logs.get_logger().info("running", receivers=len(engine.receivers), senders=len(engine.senders))
+        notify("READY=1")
         waiting = _Waiting(engine)
         waiting.start()
         asked = False
@@ -214,7 +232,9 @@ def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> float:
                 logs.get_logger().info("stopping", signal=signals.received.name)
                 engine.request_stop()
             waiting.join(TICK_S)
+            heart.beat()
             shown.tick(engine.status())
+        notify("STOPPING=1")
         waiting.raise_failure()
     engine.raise_failure()
     return time.monotonic() - began

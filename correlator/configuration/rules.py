@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -119,6 +120,8 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     _check_windows(settings, advising, findings)
     if settings.http is not None:
         _check_http(settings.http, findings)
+    if settings.opentelemetry is not None:
+        _check_collector(settings.opentelemetry.endpoint, findings)
 
 
 def _check_http(http: HttpSettings, findings: Findings) -> None:
@@ -129,6 +132,22 @@ def _check_http(http: HttpSettings, findings: Findings) -> None:
     elif http.token is not None and not (http.token.isascii() and http.token.isprintable() and " " not in http.token):
         what = "holds a blank, or a character that an HTTP header cannot hold"
         findings.error("E1602", "http.token", what, "Printable ASCII characters without blanks")
+
+
+def _check_collector(endpoint: str, findings: Findings) -> None:
+    try:
+        parts = urlsplit(endpoint)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    path = "opentelemetry.endpoint"
+    if not usable or not endpoint.isprintable() or " " in endpoint:
+        allowed = "http://HOST:PORT/v1/traces, or https://…"
+        findings.error("E1611", path, f"{findings.show(endpoint)} is not the address of a collector", allowed)
+    elif "@" in parts.netloc:
+        what = "holds a user or password, which the log would show"
+        todo = "Set the environment variable OTEL_EXPORTER_OTLP_HEADERS"
+        findings.error("E1611", path, what, "An address without credentials", todo)
 
 
 def _check_connections(

@@ -101,7 +101,8 @@ class ContextBinding:
             outbox = self._default_outbox(monitor, to)
         if outbox.mapping is not None:
             event = outbox.mapping.message(event, key, properties)
-        message = to_message(event, key, properties)
+        made = to_message(event, key, properties)
+        message = made if calls.run is None else calls.traced(made)
         if destination is not None:
             message = checked(msgspec.structs.replace(message, destination=destination))
         elif not outbox.destination and message.destination is None:
@@ -135,7 +136,8 @@ class ContextBinding:
                 raise UsageError("E8010", where, f"{waiting} events wait in channel '{channel}'", "", "Send less")
             if queue is not self._queue:
                 self._crowding.sends_to(queue)
-            run = Run("", 0, (), (apart(event, data),), stored=True, recorded=(type_name(type(event)), data))
+            kept = type_name(type(event)), data
+            run = Run("", 0, (), (apart(event, data),), stored=True, recorded=kept, trace=self._calls.cause)
             self._calls.stage(monitor, queue.deliver, run)
             self._calls.concerns_others = True
 

@@ -12,8 +12,9 @@ from correlator.core.expressions import Moment
 from correlator.core.instances import Instance, OnError
 from correlator.core.messages import decode_event, from_inside
 from correlator.core.monitor import Monitor
-from correlator.core.queue import InputQueue
+from correlator.core.queue import InputQueue, Run
 from correlator.core.staging import Staging
+from correlator.core.tracecontext import TraceContext, carrying, context_of, sampled_context_of
 from correlator.errors import CorrelatorError, HandlerFailed, UsageError, storable
 from correlator.events import DeadLetter, Message
 from correlator.handlers import refuse_result
@@ -69,6 +70,10 @@ class HandlerCalls:
         working: the thread whose requests count; `None` while the context does not work.
         running: the last call while the context works: it runs, or it has returned and the next one comes at once. Any
             thread may read it.
+        run: the run whose events are handled, if any of them has a trace context.
+        position: the position of the event in this run.
+        span: the trace context of the span for this event; `None` without one.
+        failure: the text of the last error of a handler.
     """
 
     def __init__(
@@ -93,7 +98,33 @@ class HandlerCalls:
         self.thread = process.thread
         self.working: object = None
         self.running: RunningCall | None = None
+        self.run: Run | None = None
+        self.position = 0
+        self.span: TraceContext | None = None
+        self.failure = ""
         self._effects: list[tuple[Callable[[Any], None], Any]] = []
+
+    # --- what messages carry ---
+
+    @property
+    def cause(self) -> TraceContext | None:
+        """The trace context of the received message that has caused the present event; `None` without one."""
+        run = self.run
+        if run is None:
+            return None
+        return context_of(run.messages[self.position]) if run.messages else run.trace
+
+    @property
+    def sampled_cause(self) -> TraceContext | None:
+        """As `cause`, if somebody collects the spans of the trace."""
+        run = self.run
+        if run is not None and run.messages:
+            return sampled_context_of(run.messages[self.position])
+        return run.trace if run is not None and run.trace is not None and run.trace.sampled else None
+
+    def traced(self, message: Message) -> Message:
+        """Return a message that is sent with the trace context of the present event."""
+        return carrying(message, self.cause, self.span)
 
     # --- whose calls count ---
 
@@ -185,7 +216,9 @@ class HandlerCalls:
                 refuse_result(result, method, f"handler {instance.monitor.state_name}")
         except Exception as error:
             self._effects.clear()
-            raise _failure(instance.monitor, event, error) from error
+            failure = _failure(instance.monitor, event, error)
+            self.failure = str(failure)
+            raise failure from error
         if instance.monitor.persistent:
             self.changed[instance] = None
         if self._effects:
@@ -235,6 +268,7 @@ class HandlerCalls:
             )
             self._staging.add_dead_letter(letter)
         about = f"message {cause[1]} of receiver '{cause[0]}'" if cause else "from inside the engine"
+        self.failure = str(failure)
         self._failed(instance.on_error, failure, about)
 
     def _as_it_came(self, event: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from correlator.core.tracecontext import TraceContext
 from correlator.events import DeadLetter, Message
 
 
@@ -122,12 +123,14 @@ class QueueRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
         first: number of the first message.
         count: how many events wait.
         events: for `receiver == ""`: (event type name, encoded event).
+        trace: for `receiver == ""`: the trace context of the events.
     """
 
     receiver: str
     first: int
     count: int
     events: list[tuple[str, bytes]] = []
+    trace: TraceContext | None = None
 
 
 class ContextCut(msgspec.Struct, frozen=True, gc=False, array_like=True):

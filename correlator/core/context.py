@@ -22,6 +22,7 @@ from correlator.core.poison import dead_letter
 from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Routes
 from correlator.core.staging import Staging
+from correlator.core.tracecontext import Tracer
 from correlator.core.unhandled import Unhandled
 from correlator.errors import CorrelatorError
 
@@ -52,6 +53,7 @@ class Context:
         queue: the input queue.
         stored: whether checkpoints are taken: a later start must be able to read what contexts send to one another.
         unhandled: returns the ledgers of unhandled messages, by receiver; called for each run.
+        tracer: makes a span for each message of a trace that somebody collects; `None` for no spans.
 
     Attributes:
         cut_requested: while this is `True`, the context stops before its next event; the checkpointer sets it.
@@ -74,6 +76,7 @@ class Context:
         queue: InputQueue | None = None,
         stored: bool = True,
         unhandled: Callable[[], Mapping[str, Unhandled]] = dict,
+        tracer: Tracer | None = None,
     ) -> None:
         self.name = name
         self.queue = InputQueue() if queue is None else queue
@@ -90,6 +93,7 @@ class Context:
             name, self.queue, routes, self.monitors, names, self._calls, self.staging, self._crowding, stored=stored
         )
         self._unhandled = unhandled
+        self._tracer = tracer
         self._matching = self.monitors.index.matching  # in attributes of their own, since each event needs these three
         self._attempted = self.monitors.attempts.index
         self._call = self._calls.call
@@ -179,18 +183,22 @@ class Context:
     def _work_run(self, run: Run, most: int) -> int:
         begin = position = run.position
         end = min(len(run), begin + most)
-        events, crowding = run.events, self._crowding
+        events, crowding, calls = run.events, self._crowding, self._calls
         matching, attempted, call = self._matching, self._attempted, self._call
+        traced = run.has_context
         left: list[int] = []
+        calls.run = run if traced else None
         try:
             while position < end:
                 event = events[position]
+                if traced:
+                    self._enter(position, event)
                 listeners = matching(event)
                 for listener in listeners:
                     instance = listener.instance
                     if instance.alive:
                         if listener.once:
-                            self._calls.add_effect(self.monitors.forget_listener, listener)
+                            calls.add_effect(self.monitors.forget_listener, listener)
                         call(instance, listener.method, event)
                 if attempted.types and (leaves := attempted.matching(event)):
                     self.monitors.attempts.happened(leaves, event)
@@ -200,11 +208,29 @@ class Context:
                 if self.cut_requested or (crowding.sent_to and crowding.crowds()):
                     break
         finally:
+            self._end_span()
+            calls.run = None
             self.queue.advance(run, position)
             self.handled += position - begin
             if run.receiver:
                 self._note_left(run, left)
         return position - begin
+
+    def _enter(self, position: int, event: Any) -> None:
+        """Note which event comes. End the span of the event before, and begin that of this one, if it is sampled."""
+        calls, tracer = self._calls, self._tracer
+        calls.position = position
+        if tracer is not None:
+            self._end_span()
+            if event is not None and calls.run is not None and (cause := calls.sampled_cause) is not None:
+                calls.failure = ""
+                calls.span = tracer.begin(cause, calls.run.receiver, calls.run.first + position)
+
+    def _end_span(self) -> None:
+        if self._calls.span is not None:
+            assert self._tracer is not None
+            self._calls.span = None
+            self._tracer.end(self._calls.failure)
 
     def _note_left(self, run: Run, left: Sequence[int]) -> None:
         """Report the positions of a received run whose events no listener waited for.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from correlator.core.commit import QueueRun
+from correlator.core.tracecontext import TraceContext, carry_context
 from correlator.events import Message
 
 
@@ -28,10 +29,11 @@ class Run:
             for a pipeline that needs whole messages only.
         stored: whether checkpoints record the run: by reference to the receive log, or an event from inside by value.
         recorded: type name and bytes of an event from inside, if it was encoded when it was sent.
+        trace: trace context of an event from inside; a received message has its own.
         position: index of the next event to handle.
     """
 
-    __slots__ = ("events", "first", "messages", "position", "receiver", "recorded", "stored")
+    __slots__ = ("_has_context", "events", "first", "messages", "position", "receiver", "recorded", "stored", "trace")
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Run:
         *,
         stored: bool,
         recorded: tuple[str, bytes] | None = None,
+        trace: TraceContext | None = None,
     ) -> None:
         self.receiver = receiver
         self.first = first
@@ -49,10 +52,19 @@ class Run:
         self.events = events
         self.stored = stored
         self.recorded = recorded
+        self.trace = trace
         self.position = 0
+        self._has_context: bool | None = None
 
     def __len__(self) -> int:
         return len(self.messages) or len(self.events)
+
+    @property
+    def has_context(self) -> bool:
+        """Whether any of its events may have a trace context."""
+        if self._has_context is None:
+            self._has_context = self.trace is not None or carry_context(self.messages)
+        return self._has_context
 
 
 class InputQueue:
@@ -146,7 +158,7 @@ class InputQueue:
             if run.stored and run.receiver:
                 recorded.append(QueueRun(run.receiver, run.first + run.position, len(run.messages) - run.position))
             elif run.stored:
-                recorded.append(QueueRun("", 0, 1, [run.recorded or encode(run.events[0])]))
+                recorded.append(QueueRun("", 0, 1, [run.recorded or encode(run.events[0])], run.trace))
         return dict(self._entered), recorded
 
     def needed_from(self) -> dict[str, int]:

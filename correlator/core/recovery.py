@@ -78,5 +78,6 @@ def restored_runs(
                 raise missing(context, receiver, recorded.count, len(messages))
             runs.append(Run(receiver, first, messages, events_of[receiver](first, messages), stored=True))
         else:
-            runs.extend(Run("", 0, (), (decode(one),), stored=True) for one in recorded.events)
+            trace = recorded.trace
+            runs.extend(Run("", 0, (), (decode(one),), stored=True, trace=trace) for one in recorded.events)
     return runs

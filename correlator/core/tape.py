@@ -20,6 +20,7 @@ from correlator.core.messages import encode_event
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Acknowledge, Routes
+from correlator.core.tracecontext import TraceContext
 from correlator.errors import UsageError
 from correlator.events import Message
 
@@ -32,6 +33,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     count: int = 0
     stored: bool = True
     event: tuple[str, bytes] | None = None
+    trace: TraceContext | None = None
 
 
 class Visible(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -287,7 +289,8 @@ class Tape:
             self._append(Batch(run.receiver, run.first, run.messages))
             self._entries.append(Entry(run.receiver, run.first, len(run.messages), run.stored))
         else:
-            self._entries.append(Entry("", 0, 1, run.stored, run.recorded or encode_event(run.events[0])))
+            event = run.recorded or encode_event(run.events[0])
+            self._entries.append(Entry("", 0, 1, run.stored, event, run.trace))
 
     def forgot(self, receiver: str) -> None:
         """Note that the queue forgot a removed receiver."""

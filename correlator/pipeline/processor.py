@@ -24,6 +24,7 @@ from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
 from correlator.core.messages import checked
 from correlator.core.steps import ConfiguredStep, clock_of_step, owner_of
+from correlator.core.tracecontext import carrying, context_of
 from correlator.errors import ConfigError, CorrelatorError, HandlerFailed, MappingError, TryAgain
 from correlator.events import DeadLetter, Headers, Message
 from correlator.pipeline import cluster, jvm
@@ -346,7 +347,8 @@ class SparkProcessor:
         senders, keyed = self._opened.senders, self._opened.keyed
         for position, kind, step, key, body, *rest in in_order(result):
             if kind in (SEND, FORWARD, REWRITE):
-                message = _message(kind, causes[position].message, key, body, *rest)
+                cause = causes[position].message
+                message = carrying(_message(kind, cause, key, body, *rest), context_of(cause))
                 sends.append((senders[step], checked(message)))
             elif kind == DEAD:
                 reason = self._explained(step, body.decode(), causes[position].message)

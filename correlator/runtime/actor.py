@@ -20,6 +20,7 @@ class Actor:
     Attributes:
         daemon: whether the process may end while `step` runs. True for actors that call application code, which may
             never return; false for an actor that owns the store (trap T66).
+        steps: how many steps its thread has begun. Any thread may read it.
     """
 
     daemon = False
@@ -29,6 +30,7 @@ class Actor:
         self._woken = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self.steps = 0
 
     def step(self) -> float | None:
         """Do all work that is possible now.
@@ -98,6 +100,7 @@ class Actor:
     def _run(self, failed: "Callable[[Actor, BaseException], None] | None") -> None:
         try:
             while not self._stopping:
+                self.steps += 1
                 delay = self.step()
                 if delay != 0:
                     self._woken.wait(None if delay is None else min(delay, LONGEST_SLEEP_S))

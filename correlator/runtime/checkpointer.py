@@ -51,7 +51,7 @@ class Checkpointer(Actor):
         interval: seconds from the end of one checkpoint to the beginning of the next.
         clock: for the interval, in monotonic seconds.
         engine_time: the engine time that a checkpoint stores.
-        released: called after the sends of a cut are released.
+        released: called with each cut after its sends are released.
         recording: gets each cut; `None` without an input log.
 
     Attributes:
@@ -70,7 +70,7 @@ class Checkpointer(Actor):
         interval: float,
         clock: Clock,
         engine_time: EngineTime,
-        released: Callable[[], None],
+        released: Callable[[Cut], None],
         recording: Recording | None = None,
     ) -> None:
         super().__init__("checkpointer")
@@ -205,11 +205,9 @@ class Checkpointer(Actor):
         self._pending, self._committed = None, False
         for _ in range(self._absolving):
             self.absolved.popleft()
-        self.counters.taken += 1
-        self.counters.last_duration_s = self._clock.monotonic() - self._began
-        self.counters.total_duration_s += self.counters.last_duration_s
+        self.counters.note(self._clock.monotonic() - self._began)
         self._conclude()
-        self._released()
+        self._released(cut)
 
     def _conclude(self) -> None:
         self._due = self._clock.monotonic() + self._interval

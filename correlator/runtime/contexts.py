@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from correlator.core.batch_context import BatchContext, Delivered, Effects
 from correlator.core.checkpoint import Cuttable
@@ -20,6 +21,9 @@ from correlator.runtime.clock import EngineTime
 from correlator.runtime.logs import get_logger
 from correlator.runtime.status import ContextCounters, PipelineCounters
 from correlator.runtime.suspects import Suspects
+
+if TYPE_CHECKING:
+    from correlator.runtime.spans import Spans
 
 SLICE = 1000
 """Most events between two looks at the clock and at the outboxes."""
@@ -184,6 +188,7 @@ class ProcessorThread(ContextActor):
         persistent: whether checkpoints take what the context stages.
         processed: called after each batch, and after the processor has concluded.
         told: reports dead letters for the timeline, as `Timeline.add`.
+        spans: makes spans of sampled messages; `None` for no spans.
 
     Attributes:
         counters: how many messages came in, and how many sends and dead letters went out.
@@ -203,6 +208,7 @@ class ProcessorThread(ContextActor):
         persistent: bool,
         processed: Callable[[], None],
         told: Callable[..., None],
+        spans: "Spans | None" = None,
     ) -> None:
         super().__init__(f"pipeline-{context.name}", context, engine_time, hold, persistent=persistent)
         self.processor = processor
@@ -210,6 +216,7 @@ class ProcessorThread(ContextActor):
         self.concluded = False
         self._processed = processed
         self._told = told
+        self._spans = spans
         self._log = get_logger(pipeline=context.name)
         self._may_conclude = False
         self._suspects: Suspects | None = None
@@ -262,10 +269,13 @@ class ProcessorThread(ContextActor):
                 self._conclude()
             return None
         point("app.batch")
+        started = self._spans.now() if self._spans is not None else 0.0
         self.counters.take_s += self._engine_time.now() - began
         effects = self._process(batch, portion, reached) if batch else Effects()
         self._restored -= sum(position - run.position for run, position in reached)
         self._apply(effects, reached)
+        if self._spans is not None:
+            self._spans.processed(self.context.name, (one.message for one in batch), started)
         self.counters.received += len(batch)
         self.counters.batches += 1
         self._processed()

@@ -28,7 +28,7 @@ from correlator.configuration import (
 from correlator.connector import Connection
 from correlator.core.ages import Ages
 from correlator.core.bridge import bridges_of
-from correlator.core.checkpoint import Checkpoint
+from correlator.core.checkpoint import Checkpoint, Cut
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import is_stored, layout_of, with_deliveries
 from correlator.core.faults import point
@@ -188,7 +188,7 @@ class Engine:
         self._stored = settings.store if store is None else None
         self._letters: Letters | None = None
         shown = Shown(self.status, self.timeline, self._paths_through, orders.answer, self._stored)
-        self._observers = Observers(watchdog, settings.http, shown, control)
+        self._observers = Observers(watchdog, settings, self._clock, shown, control)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -401,6 +401,8 @@ class Engine:
         with self._changing:  # a part that another thread adds is among these actors, or is started after all of them
             self._threads_running = True
             self._recovering = None
+            if self._observers.spans is not None:
+                self._observers.spans.recovering = False
             for actor in self.actors():
                 actor.start(self._failed)
         self.timeline.add("phase", phase="running")
@@ -658,6 +660,7 @@ class Engine:
             oldest_sends=self._oldest_sends.look(
                 now, {name: self._parts.numbers(one) for name, one in senders.items()}
             ),
+            store_fails=None if self.writer is None else self.writer.failing,
             unhandled={name: unhandled.count for name, unhandled in self._parts.unhandled.items()},
             unhandled_letters=sum(unhandled.letters for unhandled in self._parts.unhandled.values()),
             handler_failures=self.handler_failures,
@@ -791,7 +794,8 @@ class Engine:
         engine_time = EngineTime(self._clock, recovered.engine_time)
         recording = Recording(self.settings) if self.settings.input_log is not None else None
         writer = self._make_writer(recovered, engine_time)
-        self._parts = self._make_parts(engine_time=engine_time, writer=writer, recording=recording)
+        spans = self._observers.spans
+        self._parts = self._make_parts(engine_time=engine_time, writer=writer, recording=recording, spans=spans)
         restart = Restart(
             self.settings,
             self._parts,
@@ -942,13 +946,12 @@ class Engine:
         self._supervisor.handler_failed(policy, error, about)
         self.timeline.add("handler_failed", policy=policy, error=str(error))
 
-    def _released(self) -> None:
+    def _released(self, cut: Cut) -> None:
         assert self.checkpointer is not None
-        self.timeline.add(
-            "checkpoint",
-            number=self.checkpointer.checkpoint.number,
-            seconds=round(self.checkpointer.counters.last_duration_s, 6),
-        )
+        took = self.checkpointer.counters.last_duration_s
+        self.timeline.add("checkpoint", number=self.checkpointer.checkpoint.number, seconds=round(took, 6))
+        if (spans := self._observers.spans) is not None:
+            spans.committed(cut.commit.outbound, cut.commit.number, spans.now() - took)
         for sender in self.senders.values():
             sender.wake()
         self._supervisor.notify()

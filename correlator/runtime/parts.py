@@ -5,7 +5,7 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from correlator.configuration.connectors import connector
 from correlator.connector import Connection, Features, Listening
@@ -44,6 +44,9 @@ from correlator.runtime.sender import Sender
 from correlator.runtime.statuses import Statuses
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
+
+if TYPE_CHECKING:
+    from correlator.runtime.spans import Spans
 
 ContextThread = MonitorThread | ProcessorThread
 P = TypeVar("P")
@@ -106,6 +109,7 @@ class Parts:
         blocking: whether `Source.receive` may block.
         jitter: draws a number from 0 to 1, for the time between two attempts to connect.
         recording: records the inputs of contexts; `None` without an input log.
+        spans: makes spans of sampled messages; `None` for no spans.
         callbacks: what the engine does for its parts; by default nothing.
     """
 
@@ -120,9 +124,11 @@ class Parts:
         blocking: bool,
         jitter: Callable[[], float],
         recording: Recording | None = None,
+        spans: "Spans | None" = None,
         callbacks: Callbacks | None = None,
     ) -> None:
         self.recording = recording
+        self._spans = spans
         self._changing = threading.Lock()
         self._callbacks = callbacks or Callbacks()
         self.routes = Routes(
@@ -175,6 +181,7 @@ class Parts:
                 queue=InputQueue(tape.entered, tape.forgot) if tape else InputQueue(),
                 stored=self.writer is not None,
                 unhandled=lambda: self.unhandled,
+                tracer=None if self._spans is None else self._spans.tracer(name),
             )
             thread = MonitorThread(
                 context, self.engine_time, self._context_held, persistent=self.writer is not None, tape=tape
@@ -196,6 +203,7 @@ class Parts:
             persistent=self.writer is not None,
             processed=self._callbacks.processed,
             told=self._callbacks.told,
+            spans=self._spans,
         )
         self.contexts = {**self.contexts, processor.name: thread}
         return thread
@@ -282,6 +290,7 @@ class Parts:
             settled=self._settled,
             statuses=self.statuses,
             breakdown=self._breakdown(settings, SENDER_ITEMS),
+            spans=self._spans,
         )
 
     def _reconnection_policy(self) -> ReconnectionPolicy:
@@ -408,6 +417,7 @@ class Parts:
             reconnecting=self._reconnection_policy(),
             blocking=self._blocking,
             ended=self._callbacks.ended,
+            spans=self._spans,
         )
 
     def _beside(self, settings: ReceiverSettings) -> Sequence[Receiver]:

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from correlator.connector import NO_SUCH_DESTINATION, Source, TakesFromProgram, TellsBacklog, TellsSenders
 from correlator.core.batch import ReceiveBatch
@@ -25,6 +25,9 @@ from correlator.runtime.requests import Accepted, ReceiveRequest, ReturnRequest
 from correlator.runtime.statuses import Statuses
 from correlator.runtime.writer import Writer
 from correlator.settings import ReceiverSettings
+
+if TYPE_CHECKING:
+    from correlator.runtime.spans import Spans
 
 LONGEST_WAIT_S = 0.2
 """The longest time in seconds that a call of `Source.receive` waits: a stop is noticed after it at the latest."""
@@ -103,6 +106,7 @@ class Receiver(Actor):
         reconnecting: says how attempts to connect follow one another.
         blocking: whether `Source.receive` may block; `False` in the simulation.
         ended: called in this thread when the source has come to its end.
+        spans: makes spans of sampled messages; `None` for no spans.
 
     Attributes:
         settings: the settings, as configured.
@@ -130,6 +134,7 @@ class Receiver(Actor):
         reconnecting: ReconnectionPolicy,
         blocking: bool,
         ended: Callable[[], None],
+        spans: "Spans | None" = None,
     ) -> None:
         super().__init__(f"receiver-{settings.id}")
         self.settings = settings
@@ -148,6 +153,8 @@ class Receiver(Actor):
         self._breakdown = breakdown
         self._blocking = blocking
         self._ended = ended
+        self._spans = spans
+        self._batch_began = 0.0
         self._open = False
         self._begun = False
         self._drained = False
@@ -373,13 +380,17 @@ class Receiver(Actor):
 
     def _take_chunk(self) -> float:
         intake, now = self.intake, self._clock.monotonic()
-        if intake.batch.messages:
-            wait = intake.batch.remaining(now)
-        else:
+        first = not intake.batch.messages
+        if first:
             wait = LONGEST_WAIT_S
             intake.redeliveries.expect(now)
+        else:
+            wait = intake.batch.remaining(now)
         chunk = self._source.receive(intake.room, min(wait, LONGEST_WAIT_S) if self._blocking else 0.0)
-        self.mapper.add(intake.take(chunk, self._clock.monotonic(), self._clock.wall()))
+        wall_s = self._clock.wall()
+        if first:
+            self._batch_began = wall_s
+        self.mapper.add(intake.take(chunk, self._clock.monotonic(), wall_s))
         self._breakdown.lap("RECEIVING" if chunk.messages else "R_TIMEOUTS")
         return wait
 
@@ -543,6 +554,8 @@ class Receiver(Actor):
         point("rx.ack.before")
         self._source.acknowledge(batch.tokens)
         point("rx.ack.after")
+        if self._spans is not None:
+            self._spans.received(self.settings, batch.messages, self._batch_began)
         self._breakdown.lap("ACK")
         self._breakdown.batch(len(batch.messages))
         self.mapper.forget()

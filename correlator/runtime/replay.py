@@ -267,7 +267,8 @@ class _Replay:
 
     def _run(self, context: str, entry: Entry) -> Run:
         if entry.event is not None:
-            return Run("", 0, (), (decode_event(resolve, entry.event),), stored=entry.stored)
+            event = decode_event(resolve, entry.event)
+            return Run("", 0, (), (event,), stored=entry.stored, trace=entry.trace)
         key = entry.receiver, entry.first
         withheld = self._withheld[context].pop(key, None)
         if withheld is not None:

@@ -6,6 +6,7 @@ The rules are in docs/rules.md, section A2.
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from correlator.connector import TAKES_NOTHING, Sink
 from correlator.core.dispatch import Dispatcher, SendBatch, SenderCounters
@@ -20,6 +21,9 @@ from correlator.runtime.logs import get_logger
 from correlator.runtime.reconnection import Reconnection, ReconnectionPolicy
 from correlator.runtime.statuses import Statuses
 from correlator.settings import SenderSettings
+
+if TYPE_CHECKING:
+    from correlator.runtime.spans import Spans
 
 
 class Sender(Actor):
@@ -36,6 +40,7 @@ class Sender(Actor):
         settled: called after each settled batch, since the outbox may have room again.
         statuses: gets each new status of the sender.
         breakdown: measures what the thread spends its time on.
+        spans: makes spans of sampled messages; `None` for no spans.
 
     Attributes:
         settings: the settings, as configured.
@@ -57,6 +62,7 @@ class Sender(Actor):
         settled: Callable[[], None],
         statuses: Statuses,
         breakdown: NoBreakdown,
+        spans: "Spans | None" = None,
     ) -> None:
         super().__init__(f"sender-{settings.id}")
         self.settings = settings
@@ -71,6 +77,7 @@ class Sender(Actor):
         self._settled = settled
         self._statuses = statuses
         self._breakdown = breakdown
+        self._spans = spans
         self._begun = False
         self._log = get_logger(sender=settings.id)
         self._reconnection = Reconnection(reconnecting, clock, self._log)
@@ -189,8 +196,11 @@ class Sender(Actor):
         if batch.refusals:
             point("tx.retry")
         point("tx.publish.before")
+        began = self._spans.now() if self._spans is not None else 0.0
         results = self._sink.send(batch.sends)
         point("tx.publish.after")
+        if self._spans is not None:
+            self._spans.sent(self.settings.id, batch.sends, results, batch.refusals + 1, began)
         given_up = self.dispatcher.settle(batch, results, self._clock.monotonic(), self._engine_time.now())
         for send, refusal in given_up:
             self._log.error(

@@ -3,7 +3,7 @@ it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from correlator.connector import Backlog
@@ -48,6 +48,13 @@ PIPELINE_TIMES = ("take_s", "plan_s", "compute_s", "apply_s")
 """The durations among the counters of a pipeline, in the order of a batch."""
 
 
+DURATIONS_S = {
+    f"{limit:g}": limit
+    for limit in (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+}
+"""The limits by which the durations of checkpoints are counted, by their texts."""
+
+
 @dataclass(slots=True)
 class ContextCounters:
     """What a context of monitors has done in this life.
@@ -70,13 +77,30 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class CheckpointCounters:
-    """Counts the checkpoints of one life. Durations are in seconds."""
+    """Counts the checkpoints of one life. Durations are in seconds.
+
+    Attributes:
+        taken: number of checkpoints.
+        cut_retries: how often the checkpointer has waited in vain for a handler to return.
+        last_duration_s: duration of the last checkpoint.
+        total_duration_s: sum of all durations.
+        interval_s: from the end of one checkpoint to the beginning of the next.
+        within: for each limit in seconds: how many checkpoints took at most so long. Nobody changes the dictionary.
+    """
 
     taken: int = 0
     cut_retries: int = 0
     last_duration_s: float = 0.0
     total_duration_s: float = 0.0
     interval_s: float = 0.0
+    within: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DURATIONS_S, 0))
+
+    def note(self, duration_s: float) -> None:
+        """Count a checkpoint."""
+        self.taken += 1
+        self.last_duration_s = duration_s
+        self.total_duration_s += duration_s
+        self.within = {text: self.within[text] + (duration_s <= limit) for text, limit in DURATIONS_S.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +134,7 @@ class Status:
         oldest_events: for each context, by name: for how many seconds the first event of its queue waits. This is the
             true time or less, by at most the time since the call of `Engine.status` before.
         oldest_sends: for each sender, by id: the same for its first message that is not settled.
+        store_fails: whether the last transaction of the store has failed, and is tried again; `None` without a store.
         unhandled: for each receiver, by id: the number of messages of this life that no monitor listened for
             (docs/receiving.md).
         unhandled_letters: how many of these messages became dead letters.
@@ -143,6 +168,7 @@ class Status:
     monitors: Mapping[str, ContextCounters]
     oldest_events: Mapping[str, float]
     oldest_sends: Mapping[str, float]
+    store_fails: bool | None
     unhandled: Mapping[str, int]
     unhandled_letters: int
     handler_failures: int
@@ -216,6 +242,7 @@ class Status:
             "duplicate_ids": self.duplicate_ids,
             "handler_failures": self.handler_failures,
             "store_commits": self.store_commits,
+            "store_fails": self.store_fails,
             "resident_bytes": self.resident_bytes,
         }
 

@@ -93,6 +93,11 @@ class Writer(Actor):
         """Whether no request waits to be committed."""
         return not self._waiting
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last transaction has failed, and is tried again. Any thread may read it."""
+        return self._failures > 0
+
     def step(self) -> float | None:
         """Commit all waiting requests in one transaction; if none waits, check the lock of the store if that is due."""
         if not self._waiting and self._unknown is None:

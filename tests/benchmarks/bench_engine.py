@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from correlator import Engine, Message, Monitor, Reliability, StateTable, event, on
-from correlator.settings import EngineSettings, HttpSettings, MonitorSettings, ReceiverSettings, SenderSettings
+from correlator.settings import (
+    EngineSettings,
+    HttpSettings,
+    MonitorSettings,
+    OpenTelemetrySettings,
+    ReceiverSettings,
+    SenderSettings,
+)
 from correlator.testing.memory import MemoryBroker
 
 BATCH = 1000
@@ -94,6 +101,7 @@ def engine_rate(
     *,
     input_log: str | None = None,
     http: HttpSettings | None = None,
+    opentelemetry: OpenTelemetrySettings | None = None,
     **fields: Any,
 ) -> float:
     """Messages a second through the engine, until the last one is at the broker.
@@ -103,6 +111,7 @@ def engine_rate(
         inputs: what comes in.
         input_log: where the engine records its inputs.
         http: where it answers.
+        opentelemetry: where its spans go.
         fields: more settings, of the receiver and of the sender.
     """
     arrived = threading.Event()
@@ -144,6 +153,7 @@ def engine_rate(
         monitors=(MonitorSettings(type=f"{__name__}:Positions"),),
         input_log=input_log,
         http=http,
+        opentelemetry=opentelemetry,
     )
     with Engine(settings, connections={"memory": broker.connection()}):
         begin = time.perf_counter()

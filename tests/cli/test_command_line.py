@@ -18,7 +18,7 @@ from tests.cli.commands import COMMAND, assert_fails, on_terminal, run, start, w
     ("arguments", "code", "texts"),
     [
         (["rnu", "x.yaml"], "E2001", ["unknown command 'rnu'", "Did you mean 'run'?"]),
-        (["frobnicate"], "E2001", ["Commands: run, lint"]),
+        (["frobnicate"], "E2001", ["Commands: create, run, lint"]),
         (["db", "rset", "x"], "E2001", ["Did you mean 'reset'"]),
         (["run", "x.yaml", "--bogus"], "E2002", ["--bogus", "correlator run --help"]),
         (["run", "x.yaml", "--log-levl", "INFO"], "E2002", ["--log-level"]),

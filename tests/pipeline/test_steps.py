@@ -166,6 +166,9 @@ def test_a_row_that_a_decode_made_is_no_message_whatever_its_columns_are(engine)
     e = engine(decode, OUT)
     e.run(Message(b'{"body": "YQ==", "key": "k", "properties": {"a": "b"}}', {"kind": "x"}))
     assert e.sends["out"] == [Message(b'{"body":"YQ==","key":"k","properties":{"a":"b"}}')]
+    trace = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+    e.run(Message(b'{"key": "k"}', trace), Message(b'{"key": "l"}', {"traceparent": "malformed"}))
+    assert [one.properties for one in e.sends["out"]] == [{}, trace, {}]  # what is sent has the context of its cause
 
 
 def test_a_body_that_is_null_is_empty(engine):

@@ -15,9 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from correlator import Engine
 from correlator.errors import ConfigError
 from correlator.runtime.http import metrics, server
+from correlator.runtime.status import CheckpointCounters
 from correlator.settings import EngineSettings, HttpSettings
-from tests.runtime.flows import Hears
+from tests.runtime.flows import Forwards, Hears
 from tests.runtime.serving import TOKEN, Client, served
+from tests.runtime.test_status import a_status
 from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, message, receiver, sender
 from tests.waiting import wait_until
 
@@ -86,13 +88,18 @@ def test_metrics_of_a_removed_part_go_and_the_sums_stay():
 
 def test_many_parts_are_added_up(monkeypatch):
     monkeypatch.setattr(metrics, "MOST_PARTS", 2)
-    with served(*(receiver(f"in{n}", BEST_EFFORT) for n in range(5))) as (_, broker, client):
+    with served(*(receiver(f"in{n}", BEST_EFFORT) for n in range(5))) as (engine, broker, client):
         for _ in range(3):
             broker.publish("queue:in4", [message("a")])
         wait_until(lambda: client.samples()["correlator_received_messages_total",] == 3)
         named = {name[1] for name in client.samples() if name[0] == "correlator_receiver_messages_total"}
         assert named == {"in0", "in1", "_other"}
         assert client.samples()["correlator_receiver_messages_total", "_other"] == 3
+        assert client.samples()["correlator_receiver_up", "_other"] == 1
+        engine.pause("in3")
+        assert client.samples()["correlator_receiver_paused", "_other"] == 1
+        broker.down = True
+        wait_until(lambda: client.samples()["correlator_receiver_up", "_other"] == 0)
 
 
 def test_metrics_follow_the_conventions_of_prometheus():
@@ -113,7 +120,57 @@ def test_metrics_follow_the_conventions_of_prometheus():
                 "connection",
                 "engine",
                 "version",
+                "le",
             }
+
+
+def test_the_age_of_what_waits_is_that_of_the_oldest_message(tmp_path):
+    store = f"sqlite:///{tmp_path}/store.db"
+    parts = receiver("in", AT_LEAST_ONCE), sender("out", AT_LEAST_ONCE)
+    with served(*parts, monitors=[Forwards], store=store) as (engine, broker, client):
+        started = client.samples()["correlator_start_timestamp_seconds",]
+        assert 0 < started == client.json("/status")["started"]
+        assert client.samples()["correlator_store_up",] == 1
+        engine.pause("out")
+        broker.publish("queue:in", [message("a")])
+        wait_until(lambda: client.samples()["correlator_sender_oldest_waiting_seconds", "out"] > 0)
+        assert client.json("/status")["senders"]["out"]["oldest_s"] > 0
+        assert client.samples()["correlator_context_oldest_waiting_seconds", "main"] == 0
+        engine.resume("out")
+        wait_until(lambda: client.samples()["correlator_sender_oldest_waiting_seconds", "out"] == 0)
+
+
+def test_a_receiver_that_waits_for_room_is_shown_and_a_paused_one_is_not_waiting(tmp_path):
+    store = f"sqlite:///{tmp_path}/store.db"
+    parts = receiver("in", AT_LEAST_ONCE), sender("out", AT_LEAST_ONCE, max_outstanding=1)
+    with served(*parts, monitors=[Forwards], store=store) as (engine, broker, client):
+        engine.pause("out")
+        broker.publish("queue:in", [message("a")])
+        wait_until(lambda: client.samples()["correlator_receiver_waiting", "in"] == 1)
+        engine.resume("out")
+        wait_until(lambda: client.samples()["correlator_receiver_waiting", "in"] == 0)
+        engine.pause("in")
+        wait_until(lambda: client.json("/status")["receivers"]["in"]["waits_for"] == "pause")
+        assert client.samples()["correlator_receiver_waiting", "in"] == 0
+
+
+def test_checkpoints_are_counted_by_their_durations():
+    counters = CheckpointCounters()
+    for duration in (0.0005, 0.003, 0.003, 7.0, 100.0):
+        counters.note(duration)
+    text = metrics.exposition(
+        a_status(1.0, receivers={}, senders={}, connections={}, checkpoints=counters, store_fails=True)
+    )[0].decode()
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    bucket = "correlator_checkpoint_duration_seconds_bucket"
+    found = [samples[bucket, limit] for limit in ("0.001", "0.0025", "0.005", "5", "10", "30", "+Inf")]
+    assert found == [1, 1, 3, 3, 4, 4, 5]
+    assert samples["correlator_checkpoint_duration_seconds_sum",] == pytest.approx(107.0065)
+    assert samples["correlator_store_up",] == 0
 
 
 # --- to whom ---

@@ -1,6 +1,6 @@
 """The status of an engine as metrics of Prometheus (docs/http.md)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -9,8 +9,9 @@ from correlator.events import PartStatus
 from correlator.runtime.status import PIPELINE_TIMES, Status
 
 MOST_PARTS = 200
-"""So many parts of a kind have samples of their own; the others are added up."""
+"""So many parts of a kind have samples of their own; the others have one together."""
 OTHERS = "_other"
+SUM = "sum"
 _PREFIX = "correlator_"
 
 Values = Callable[[Status], Mapping[str, float]]
@@ -22,17 +23,19 @@ class Described(NamedTuple):
 
     Attributes:
         name: its name, for a counter without `_total`.
-        kind: whether it only grows.
+        kind: what Prometheus calls it.
         labels: its labels: the kind of parts that it is about, or none for the whole engine.
         text: what it means.
-        values: reads it.
+        values: reads it. For a histogram: how many values are at most as large as each limit, by limit; and their sum.
+        others: makes one value of those of the parts that have no samples of their own.
     """
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     labels: Sequence[str]
     text: str
     values: Values
+    others: Callable[[Iterable[float]], float] = sum
 
 
 def _engine(read: Callable[[Status], float]) -> Values:
@@ -77,6 +80,19 @@ def _backlog(field: str) -> Values:
     return values
 
 
+def _waiting(status: Status) -> Mapping[str, float]:
+    return {name: float(status.waits.get(name, "pause") != "pause") for name in status.receivers}
+
+
+def _store_up(status: Status) -> Mapping[str, float]:
+    return {"": float(not status.store_fails)} if status.store_fails is not None else {}
+
+
+def _checkpoint_durations(status: Status) -> Mapping[str, float]:
+    counters = status.checkpoints
+    return {**counters.within, "+Inf": counters.taken, SUM: counters.total_duration_s}
+
+
 def _outstanding(status: Status) -> Mapping[str, float]:
     return {name: float(count) for name, (_, _, count) in status.senders.items()}
 
@@ -88,6 +104,13 @@ METRICS = (
         (),
         "1 if the engine runs and all its parts of a mode other than BEST_EFFORT are connected.",
         _engine(lambda status: not status.not_ready()),
+    ),
+    Described(
+        "start_timestamp_seconds",
+        "gauge",
+        (),
+        "When the engine was started, in seconds since 1970 (UTC).",
+        _engine(attrgetter("started")),
     ),
     Described(
         "resident_memory_bytes", "gauge", (), "Resident memory of the process.", _engine(attrgetter("resident_bytes"))
@@ -120,15 +143,10 @@ METRICS = (
         "Events on which a handler has failed.",
         _engine(attrgetter("handler_failures")),
     ),
+    Described("store_up", "gauge", (), "0 if the store has refused the last transaction, else 1.", _store_up),
     Described("store_commits", "counter", (), "Transactions of the store.", _engine(attrgetter("store_commits"))),
     Described("checkpoints", "counter", (), "Checkpoints that were taken.", _engine(attrgetter("checkpoints.taken"))),
-    Described(
-        "checkpoint_seconds",
-        "counter",
-        (),
-        "Time of all checkpoints.",
-        _engine(attrgetter("checkpoints.total_duration_s")),
-    ),
+    Described("checkpoint_duration_seconds", "histogram", (), "Times of the checkpoints.", _checkpoint_durations),
     Described(
         "checkpoint_last_duration_seconds",
         "gauge",
@@ -136,9 +154,17 @@ METRICS = (
         "Time of the last checkpoint.",
         _engine(attrgetter("checkpoints.last_duration_s")),
     ),
-    Described("connection_up", "gauge", ("connection",), "1 if none of its parts is in error.", _connections_up),
-    Described("receiver_up", "gauge", ("receiver",), "1 if it is connected.", _up("receivers")),
-    Described("receiver_paused", "gauge", ("receiver",), "1 if somebody has paused it.", _paused("receivers")),
+    Described("connection_up", "gauge", ("connection",), "1 if none of its parts is in error.", _connections_up, min),
+    Described("receiver_up", "gauge", ("receiver",), "1 if it is connected.", _up("receivers"), min),
+    Described("receiver_paused", "gauge", ("receiver",), "1 if somebody has paused it.", _paused("receivers"), max),
+    Described(
+        "receiver_waiting",
+        "gauge",
+        ("receiver",),
+        "1 if it takes no messages, because it waits for room or for the application.",
+        _waiting,
+        max,
+    ),
     *(
         Described(f"receiver_{name}", "counter", ("receiver",), text, _receivers(field))
         for field, name, text in (
@@ -185,8 +211,8 @@ METRICS = (
         "Bytes that its destination still holds, if the connector reports it.",
         _backlog("size"),
     ),
-    Described("sender_up", "gauge", ("sender",), "1 if it is connected.", _up("senders")),
-    Described("sender_paused", "gauge", ("sender",), "1 if somebody has paused it.", _paused("senders")),
+    Described("sender_up", "gauge", ("sender",), "1 if it is connected.", _up("senders"), min),
+    Described("sender_paused", "gauge", ("sender",), "1 if somebody has paused it.", _paused("senders"), max),
     *(
         Described(f"sender_{name}", "counter", ("sender",), text, _senders(field))
         for field, name, text in (
@@ -201,11 +227,27 @@ METRICS = (
         "sender_outstanding_messages", "gauge", ("sender",), "Messages that are not confirmed yet.", _outstanding
     ),
     Described(
+        "sender_oldest_waiting_seconds",
+        "gauge",
+        ("sender",),
+        "For how long its oldest message that is not confirmed has waited, at least.",
+        lambda status: status.oldest_sends,
+        max,
+    ),
+    Described(
         "context_queued_events",
         "gauge",
         ("context",),
         "Events that wait in its queue.",
         lambda status: {name: float(count) for name, count in status.contexts.items()},
+    ),
+    Described(
+        "context_oldest_waiting_seconds",
+        "gauge",
+        ("context",),
+        "For how long the oldest event in its queue has waited, at least.",
+        lambda status: status.oldest_events,
+        max,
     ),
     *(
         Described(f"pipeline_{name}", "counter", ("pipeline",), text, _pipelines(field))
@@ -264,17 +306,27 @@ class _Collector:
         yield _family(BUILD, {(self._status.name, version("correlator")): 1.0})
         for one in METRICS:
             values = one.values(self._status)
-            if values:
-                yield _family(one, {(name,) if one.labels else (): value for name, value in _few(values).items()})
+            if one.kind == "histogram":
+                yield _histogram(one, values)
+            elif values:
+                few = _few(values, one.others)
+                yield _family(one, {(name,) if one.labels else (): value for name, value in few.items()})
 
 
-def _few(values: Mapping[str, float]) -> Mapping[str, float]:
-    """The values of the first parts by name, and the sum of the others."""
+def _few(values: Mapping[str, float], others: Callable[[Iterable[float]], float]) -> Mapping[str, float]:
+    """The values of the first parts by name, and one value for the others."""
     if len(values) <= MOST_PARTS:
         return values
     names = sorted(values)
     shown = {name: values[name] for name in names[:MOST_PARTS]}
-    return shown | {OTHERS: sum(values[name] for name in names[MOST_PARTS:])}
+    return shown | {OTHERS: others(values[name] for name in names[MOST_PARTS:])}
+
+
+def _histogram(one: Described, values: Mapping[str, float]) -> Any:
+    from prometheus_client import core  # noqa: PLC0415  # as in `exposition`
+
+    buckets = [(limit, count) for limit, count in values.items() if limit != SUM]
+    return core.HistogramMetricFamily(f"{_PREFIX}{one.name}", one.text, buckets=buckets, sum_value=values[SUM])
 
 
 def _family(one: Described, values: Mapping[tuple[str, ...], float]) -> Any:

@@ -242,5 +242,6 @@ def _settings(settings: EngineSettings, store: str | None, interval: float) -> E
         ),
         status_interval=0.0,
         http=None,
+        opentelemetry=None,
         input_log=None,
     )

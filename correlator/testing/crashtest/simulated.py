@@ -148,7 +148,7 @@ def _scenario(configured: Configured, seed: int) -> Scenario:
     settings = configured.settings
     return Scenario(
         seed=seed,
-        settings=replace(settings, status_interval=0.0, http=None, input_log=None),
+        settings=replace(settings, status_interval=0.0, http=None, opentelemetry=None, input_log=None),
         persistent=configured.persistent,
         brokers=configured.brokers,
         lives=rng.choice((1, 2, 4, 8)),

@@ -217,12 +217,17 @@ def test_o7_a_hundred_parts_are_drawn_and_those_that_fail_are_never_grouped(chro
             wait_until(lambda: page.get_by_role("row").count() == 5)
 
 
-def test_a_page_says_that_its_engine_does_not_answer(chromium):
-    with served(receiver("in", BEST_EFFORT), monitors=[Hears]) as (_, _, client):
+def test_a_page_does_without_a_stream_and_says_that_its_engine_does_not_answer(chromium):
+    with served(receiver("in<b>", BEST_EFFORT), monitors=[Hears]) as (_, broker, client):
         context = chromium.new_context()
         page = context.new_page()
+        page.route("**/events?status", lambda route: route.abort())
         page.goto(f"http://{client.host}:{client.port}/")
         shown(page, "Nothing needs you")
+        page.get_by_role("link", name="in<b>").wait_for()
+        broker.publish("queue:in<b>", [message("a")])
+        wait_until(lambda: page.locator("[data-name=rate]").first.inner_text() not in ("", "0/s"))
+        page.unroute("**/events?status")
         shown(page, "Only with http.token")
     page.get_by_role("alert").first.wait_for()
     wait_until(lambda: page.title() == "no answer · shop")

@@ -71,7 +71,8 @@ def test_the_acknowledgement_of_one_message_answers_no_other(web):
 
 
 @pytest.mark.parametrize("end", ["reject", "close", "connect"])
-def test_h4_what_is_not_stored_is_never_answered_202(web, end):
+def test_h4_what_is_not_stored_is_never_answered_202(web, monkeypatch, end):
+    monkeypatch.setattr(application, "ANSWER_S", 10 * PATIENCE_S)
     source = web.source()
     held = web.posting(b"", "held")
     chunk = take(source)

@@ -1,5 +1,6 @@
 """Which path of a URL a destination stands for: `queue:orders/new` is `/orders/new`."""
 
+from functools import lru_cache
 from urllib.parse import quote
 
 from correlator.errors import ConfigError, quoted
@@ -28,6 +29,8 @@ def check_path(where: str, destination: str) -> str:
     return path
 
 
-def encoded(path: str) -> str:
-    """The path as it stands in a request."""
-    return quote(path)
+@lru_cache(maxsize=1024)
+def target_of(destination: str) -> str | None:
+    """The path as it stands in a request; `None` as `path_of`."""
+    path = path_of(destination)
+    return None if path is None else quote(path)

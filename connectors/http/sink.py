@@ -10,11 +10,12 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import quote
 
 from connectors.http.answers import Verdict, verdict, wait_s
 from connectors.http.lane import Lane, Reply
-from connectors.http.paths import encoded, path_of
+from connectors.http.paths import target_of
 from connectors.http.service import Service
 from correlator.connector import TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected, printable, quoted
@@ -145,9 +146,9 @@ class HttpSink:
 
     def _send(self, lane: Lane, out: Outgoing) -> SendRejected | None:
         """Send a message. Raises `ConnectionLost` unless the service has confirmed or refused it."""
-        path = path_of(out.destination)
+        target = target_of(out.destination)
         place = f"{self._where} message {out.sequence}"
-        if path is None:
+        if target is None:
             return SendRejected("E8104", place, f"{quoted(out.destination)} is not a path")
         if out.message.headers is not None and out.message.headers.delivery_delay_ms:
             return SendRejected("E8110", place, "a service cannot delay a message, which 'delivery_delay_ms' asks for")
@@ -155,7 +156,7 @@ class HttpSink:
         if isinstance(headers, str):
             return SendRejected("E8110", place, f"property {quoted(headers)} is not a text that a header can hold")
         self._service.check_free(self._where)
-        reply = lane.post(f"{self._service.base}{encoded(path)}", headers, out.message.body)
+        reply = lane.post(self._service.base + target, headers, out.message.body)
         found = verdict(reply.status, has_key="Idempotency-Key" in headers)
         if found is Verdict.CONFIRMED:
             return None
@@ -173,7 +174,7 @@ class HttpSink:
         if self._calling.token:
             headers["Authorization"] = f"Bearer {self._calling.token}"
         if self._calling.stamps_key and out.source:
-            headers["Idempotency-Key"] = f"{out.sequence}:{quote(out.source)}"
+            headers["Idempotency-Key"] = f"{out.sequence}:{_in_a_header(out.source)}"
         for name in self._calling.headers:
             value = out.message.properties.get(name)
             if value is not None:
@@ -187,6 +188,9 @@ class HttpSink:
         text = reply.body[:most_bytes].decode(errors="replace")
         told = f"{reply.status} {reply.reason}: {text}".strip().rstrip(":")
         return printable(told.replace(self._calling.token, "***") if self._calling.token else told)
+
+
+_in_a_header = lru_cache(maxsize=64)(quote)
 
 
 def _lane_of(out: Outgoing, lanes: int) -> int:

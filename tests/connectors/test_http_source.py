@@ -71,7 +71,8 @@ def test_the_acknowledgement_of_one_message_answers_no_other(web):
 
 
 @pytest.mark.parametrize("end", ["reject", "close", "connect"])
-def test_h4_what_is_not_stored_is_never_answered_202(web, end):
+def test_h4_what_is_not_stored_is_never_answered_202(web, monkeypatch, end):
+    monkeypatch.setattr(application, "ANSWER_S", 10 * PATIENCE_S)
     source = web.source()
     held = web.posting(b"", "held")
     chunk = take(source)
@@ -205,6 +206,17 @@ def test_h6_the_lines_of_a_body_are_messages_of_one_chunk(web):
     assert not client.is_answered
     source.acknowledge(chunk.tokens[3:])
     assert (alone.got().status, client.got()[:2]) == (202, (202, '{"id":"b"}'))
+
+
+def test_a_chunk_has_whole_bodies_with_lines_only(web):
+    source = web.source(max_batch_size=4)
+    clients = []
+    for key in "ab":
+        clients.append(web.posting(lines("1", "2", "3"), key, **LINES))
+        wait_until(lambda: source.backlog().messages == 3 * len(clients))
+    for client in clients:
+        source.acknowledge(take(source, 3).tokens)
+        assert client.got().status == 202
 
 
 @pytest.mark.parametrize(

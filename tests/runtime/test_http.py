@@ -16,6 +16,7 @@ from correlator import Engine
 from correlator.errors import ConfigError
 from correlator.runtime.http import metrics, server
 from correlator.runtime.status import CheckpointCounters
+from correlator.serving import HttpServer
 from correlator.settings import EngineSettings, HttpSettings
 from tests.runtime.flows import Forwards, Hears
 from tests.runtime.serving import TOKEN, Client, served
@@ -249,6 +250,17 @@ def test_o8_whatever_is_sent_the_server_goes_on(shared_client, sent):
 def shared_client():
     with served() as (_, _, client):
         yield client
+
+
+def test_the_body_of_an_answer_does_not_wait_until_its_head_is_acknowledged():
+    server = HttpServer("test", "127.0.0.1", 0)
+    try:
+        with socket.create_connection(server.address, timeout=PATIENCE_S):
+            accepted, _ = server._socket.accept()
+            with accepted:
+                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    finally:
+        server.stop()
 
 
 # --- it never disturbs the engine ---

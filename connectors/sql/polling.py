@@ -100,13 +100,8 @@ class PolledSource:
         self._url = url
         self._polled = polled
         self._poll_interval_s = poll_interval_s
-        names = (
-            [polled.table, receiver.subscription]
-            if polled.schema is None
-            else [polled.schema, polled.table, receiver.subscription]
-        )
-        self._path = sidecar(state, "position", *names)
-        self._lock_path = sidecar(state, "position.lock", *names)
+        self._path = sidecar(state, "position", polled.table, receiver.subscription)
+        self._lock_path = sidecar(state, "position.lock", polled.table, receiver.subscription)
         templates = (receiver.unique_message_id, receiver.message_source_id)
         self._wanted = [name for name in (UNIQUE_ID, SOURCE_ID) if any(f"property.{name}" in one for one in templates)]
         self._process = Maker()
@@ -224,7 +219,8 @@ class PolledSource:
         if kept.order != self._table.order:
             raise self._misfit(f"belongs to the order {', '.join(kept.order)}")
         if kept.identity != self._table.identity:
-            raise self._misfit("belongs to another table: this one was made anew, or the database was restored")
+            what = f"belongs to another table, {kept.identity}: the present one, {self._table.identity}, was made anew"
+            raise self._misfit(f"{what}, or the database was restored")
         return kept
 
     def _misfit(self, what: str) -> ConnectionLost:

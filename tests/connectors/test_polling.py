@@ -223,7 +223,7 @@ def test_rows_with_equal_values(url: str, is_sqlite: bool, clock: Clock, sources
     )
     options = {"order_column": "at", "lag": "1s"}
     source, seen = sources(url, options=options), []
-    while len(seen) < 10_000:
+    for _ in range(200):
         found = take(source)
         seen += found
         clock.now += 1

@@ -246,9 +246,9 @@ def test_a_statement_of_the_user(url: str, sinks: Callable[..., SqlSink]) -> Non
     execute(url, TABLE, "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)")
     statement = "UPDATE t SET amount = amount + :more /* :no */ WHERE name = :name AND name <> ':c'"
     sink = sinks(mode="statement", statement=statement)
-    bodies = [{"name": "a", "more": 5}, {"name": "a", "more": 5}, {"name": "none", "more": 1}]
-    assert codes(sink.send(batch(bodies))) == [None] * 3
-    assert codes(sinks(mode="statement", statement=statement).send(batch(bodies))) == [None] * 3  # repeats
+    bodies = [{"name": "a", "more": 5}, {"name": "a", "more": "5"}, {"name": "none", "more": 1}, {"name": 7, "more": 1}]
+    assert codes(sink.send(batch(bodies))) == [None] * 4
+    assert codes(sinks(mode="statement", statement=statement).send(batch(bodies))) == [None] * 4  # repeats
     assert rows(url, "SELECT id, amount FROM t ORDER BY id") == [(1, 11), (2, 2)]
 
 

@@ -1,0 +1,31 @@
+"""The command of the campaign; its exit status is 1 on a violation, and if nothing is proved."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.connectors.campaign.command import carry_out
+from tests.connectors.sql_campaign.rounds import campaign
+
+
+def main() -> int:
+    """Run the campaign that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.connectors.sql_campaign")
+    parser.add_argument("--kills", type=int, default=200, help="of the process")
+    parser.add_argument("--server-kills", type=int, default=0, help="with --database postgres")
+    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--report", type=Path)
+    parsed = parser.parse_args()
+    if parsed.server_kills and parsed.database == "sqlite":
+        parser.error("SQLite has no server")
+    kills = {"kills": parsed.kills, "server_kills": parsed.server_kills}
+    return carry_out(
+        "sql",
+        parsed.report,
+        lambda directory, say: campaign(directory, parsed.database, **kills, seed=parsed.seed, say=say),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""The process that is killed: an engine that numbers the orders of an outbox table and sends a row for each.
+
+The processes are forked from one that has imported what they need, and in which nothing else runs.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+import structlog
+
+from connectors.sql.outbox import OutboxSource
+from connectors.sql.sink import SqlSink
+from correlator import Engine, Message, Monitor, Reliability, StateTable, on
+from correlator.errors import SendRejected
+from correlator.events import Outgoing
+from correlator.settings import (
+    CheckpointSettings,
+    ConnectionSettings,
+    EngineSettings,
+    MonitorSettings,
+    ReceiverSettings,
+    SenderSettings,
+)
+
+NAME = "bridge"
+MISFIT = 50
+"""One order in so many gets a body that does not fit."""
+LARGEST_RECEIVED, LARGEST_SENT = 40, 25
+LOOK_S = 0.05
+
+
+class Numbers(Monitor, persistent=True):
+    """Gives each order the next number, and sends both."""
+
+    last: int = 0
+    numbers: StateTable[str, int]
+
+    @on(Message)
+    def order(self, order: Message) -> None:
+        """Number one order, and send its row."""
+        name = order.body.decode()
+        self.last += 1
+        self.numbers[name] = self.last
+        number: Any = "no number" if self.last % MISFIT == 0 else self.last
+        self.send(msgspec.json.encode({"order_name": name, "number": number}), to="rows")
+
+
+def settings(directory: Path, url: str, *, is_control: bool) -> EngineSettings:
+    """The settings of the engine."""
+    return EngineSettings(
+        name=NAME,
+        store=f"sqlite:///{directory}/engine.db",
+        checkpoint=CheckpointSettings(interval=0.02),
+        connections={"tables": ConnectionSettings(type="sql", options={"database": url})},
+        receivers=(
+            ReceiverSettings(
+                id="orders",
+                connection="tables",
+                destination="queue:outbox",
+                reliability=Reliability.AT_LEAST_ONCE if is_control else Reliability.EXACTLY_ONCE,
+                max_batch_size=LARGEST_RECEIVED,
+                max_batch_interval_ms=5,
+                options={"poll_interval": "1s"},
+            ),
+        ),
+        senders=(
+            SenderSettings(
+                id="rows",
+                connection="tables",
+                destination="queue:orders",
+                reliability=Reliability.EXACTLY_ONCE,
+                max_batch_size=LARGEST_SENT,
+            ),
+        ),
+        monitors=(MonitorSettings(type="tests.connectors.sql_campaign.bridge:Numbers"),),
+        connection_retry_interval=0.1,
+        max_connection_retry_interval=0.1,
+        status_interval=0.0,
+    )
+
+
+def arm(kill: int) -> None:
+    """Let the process kill itself at a transaction in which the sink writes rows, or the source deletes some.
+
+    Args:
+        kill: the number of the transaction, 0 for none; positive: before its COMMIT, negative: behind it.
+    """
+    seen = 0
+    write, acknowledge = SqlSink._transaction, OutboxSource.acknowledge
+
+    def meets(number: int) -> None:
+        if number == kill != 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextmanager
+    def writing(sink: SqlSink, connection: sa.Connection) -> Iterator[None]:
+        nonlocal seen
+        number = seen = seen + 1
+        with write(sink, connection):
+            yield
+            meets(number)
+        meets(-number)
+
+    def acknowledging(source: OutboxSource, tokens: Sequence[int]) -> None:
+        nonlocal seen
+        number = seen = seen + 1
+        meets(number)  # the messages are stored, and the rows are there
+        acknowledge(source, tokens)
+        meets(-number)
+
+    SqlSink._transaction = writing  # type: ignore[method-assign]
+    OutboxSource.acknowledge = acknowledging  # type: ignore[method-assign]
+
+
+def forget_the_source() -> None:
+    """Give the messages of this life a source of its own."""
+    send = SqlSink.send
+
+    def renamed(sink: SqlSink, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        sink._sends_again = False
+        return send(sink, [msgspec.structs.replace(out, source=f"{out.source}:{os.getpid()}") for out in batch])
+
+    SqlSink.send = renamed  # type: ignore[method-assign]
+
+
+def live(directory: Path, url: str, kill: int, parent: Connection, *, is_control: bool) -> None:
+    """Run the engine until the parent says so; tell the parent when the engine has begun.
+
+    Args:
+        directory: the place of the store.
+        url: the database.
+        kill: see `arm`.
+        parent: tells and is told.
+        is_control: whether nothing recognises repeats.
+    """
+    os.dup2(os.open(directory / "bridge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), sys.stderr.fileno())
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    if is_control:
+        forget_the_source()
+    arm(kill)
+    with Engine(settings(directory, url, is_control=is_control)) as engine:
+        parent.send("begun")
+        while not parent.poll(LOOK_S):
+            engine.raise_failure()

@@ -1,0 +1,344 @@
+"""Rounds of kills, each with a fresh database and a fresh store."""
+
+import contextlib
+import multiprocessing
+import random
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import sqlalchemy as sa
+
+from connectors.sql import SqlConnection
+from correlator.settings import ConnectionSettings, ReceiverSettings
+from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign.verdict import counts_in
+from tests.connectors.sql_campaign import bridge
+from tests.connectors.sql_campaign.bridge import MISFIT, NAME
+from tests.connectors.tables import execute, rows, sqlite_file
+from tests.servers import PostgresServer, running
+from tests.waiting import wait_until
+
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(["connectors.sql", bridge.__name__])
+KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 12
+PATIENCE_S = 120.0
+LONGEST_LIFE_S = 0.6
+LAST_CALL, LAST_CALL_OF_A_CONTROL = 30, 8
+AT_A_CALL = 0.5
+PLACED = 20
+PAUSE_S = 0.02
+FAILURES = (sqlite3.Error, psycopg.Error, sa.exc.DBAPIError)
+
+
+@dataclass
+class Figures:
+    """What rounds of one kind have found.
+
+    Attributes:
+        kills: processes that were killed.
+        at_a_call: those that killed themselves at a transaction.
+        server_kills: servers that were killed.
+        waiting: kills while orders were under way.
+        orders: orders that the program has committed.
+        rows: rows that the tables hold.
+        refused: orders that became dead letters.
+        handled_twice: orders that got a second number.
+        written_twice: rows beyond the first of an order and number.
+        seconds: duration.
+        violations: what is wrong.
+    """
+
+    kills: int = 0
+    at_a_call: int = 0
+    server_kills: int = 0
+    waiting: int = 0
+    orders: int = 0
+    rows: int = 0
+    refused: int = 0
+    handled_twice: int = 0
+    written_twice: int = 0
+    seconds: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Result:
+    """The result of a campaign."""
+
+    database: str
+    seed: int
+    figures: Figures = field(default_factory=Figures)
+    control: Figures = field(default_factory=Figures)
+
+    @property
+    def violations(self) -> Sequence[str]:
+        """The violations that the campaign found."""
+        return self.figures.violations + self.control.violations
+
+    @property
+    def blind(self) -> Sequence[str]:
+        """The reasons why the campaign proves nothing although it found no violation."""
+        found = {"handled": self.control.handled_twice, "wrote": self.control.written_twice}
+        return [f"the control {what} nothing twice" for what, times in found.items() if not times]
+
+    def lines(self) -> Sequence[str]:
+        """The result as lines of text."""
+        one, control = self.figures, self.control
+        twice = "{0.handled_twice} orders handled twice, {0.written_twice} rows written twice"
+        return [
+            f"{self.database}, seed {self.seed}: {one.kills} kills of the process, {one.server_kills} of the server",
+            f"{one.waiting} kills while orders were under way, {one.at_a_call} at a transaction",
+            f"{one.orders} orders: {one.rows} rows, {one.refused} dead letters; {twice.format(one)}",
+            f"{len(one.violations)} violations, {one.seconds:.0f} s",
+            f"control: {twice.format(control)} after {control.kills} kills",
+            *self.violations,
+            *self.blind,
+        ]
+
+    def report(self) -> Mapping[str, Any]:
+        """The result as values for a JSON report."""
+        return asdict(self)
+
+
+class Program:
+    """A program of a user, which places orders in its own transactions."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._next = count(1)
+        connection = SqlConnection("tables", ConnectionSettings(type="sql", options={"database": url}))
+        connection.create_outbox(ReceiverSettings(id="orders", connection="tables", destination="queue:outbox"))
+        execute(
+            url,
+            "CREATE TABLE placed (name TEXT PRIMARY KEY)",
+            "CREATE TABLE orders (order_name TEXT, number BIGINT)",
+        )
+
+    def place(self, number: int) -> None:
+        """Place so many orders. Those of a transaction that fails may be placed or not, as the database says."""
+        first, second = self._batch(number - number // 2), self._batch(number // 2)
+        with contextlib.suppress(*FAILURES):
+            if self._url.startswith("sqlite"):
+                execute(self._url, *first, *second)
+                return
+            with psycopg.connect(self._url) as slow, psycopg.connect(self._url) as fast:
+                for connection, statements in ((slow, first), (fast, second)):
+                    for statement in statements:
+                        connection.execute(statement)
+                fast.commit()
+
+    def placed(self) -> set[str]:
+        """The orders that are placed."""
+        return {str(name) for (name,) in rows(self._url, "SELECT name FROM placed")}
+
+    def stored(self) -> int:
+        """How many rows the bridge has written; -1 while the database cannot be asked."""
+        with contextlib.suppress(*FAILURES):
+            return int(rows(self._url, "SELECT count(*) FROM orders")[0][0])
+        return -1
+
+    def _batch(self, number: int) -> list[str]:
+        names = [f"order {next(self._next)}" for _ in range(number)]
+        return [
+            f"INSERT INTO {into} VALUES ('{name}')" for name in names for into in ("placed (name)", "outbox (body)")
+        ]
+
+
+class Bridge:
+    """A life of the bridge."""
+
+    def __init__(self, directory: Path, url: str, *, kill: int = 0, is_control: bool = False) -> None:
+        self._told, childs = FORKING.Pipe()
+        self._process = FORKING.Process(
+            target=bridge.live, args=(directory, url, kill, childs), kwargs={"is_control": is_control}
+        )
+        self._process.start()
+        childs.close()
+
+    def begin(self) -> bool:
+        """Wait until the engine has begun; false if the process has ended before."""
+        try:
+            return self._told.poll(PATIENCE_S) and bool(self._told.recv())
+        except EOFError:
+            return False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process lives."""
+        return self._process.is_alive()
+
+    def kill(self) -> bool:
+        """Kill the process; returns whether it had killed itself."""
+        was_dead = not self.is_alive
+        self._process.kill()
+        self._end()
+        return was_dead
+
+    def stop(self) -> int | None:
+        """Let the engine stop; returns the exit status."""
+        with contextlib.suppress(OSError):
+            self._told.send("stop")
+        return self._end()
+
+    def _end(self) -> int | None:
+        self._process.join(PATIENCE_S)
+        status = self._process.exitcode
+        self._told.close()
+        self._process.close()
+        return status
+
+
+def campaign(
+    directory: Path,
+    database: str,
+    *,
+    kills: int,
+    seed: int,
+    server_kills: int = 0,
+    say: Callable[[str], object] = lambda _: None,
+) -> Result:
+    """Run the control, then rounds until there were enough kills. A violation ends the campaign."""
+    result = Result(database, seed)
+    with _server(database) as server:
+        rng = random.Random(f"{seed} 0")
+        one_round(directory / "control", result, rng, server, [False] * KILLS_OF_A_CONTROL, is_control=True)
+        victims = [True] * server_kills + [False] * kills
+        random.Random(seed).shuffle(victims)
+        for number in count(1):
+            some = victims[(number - 1) * KILLS_OF_A_ROUND : number * KILLS_OF_A_ROUND]
+            if not some or result.violations:
+                return result
+            one_round(directory / f"round{number}", result, random.Random(f"{seed} {number}"), server, some)
+            say(f"round {number}: {result.figures.kills} kills, {result.figures.orders} orders")
+    raise AssertionError
+
+
+@contextlib.contextmanager
+def _server(database: str) -> Iterator[PostgresServer | None]:
+    if database == "sqlite":
+        yield None
+        return
+    with running(PostgresServer()) as server:
+        yield server
+
+
+def one_round(
+    directory: Path,
+    result: Result,
+    rng: random.Random,
+    server: PostgresServer | None,
+    victims: Sequence[bool],
+    *,
+    is_control: bool = False,
+) -> None:
+    """One round: all its kills, a life without a kill, and the comparison. Without a violation nothing is left of it.
+
+    Args:
+        directory: for the store; made here.
+        result: gets the figures.
+        rng: decides.
+        server: the server, or `None` for SQLite.
+        victims: for each life whether the server is killed in it, too.
+        is_control: whether nothing recognises repeats.
+    """
+    figures = result.control if is_control else result.figures
+    directory.mkdir(mode=0o700)
+    begin = time.monotonic()
+    url = sqlite_file(directory) if server is None else server.fresh_database()
+    program = Program(url)
+    for kills_server in victims:
+        _one_life(directory, url, program, rng, figures, server if kills_server else None, control=is_control)
+        figures.waiting += program.stored() < len(program.placed()) * (1 - 1 / MISFIT) - 1
+    status = _last_life(directory, url, program, control=is_control)
+    found = _compare(directory, url, program, figures, is_control=is_control)
+    if status:
+        found.append(f"the last life ended with status {status}")
+    figures.violations += [f"{directory.name}: {one}" for one in found]
+    figures.seconds += time.monotonic() - begin
+    if not found:
+        shutil.rmtree(directory)
+
+
+def _one_life(
+    directory: Path,
+    url: str,
+    program: Program,
+    rng: random.Random,
+    figures: Figures,
+    server: PostgresServer | None,
+    *,
+    control: bool,
+) -> None:
+    """Start the bridge, place orders as long as it lives, and kill it; before that perhaps its server."""
+    program.place(PLACED)
+    at_a_call = control or (server is None and rng.random() < AT_A_CALL)
+    last_call = LAST_CALL_OF_A_CONTROL if control else LAST_CALL
+    kill = rng.choice((-1, 1)) * rng.randint(1, last_call) if at_a_call else 0
+    life = Bridge(directory, url, kill=kill, is_control=control)
+    began = life.begin()
+    deadline = time.monotonic() + LONGEST_LIFE_S * (5 if kill else rng.random())
+    while began and life.is_alive and time.monotonic() < deadline:
+        program.place(rng.randint(2, PLACED))
+        time.sleep(PAUSE_S)
+    if server is not None:
+        before = program.stored()
+        server.kill()
+        server.start()
+        figures.server_kills += 1
+        program.place(PLACED)
+        wait_until(lambda: program.stored() > before or not life.is_alive, PATIENCE_S)
+    figures.at_a_call += life.kill()
+    figures.kills += 1
+
+
+def _last_life(directory: Path, url: str, program: Program, *, control: bool) -> int | None:
+    """Let the bridge go on until it has taken and written all; returns its exit status."""
+    life = Bridge(directory, url, is_control=control)
+    life.begin()
+    deadline = time.monotonic() + PATIENCE_S
+    while life.is_alive and rows(url, "SELECT 1 FROM outbox LIMIT 1") and time.monotonic() < deadline:
+        time.sleep(PAUSE_S)
+    return life.stop()  # which sends all that is there
+
+
+def _compare(directory: Path, url: str, program: Program, figures: Figures, *, is_control: bool) -> list[str]:
+    """Compare the tables and the dead letters with the state of the engine."""
+    there = Counter((str(name), int(number)) for name, number in rows(url, "SELECT order_name, number FROM orders"))
+    state = counts_in(f"sqlite:///{directory}/engine.db", NAME)
+    wanted = {(name, number) for name, number in state.items() if number % MISFIT}
+    letters = dead_letters(f"sqlite:///{directory}/engine.db")
+    dead = Counter(msgspec.json.decode(one.letter.message.body)["order_name"] for one in letters)
+    misfits = {name for name, number in state.items() if not number % MISFIT}
+    placed = program.placed()
+    handled_twice = len({*there}) + dead.total() - len({name for name, _ in there} | {*dead})
+    figures.orders += len(placed)
+    figures.rows += there.total()
+    figures.refused += dead.total()
+    figures.handled_twice += handled_twice
+    figures.written_twice += there.total() - len(there)
+    found = []
+    if set(state) != placed:
+        lost, foreign = sorted(placed - set(state)), sorted(set(state) - placed)
+        found.append(f"the state lacks the orders {lost[:20]}, and has {foreign[:20]}, which nobody has placed")
+    if left := rows(url, "SELECT count(*) FROM outbox")[0][0]:
+        found.append(f"{left} rows are left in the outbox table")
+    if not wanted <= set(there):
+        found.append(f"the table lacks {sorted(wanted - set(there))[:20]}")
+    if is_control:
+        return found
+    if set(there) - wanted:
+        found.append(f"the table has {sorted(set(there) - wanted)[:20]}")
+    if there.total() > len(there):
+        found.append(f"rows that are there twice: {[row for row, times in there.items() if times > 1][:20]}")
+    if set(dead) != misfits or dead.total() != len(misfits):
+        found.append(f"dead letters: {len(dead)} orders, {dead.total()} letters, {len(misfits)} misfits")
+    return found

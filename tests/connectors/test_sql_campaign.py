@@ -1,0 +1,41 @@
+"""The quick form of the campaign that kills a bridge between tables and their server, and that it can fail."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.connectors.sql_campaign import rounds
+from tests.connectors.sql_campaign.rounds import Result, one_round
+from tests.servers import PostgresServer, running
+
+pytestmark = [pytest.mark.kill9, pytest.mark.campaign]
+
+
+def test_kills_of_a_bridge_in_sqlite(tmp_path: Path) -> None:
+    result = Result("sqlite", 3)
+    one_round(tmp_path / "round", result, random.Random(3), None, [False] * 4)
+    assert result.violations == []
+    assert result.figures.kills == 4
+    assert result.figures.orders > 50
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.postgres
+def test_kills_of_a_bridge_and_of_its_server(tmp_path: Path) -> None:
+    result = Result("postgres", 3)
+    with running(PostgresServer()) as server:
+        one_round(tmp_path / "round", result, random.Random(3), server, [False, True, False])
+    assert result.violations == []
+    assert (result.figures.kills, result.figures.server_kills) == (3, 1)
+
+
+def test_what_is_there_twice_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each life ends at a transaction, however slow it is."""
+    monkeypatch.setattr(rounds, "LONGEST_LIFE_S", 60.0)
+    result = Result("sqlite", 1)
+    one_round(tmp_path / "round", result, random.Random(5), None, [False] * 6, is_control=True)
+    assert result.control.at_a_call == 6
+    assert result.violations == []
+    assert result.blind == []
+    assert len(Result("sqlite", 1).blind) == 2

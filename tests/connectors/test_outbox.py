@@ -570,7 +570,23 @@ def test_a_death_behind_each_call_of_the_driver(
     assert rows(outbox, "SELECT * FROM outbox") == []
 
 
-# --- doctor ---
+# --- browsing and doctor ---
+
+
+def test_browsing_takes_nothing(outbox: str, sources: Callable[..., OutboxSource]) -> None:
+    insert(outbox, "a", "b", "c")
+    source = sources(outbox)
+    held = source.receive(1, 0.0)
+    shown = connection(outbox).browse("queue:outbox", 2, {"poll_interval": "1s", "mode": "insert"})
+    assert [message.body for message in shown] == [b"a", b"b"]
+    source.acknowledge(held.tokens)
+    assert take(source) == ["b", "c"]
+    for destination, code in (("topic:outbox", "E2110"), ("queue:none", "E2027")):
+        with pytest.raises(UsageError, match=code):
+            connection(outbox).browse(destination, 1)
+    execute(outbox, "CREATE TABLE other (id INTEGER PRIMARY KEY)")
+    with pytest.raises(ConnectionLost, match=r"E7041 connections\.tables"):
+        connection(outbox).browse("queue:other", 1)
 
 
 def test_doctor_tells_what_waits_and_changes_nothing(outbox: str) -> None:

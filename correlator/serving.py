@@ -192,7 +192,7 @@ def _listen(where: str, host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         with not_forking():
             listening = socket.create_server((host, port), family=family)
-            # Connections inherit it. Without it the body of an answer waits 40 ms for the client to acknowledge its head.
+            # Connections inherit it. Without it the body of an answer waits 40 ms for the acknowledgement of its head.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep(listening)
     except OSError as error:

@@ -1,8 +1,9 @@
 """The entry point of the connector `sql`: checks options; makes sources and sinks, and outbox tables."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -13,8 +14,9 @@ from connectors.sql.outbox import OutboxSource
 from connectors.sql.outbox_table import OutboxTable, statements
 from connectors.sql.polling import PolledSource
 from connectors.sql.sink import SqlSink
-from correlator.connector import Advice, Features, Order
-from correlator.errors import ConfigError, ConnectionLost, CorrelatorError
+from correlator.connector import NO_SUCH_DESTINATION, Advice, Features, Order
+from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, UsageError, quoted
+from correlator.events import Message
 from correlator.options import check_options, text_option, whole_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
@@ -69,6 +71,26 @@ class SqlConnection:
         """A writer of the table."""
         missing_up_to = whole_option(place_of(sender), sender.options, "missing_up_to", 0, _LAST_NUMBER, least=0)
         return SqlSink(sender, self._url, writing_of(sender), missing_up_to)
+
+    def browse(self, destination: str, limit: int, options: Mapping[str, Any] = {}) -> Sequence[Message]:
+        """Copies of the messages of the first rows of an outbox table. Changes nothing.
+
+        Raises `UsageError` E2110 if the destination is not a queue, E2027 if there is no such table; `ConnectionLost`,
+        also if the table cannot be an outbox.
+        """
+        if not destination.startswith("queue:"):
+            raise UsageError("E2110", destination, "only queues can be browsed")
+        own = {name: options[name] for name in ("schema", "columns") if name in options}
+        receiver = ReceiverSettings(id="browse", connection="", destination=destination, options=own)
+        source = OutboxSource(receiver, self._url, outbox_of(receiver)._replace(where=self._where), 1.0)
+        try:
+            return source.peek(limit)
+        except ConnectionLost as error:
+            if error.code != NO_SUCH_DESTINATION:
+                raise
+            raise UsageError("E2027", quoted(destination), "the broker has no such queue") from error
+        finally:
+            source.close()
 
     def outbox_statements(self, receiver: ReceiverSettings) -> Sequence[str]:
         """For `correlator outbox`: the statements of SQL that make the outbox table of a receiver.

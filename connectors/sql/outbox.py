@@ -81,6 +81,14 @@ class OutboxSource:
             )
         self._next_look = 0.0
 
+    def peek(self, limit: int) -> Sequence[Message]:
+        """The first rows, whether a receiver holds them or not. Changes nothing; close the source afterwards."""
+        with translated(self._where, self.close):
+            connection = self._connection = open_database(self._where, self._url, defers=True)
+            with connection.begin():
+                self._table = OutboxTable(connection, self._outbox)
+            return [self._message(row) for row in self._look(connection, limit)]
+
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """The first rows that it does not hold."""
         limit = min(max_messages, self._receiver.max_batch_size - len(self._held))

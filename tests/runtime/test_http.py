@@ -255,7 +255,7 @@ def shared_client():
 def test_the_body_of_an_answer_does_not_wait_until_its_head_is_acknowledged():
     server = HttpServer("test", "127.0.0.1", 0)
     try:
-        with socket.create_connection(server.address, timeout=PATIENCE_S):
+        with socket.create_connection(server.address):
             accepted, _ = server._socket.accept()
             with accepted:
                 assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -237,12 +237,14 @@ class KafkaServer:
         consumer.close()
         return found
 
-    def offsets(self, group: str, within_s: float = ANSWER_S) -> dict[tuple[str, int], int]:
+    def offsets(self, group: str) -> dict[tuple[str, int], int]:
         """What a group has committed, by topic and partition."""
-        asked = self.admin.list_consumer_group_offsets(
-            [kafka.ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=within_s
-        )
-        return {(one.topic, one.partition): one.offset for one in asked[group].result(within_s).topic_partitions}
+        consumer = kafka.Consumer({**self._client(), "group.id": group}, logger=LOG)
+        topics = consumer.list_topics(timeout=ANSWER_S).topics
+        places = [kafka.TopicPartition(name, number) for name, one in topics.items() for number in one.partitions]
+        committed = consumer.committed(places, ANSWER_S)
+        consumer.close()
+        return {(one.topic, one.partition): one.offset for one in committed if one.offset >= 0}
 
     def _client(self) -> dict[str, object]:
         return {"bootstrap.servers": self.servers}
@@ -251,7 +253,8 @@ class KafkaServer:
         try:
             with socket.create_connection((HOST, self.port)):
                 pass
-            self.offsets("nobody", _ASK_S)
+            asking = kafka.Consumer({**self._client(), "group.id": "nobody"}, logger=LOG)
+            asking.committed([kafka.TopicPartition("none", 0)], _ASK_S)
         except (OSError, kafka.KafkaException, TimeoutError):
             return False
         return True

@@ -1,6 +1,9 @@
-"""Asks a cluster about its topics, their limits, and the offsets of groups. Changes nothing."""
+"""Asks a cluster about its topics and their limits. Changes nothing.
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+It does not ask about groups: in librdkafka 2.16 that call ends the process if the broker goes away meanwhile.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -72,20 +75,6 @@ class Cluster:
                     policies = found["cleanup.policy"].split(",")
                     rules[resource.name] = Rules(int(found["max.message.bytes"]), "compact" in policies)
         return rules
-
-    def committed(self, group: str) -> Sequence[tuple[int, str]]:
-        """The offsets that a group has committed, with their metadata, in their order.
-
-        Waits for the end of a transaction that changes them.
-        """
-        with self._translated():
-            asked = self._client.list_consumer_group_offsets(
-                [kafka.ConsumerGroupTopicPartitions(group)],
-                require_stable=True,
-                request_timeout=self._broker.timeout_s,
-            )
-            found = asked[group].result().topic_partitions
-        return sorted((one.offset, one.metadata or "") for one in found if one.offset >= 0)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -8,8 +8,8 @@ Nothing is repaired. After any error within a transaction the producer is droppe
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import confluent_kafka as kafka
 
 from connectors.kafka.broker import LOG, KafkaBroker
 from connectors.kafka.content import Record
-from connectors.kafka.failures import Complaints, timed_out, translated
+from connectors.kafka.failures import Complaints, lost, timed_out, translated
 from correlator.processes import never_finalize
 
 _INVALID = kafka.KafkaError.INVALID_RECORD
@@ -70,11 +70,18 @@ class KafkaProducer:
             return
         with self._translated():
             self._opened.init_transactions(self._broker.timeout_s)
-            consumer = kafka.Consumer(self._broker.of_consumer(self._name), logger=LOG)
-            try:
+            with closing(self._consumer()) as consumer:
                 self._group = consumer.consumer_group_metadata()  # joins no group
-            finally:
-                consumer.close()
+
+    def numbers(self, topics: Collection[str]) -> Mapping[str, tuple[int, str]]:
+        """The last number of the source that is stored for each of these topics, and its note, if there is one."""
+        with self._translated(), closing(self._consumer()) as consumer:
+            asked = [kafka.TopicPartition(topic, _MARKED) for topic in topics]
+            places = consumer.committed(asked, self._broker.timeout_s)
+        for place in places:
+            if place.error is not None:
+                raise lost(self._where, place.error, self._broker)
+        return {place.topic: (place.offset, place.metadata or "") for place in places if place.offset >= 0}
 
     def send(self, records: Sequence[Numbered], number: int, note: str) -> Refusal | None:
         """Send records in order, and wait until they are stored; returns `None` if they are.
@@ -136,6 +143,9 @@ class KafkaProducer:
                 flight.check()
             else:
                 return
+
+    def _consumer(self) -> kafka.Consumer:
+        return kafka.Consumer(self._broker.of_consumer(self._name), logger=LOG)
 
     def _translated(self) -> AbstractContextManager[None]:
         return translated(self._where, self._broker, self._complaints)

@@ -55,8 +55,8 @@ class KafkaSink:
         self._last = 0
         self._refused: set[int] = set()
         """Numbers of messages that the cluster has refused: it would take one that comes again for a stored one."""
-        self._looked_at: set[str] | None = None
-        """The topics whose last messages were read since the number of the source is gone; `None` if it is not."""
+        self._looked_at: set[str] = set()
+        self._are_gone = False
 
     def connect(self) -> None:
         """Connect, and look at the sender's topic. `UsageError` E2050 in a forked child."""
@@ -101,9 +101,9 @@ class KafkaSink:
         records = self._prepare(part, results)
         if not records:
             return results
-        self._begin(source if self._once else "", part[0].sequence)
+        producer = self._begin(source if self._once else "")
         if self._source:
-            self._look_back({one.record.topic for one in records}, part[0].sequence)
+            self._look_back(producer, {one.record.topic for one in records}, part[0].sequence)
             records = self._new(records, part, results)
         self._carry_out(records, part, results)
         return results
@@ -116,7 +116,7 @@ class KafkaSink:
         while parts:
             now = parts.pop()
             number = part[now[-1].index if parts else -1].sequence
-            refusal = self._begin(self._source, part[0].sequence).send(now, number, self._note())
+            refusal = self._begin(self._source).send(now, number, self._note())
             if refusal is None:
                 self._last = number
                 continue
@@ -173,34 +173,45 @@ class KafkaSink:
     def _batch_bytes(self) -> int:
         return min((one.most_bytes for one in self._rules.values()), default=0)
 
-    def _begin(self, source: str, first: int) -> KafkaProducer:
-        """The producer for messages of a source. If there is none yet, begin one, and read the number of the source."""
+    def _begin(self, source: str) -> KafkaProducer:
+        """The producer for messages of a source; begins one if there is none yet."""
         if self._producer is not None and self._source == source:
             return self._producer
         self._drop()
         name = source and PREFIX + source
         self._producer = producer = KafkaProducer(self._where, self._broker, name, self._batch_bytes)
         producer.begin()
-        if source:
-            with closing(Cluster(self._where, self._broker)) as cluster:
-                numbers = cluster.committed(name)
-            self._last, note = numbers[-1] if numbers else (0, "")
-            known = self._refused if source == self._source else set()
-            self._refused = {one for one in known.union(_noted(note)) if one >= first}  # the others do not come again
-            self._looked_at = None if numbers or first == 1 else set()
+        if source != self._source:
+            self._last = 0
+            self._refused = set()
         self._source = source
+        self._looked_at = set()
         return producer
 
-    def _look_back(self, topics: AbstractSet[str], first: int) -> None:
-        """If the number of the source is gone, find out from the topics which messages they have."""
-        if self._looked_at is None:
+    def _look_back(self, producer: KafkaProducer, topics: AbstractSet[str], first: int) -> None:
+        """Find out which messages of the source the cluster has, as far as topics that come for the first time tell.
+
+        Each topic has the number of the last batch with a message for it. If no topic has one, although messages of the
+        source were confirmed, the numbers are gone, and the topics themselves must tell.
+        """
+        new = topics - self._looked_at
+        if not new:
             return
-        for name in sorted(topics - self._looked_at):
-            with closing(Cluster(self._where, self._broker)) as cluster:
-                topic = cluster.topic(name)
-            found = last_number(self._where, self._broker, topic, self._source, first, self._most_outstanding)
-            self._last = max(self._last, found)
-            self._looked_at.add(name)
+        numbers = producer.numbers(new)
+        for number, note in numbers.values():
+            self._last = max(self._last, number)
+            self._refused |= {one for one in _noted(note) if one >= first}  # the others do not come again
+        if not self._looked_at:
+            self._are_gone = not numbers and self._last == 0 and first > 1
+        if self._are_gone:
+            for name in sorted(new):
+                self._last = max(self._last, self._read_tail(name, first))
+        self._looked_at |= new
+
+    def _read_tail(self, name: str, first: int) -> int:
+        with closing(Cluster(self._where, self._broker)) as cluster:
+            topic = cluster.topic(name)
+        return last_number(self._where, self._broker, topic, self._source, first, self._most_outstanding)
 
 
 def _prepared(index: int, outgoing: Outgoing, now_ms: int) -> Numbered | SendRejected:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from connectors.kafka import sink
-from connectors.kafka.cluster import Cluster
+from connectors.kafka.producer import KafkaProducer
 from correlator import Engine, Message, Monitor, Reliability, StateTable, on
 from correlator.settings import (
     CheckpointSettings,
@@ -144,10 +144,10 @@ def arm(death: Death) -> None:
 def forget_the_number() -> None:
     """Let the sink know nothing of what the topic has."""
 
-    def committed(_cluster: Cluster, _group: str) -> Sequence[tuple[int, str]]:
-        return ()
+    def numbers(_producer: KafkaProducer, _topics: object) -> Mapping[str, tuple[int, str]]:
+        return {}
 
-    Cluster.committed = committed  # type: ignore[method-assign]
+    KafkaProducer.numbers = numbers  # type: ignore[method-assign]
     sink.last_number = lambda *_: 0
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import confluent_kafka as kafka
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from connectors.kafka.broker import LOG, KafkaBroker
 from connectors.kafka.failures import Complaints, translated

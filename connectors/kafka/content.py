@@ -7,7 +7,7 @@ that begin with `correlator-`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import confluent_kafka as kafka
 import msgspec
@@ -181,8 +181,13 @@ class Decoder:
         return message
 
 
+def headers_of(record: kafka.Message) -> Sequence[tuple[str, bytes | None]]:
+    """The headers of a received record, in order."""
+    return cast("Sequence[tuple[str, bytes | None]]", record.headers() or ())
+
+
 def _decoded(record: kafka.Message, unique_id: str, sent_ms: int | None) -> Message:
-    sent: dict[str, bytes | None] = {name: value for name, value in record.headers() or ()}  # noqa: C416  # of repeated names the last
+    sent = dict(headers_of(record))  # of headers with the same name the last one
     types = _types.decode(sent[_TYPES] or b"{}") if _TYPES in sent else {}
     properties = {name: _read(value, types.get(name)) for name, value in sent.items() if name not in _RESERVED}
     key, value = record.key(), record.value()

@@ -31,9 +31,9 @@ _MARKED = 0
 
 
 class Numbered(NamedTuple):
-    """A record, and the index of its message in the batch."""
+    """A record, and where its message is in the batch."""
 
-    index: int
+    at: int
     record: Record
 
 
@@ -106,7 +106,7 @@ class KafkaProducer:
         if not failed:
             return None
         reason = kafka.KafkaError(_INVALID).str()
-        return Refusal(reason, records if self._name else [one for one in records if one.index in failed])
+        return Refusal(reason, records if self._name else [one for one in records if one.at in failed])
 
     def close(self) -> None:
         """Give the producer up, without waiting for anything. Never raises."""
@@ -134,7 +134,7 @@ class KafkaProducer:
 
     def _produce(self, one: Numbered, flight: "_Flight") -> None:
         topic, key, value, headers = one.record
-        settle = partial(flight.settle, one.index)
+        settle = partial(flight.settle, one.at)
         while True:
             try:
                 self._opened.produce(topic, value, key, headers=list(headers), on_delivery=settle)

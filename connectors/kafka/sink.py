@@ -115,7 +115,7 @@ class KafkaSink:
         parts = [records] if records else []
         while parts:
             now = parts.pop()
-            number = part[now[-1].index if parts else -1].sequence
+            number = part[now[-1].at if parts else -1].sequence
             refusal = self._begin(self._source).send(now, number, self._note())
             if refusal is None:
                 self._last = number
@@ -127,8 +127,8 @@ class KafkaSink:
                 parts += [refusal.left[half:], refusal.left[:half]]
             else:
                 (one,) = refusal.left
-                results[one.index] = _refused(part[one.index], refusal.reason)
-                self._refused.add(part[one.index].sequence)
+                results[one.at] = _refused(part[one.at], refusal.reason)
+                self._refused.add(part[one.at].sequence)
 
     def _prepare(self, part: Sequence[Outgoing], results: list[SendRejected | None]) -> Sequence[Numbered]:
         """The records of messages; puts a refusal into `results` for each message that cannot be one."""
@@ -142,17 +142,17 @@ class KafkaSink:
                 records.append(prepared)
         self._learn({one.record.topic for one in records} - self._rules.keys())
         for one in records:
-            results[one.index] = _unfit(one.record, self._rules[one.record.topic], _place(part[one.index]))
-        return [one for one in records if results[one.index] is None]
+            results[one.at] = _unfit(one.record, self._rules[one.record.topic], _place(part[one.at]))
+        return [one for one in records if results[one.at] is None]
 
     def _new(
         self, records: Sequence[Numbered], part: Sequence[Outgoing], results: list[SendRejected | None]
     ) -> Sequence[Numbered]:
         """The records that the cluster does not account for; refuses what it has refused before."""
         for one in records:
-            if part[one.index].sequence <= self._last and part[one.index].sequence in self._refused:
-                results[one.index] = _refused(part[one.index], "as before")
-        return [one for one in records if part[one.index].sequence > self._last]
+            if part[one.at].sequence <= self._last and part[one.at].sequence in self._refused:
+                results[one.at] = _refused(part[one.at], "as before")
+        return [one for one in records if part[one.at].sequence > self._last]
 
     def _note(self) -> str:
         """The newest refused numbers, as the cluster keeps them beside the number of the source."""

@@ -7,6 +7,7 @@ import confluent_kafka as kafka
 
 from connectors.kafka.broker import LOG, KafkaBroker
 from connectors.kafka.cluster import Topic
+from connectors.kafka.content import headers_of
 from connectors.kafka.failures import Complaints, lost, timed_out, translated
 
 _GROUP = "correlator-reader"
@@ -62,7 +63,7 @@ def _records(
         if record is not None:
             deadline = time.monotonic() + broker.timeout_s
             yield record
-            if record.offset() + 1 < ends.get(record.partition() or 0, 0):
+            if (record.offset() or 0) + 1 < ends.get(record.partition() or 0, 0):
                 continue
         elif time.monotonic() > deadline:
             raise timed_out(f"the end of topic '{topic}' cannot be read; an open transaction may hold it back")
@@ -73,8 +74,8 @@ def _records(
 def _number(record: kafka.Message, source: str) -> int:
     """The number of a message, if a header is a unique id of the source; else 0. The header may have any name."""
     ending = f":{source}".encode()
-    for _, value in record.headers() or ():
-        if isinstance(value, bytes) and value.endswith(ending):
+    for _, value in headers_of(record):
+        if value is not None and value.endswith(ending):
             number = value.removesuffix(ending)
             if number.isdigit():
                 return int(number)

@@ -16,7 +16,7 @@ import confluent_kafka as kafka
 from connectors.kafka.broker import LOG, KafkaBroker
 from connectors.kafka.destinations import Start
 from connectors.kafka.failures import GONE, Complaints, lost, timed_out, translated
-from connectors.kafka.offsets import CHOOSE, GroupOffsets
+from connectors.kafka.offsets import CHOOSE, NOT_NOW, GroupOffsets
 from connectors.kafka.partitions import AssignedPartition, Token
 from correlator.errors import ConnectionLost
 from correlator.processes import never_finalize
@@ -54,6 +54,8 @@ class GroupMember:
         self._has_joined = False
         self._unanswered = 0
         self._answered_s = 0.0
+        self._again: set[int] = set()
+        """Partitions whose offset was not stored since the members of the group were changing."""
         ahead_kb = max(_KB, min(64 * _KB, 2 * batch_bytes // _KB))
         bounds = {"queued.max.messages.kbytes": ahead_kb, "fetch.message.max.bytes": _KB * _KB}
         callbacks = {"error_cb": self._complaints, "on_commit": self._on_commit}
@@ -105,13 +107,7 @@ class GroupMember:
             for one, numbers in self._by_partition(tokens)
             if one.progress.acknowledge(numbers)
         ]
-        if not moved:
-            return
-        if not self._unanswered:
-            self._answered_s = time.monotonic()
-        with self._translated():
-            self._consumer.commit(offsets=moved, asynchronous=True)
-        self._unanswered += 1
+        self._commit(moved)
 
     def reject(self, tokens: Iterable[Token]) -> None:
         """Give messages back: they come again before any new one of their partitions."""
@@ -147,6 +143,10 @@ class GroupMember:
 
     def _poll(self, timeout_s: float) -> kafka.Message | None:
         """Ask for a record, and serve changes of the group meanwhile."""
+        if self._again:
+            again = [one for one in self.assigned.values() if one.number in self._again]
+            self._again.clear()
+            self._commit([self._offsets.mark(one.number, self._position(one)) for one in again])
         with self._translated():
             record = self._consumer.poll(timeout_s)
             if self._unanswered and time.monotonic() > self._answered_s + self._broker.timeout_s:
@@ -157,6 +157,15 @@ class GroupMember:
         if record is not None and (error := record.error()) is not None:
             raise self._of_record(record, error)
         return record
+
+    def _commit(self, places: list[kafka.TopicPartition]) -> None:
+        if not places:
+            return
+        if not self._unanswered:
+            self._answered_s = time.monotonic()
+        with self._translated():
+            self._consumer.commit(offsets=places, asynchronous=True)
+        self._unanswered += 1
 
     def _of_record(self, record: kafka.Message, error: kafka.KafkaError) -> ConnectionLost:
         if error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # a public name of the library
@@ -206,9 +215,12 @@ class GroupMember:
     def _on_commit(self, error: kafka.KafkaError | None, places: list[kafka.TopicPartition]) -> None:
         self._unanswered -= 1
         self._answered_s = time.monotonic()
-        for one in (error, *(place.error for place in places)):
-            if one is not None and self._fault is None:
-                self._fault = lost(self._where, one, self._broker)
+        for place in places:
+            failed = error or place.error
+            if failed is not None and failed.code() in NOT_NOW:
+                self._again.add(place.partition)
+            elif failed is not None and self._fault is None:
+                self._fault = lost(self._where, failed, self._broker)
 
 
 def _partition_of(record: kafka.Message) -> int:

@@ -15,14 +15,14 @@ from connectors.kafka.failures import GONE, NO_POSITION
 from correlator.errors import ConnectionLost, quoted
 
 CHOOSE = "Choose where the group goes on: kafka-consumer-groups.sh --reset-offsets"
-_OTHERS = frozenset(
+NOT_NOW = frozenset(
     {
         kafka.KafkaError.UNKNOWN_MEMBER_ID,
         kafka.KafkaError.ILLEGAL_GENERATION,
         kafka.KafkaError.REBALANCE_IN_PROGRESS,
     }
 )
-"""Answers to a commit of somebody who is no member of a group that has some."""
+"""Answers to a commit of somebody who is no member of a group that has some, or while the members change."""
 
 
 class GroupOffsets:
@@ -110,5 +110,5 @@ def _commit(consumer: kafka.Consumer, begin: list[kafka.TopicPartition]) -> None
     try:
         consumer.commit(offsets=begin, asynchronous=False)
     except kafka.KafkaException as error:
-        if error.args[0].code() not in _OTHERS:  # the group has consumers, who have chosen
+        if error.args[0].code() not in NOT_NOW:  # the group has consumers, who have chosen
             raise

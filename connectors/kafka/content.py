@@ -243,6 +243,9 @@ _READERS: Mapping[str | None, Callable[[str], bool | int | float | None]] = {
 
 
 def _headers(sent: Mapping[str, bytes | None], unique_id: str, sent_ms: int | None) -> Headers:
+    if _RESERVED.isdisjoint(sent):
+        return Headers(message_id=unique_id, timestamp=sent_ms)
+
     def text(name: str) -> str | None:
         content = sent.get(name)
         return None if content is None else _text(content)

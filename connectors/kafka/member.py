@@ -5,11 +5,10 @@ records. When a partition goes to another member, this one forgets what it has t
 the acknowledged offset.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 import confluent_kafka as kafka
 
@@ -18,6 +17,7 @@ from connectors.kafka.destinations import Start
 from connectors.kafka.failures import GONE, Complaints, lost, timed_out, translated
 from connectors.kafka.offsets import CHOOSE, NOT_NOW, GroupOffsets
 from connectors.kafka.partitions import AssignedPartition, Token
+from connectors.kafka.patience import answer_within
 from correlator.errors import ConnectionLost
 from correlator.processes import never_finalize
 
@@ -132,9 +132,8 @@ class GroupMember:
 
     def close(self) -> None:
         """Leave the group. If the cluster does not answer in time, a thread goes on waiting for it."""
-        closing = threading.Thread(target=self._consumer.close, name=f"leaving {self._where}", daemon=True)
-        closing.start()
-        closing.join(self._broker.timeout_s)
+        with suppress(kafka.KafkaException, RuntimeError):
+            answer_within(self._broker.timeout_s, self._consumer.close)
 
     # --- records ---
 

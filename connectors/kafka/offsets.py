@@ -12,6 +12,7 @@ from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.cluster import Topic
 from connectors.kafka.destinations import Start
 from connectors.kafka.failures import GONE, NO_POSITION
+from connectors.kafka.patience import answer_within
 from correlator.errors import ConnectionLost, quoted
 
 CHOOSE = "Choose where the group goes on: kafka-consumer-groups.sh --reset-offsets"
@@ -67,7 +68,7 @@ class GroupOffsets:
                 todo = "Set its offsets, or choose another 'start'"
                 raise ConnectionLost(NO_POSITION, self._where, what, "start: committed needs one", todo)
             first = [self.mark(place.partition, self._first(consumer, place, start)) for place in places]
-            _commit(consumer, first)
+            self._commit(consumer, first)
         if is_new:
             what = f"the topic '{self._topic.name}' was deleted and made again; what was in it is lost"
             raise ConnectionLost("W7020", self._where, what)
@@ -105,10 +106,9 @@ class GroupOffsets:
         low, high = consumer.get_watermark_offsets(place, self._timeout_s)
         return low if start.kind == "earliest" else high
 
-
-def _commit(consumer: kafka.Consumer, begin: list[kafka.TopicPartition]) -> None:
-    try:
-        consumer.commit(offsets=begin, asynchronous=False)
-    except kafka.KafkaException as error:
-        if error.args[0].code() not in NOT_NOW:  # the group has consumers, who have chosen
-            raise
+    def _commit(self, consumer: kafka.Consumer, begin: list[kafka.TopicPartition]) -> None:
+        try:
+            answer_within(self._timeout_s, lambda: consumer.commit(offsets=begin, asynchronous=False))
+        except kafka.KafkaException as error:
+            if error.args[0].code() not in NOT_NOW:  # the group has consumers, who have chosen
+                raise

@@ -8,16 +8,17 @@ Nothing is repaired. After any error within a transaction the producer is droppe
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka as kafka
 
 from connectors.kafka.broker import LOG, KafkaBroker
 from connectors.kafka.content import Record
 from connectors.kafka.failures import Complaints, lost, timed_out, translated
+from connectors.kafka.patience import answer_within
 from correlator.processes import never_finalize
 
 _INVALID = kafka.KafkaError.INVALID_RECORD
@@ -26,6 +27,7 @@ _REFUSED = frozenset({_INVALID, kafka.KafkaError._INVALID_DIFFERENT_RECORD})  # 
 do not always tell which one.
 """
 _LOOK_S = 0.2
+T = TypeVar("T")
 _MARKED = 0
 """The partition of a topic whose offset is the number of a source."""
 
@@ -69,15 +71,14 @@ class KafkaProducer:
         if not self._name:
             return
         with self._translated():
-            self._opened.init_transactions(self._broker.timeout_s)
-            with closing(self._consumer()) as consumer:
-                self._group = consumer.consumer_group_metadata()  # joins no group
+            self._call(lambda client: client.init_transactions(self._broker.timeout_s))
+            self._group = self._call(self._group_of_name)
 
     def numbers(self, topics: Collection[str]) -> Mapping[str, tuple[int, str]]:
         """The last number of the source that is stored for each of these topics, and its note, if there is one."""
-        with self._translated(), closing(self._consumer()) as consumer:
-            asked = [kafka.TopicPartition(topic, _MARKED) for topic in topics]
-            places = consumer.committed(asked, self._broker.timeout_s)
+        asked = [kafka.TopicPartition(topic, _MARKED) for topic in topics]
+        with self._translated():
+            places = self._call(lambda _: self._committed(asked))
         for place in places:
             if place.error is not None:
                 raise lost(self._where, place.error, self._broker)
@@ -101,8 +102,9 @@ class KafkaProducer:
             if self._name and not failed:
                 topics = {one.record.topic for one in records}
                 marks = [kafka.TopicPartition(topic, _MARKED, number, note) for topic in sorted(topics)]
-                self._opened.send_offsets_to_transaction(marks, self._group, self._broker.timeout_s)
-                self._opened.commit_transaction(self._broker.timeout_s)
+                timeout_s = self._broker.timeout_s
+                self._call(lambda client: client.send_offsets_to_transaction(marks, self._group, timeout_s))
+                self._call(lambda client: client.commit_transaction(timeout_s))
         if not failed:
             return None
         reason = kafka.KafkaError(_INVALID).str()
@@ -143,6 +145,18 @@ class KafkaProducer:
                 flight.check()
             else:
                 return
+
+    def _call(self, call: Callable[[kafka.Producer], T]) -> T:
+        client = self._opened
+        return answer_within(self._broker.timeout_s, lambda: call(client))
+
+    def _group_of_name(self, _client: kafka.Producer) -> Any:
+        with closing(self._consumer()) as consumer:
+            return consumer.consumer_group_metadata()  # joins no group
+
+    def _committed(self, places: list[kafka.TopicPartition]) -> list[kafka.TopicPartition]:
+        with closing(self._consumer()) as consumer:
+            return consumer.committed(places, self._broker.timeout_s)
 
     def _consumer(self) -> kafka.Consumer:
         return kafka.Consumer(self._broker.of_consumer(self._name), logger=LOG)

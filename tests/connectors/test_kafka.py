@@ -424,6 +424,24 @@ def test_members_that_come_and_go_lose_nothing(kafka: KafkaServer) -> None:
     assert sum(kafka.offsets("changing").values()) == number
 
 
+def test_an_offset_that_is_refused_while_members_change_is_committed_again(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, {"value": b"1"})
+    with source_of(kafka, receiver(topic, "refused")) as source:
+        chunks = take(source, 1)
+        member = source._member
+        assert member is not None
+        source.acknowledge(tokens(chunks))
+        wait_until(lambda: not source.receive(1, 0.05).messages and not member._unanswered)
+        member._unanswered += 1
+        refusal = confluent.KafkaError(confluent.KafkaError.ILLEGAL_GENERATION)
+        member._on_commit(refusal, [confluent.TopicPartition(topic, 0, 0)])
+        source.receive(1, 0.0)
+        assert member._unanswered == 1
+        wait_until(lambda: not source.receive(1, 0.05).messages and not member._unanswered)
+    assert kafka.offsets("refused") == {(topic, 0): 1}
+
+
 def test_what_retention_has_removed_is_never_left_out_silently(kafka: KafkaServer) -> None:
     topic = kafka.topic()
     kafka.publish(topic, *[{"value": text} for text in texts(1, 10)])
@@ -442,10 +460,10 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(kafka: KafkaServ
         kafka.publish(topic, {"value": b"old"})
         chunks = take(source, 1)
         old = chunks[0].messages[0].properties["uniqueMessageId"]
-        source.acknowledge(tokens(chunks))
         kafka.delete_topic(topic)
         kafka.make_topic(topic)
         kafka.publish(topic, *[{"value": text} for text in texts(1, 8)])
+        source.acknowledge(tokens(chunks))  # an offset of the old topic, for the new one
         assert lost_by(source).code == "E7018"
         with pytest.raises(ConnectionLost, match=r"W7020 .* was deleted and made again"):
             source.connect()

@@ -1,0 +1,32 @@
+"""Calls of librdkafka that may last longer than the time-out that they are given, or for ever."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from connectors.kafka.failures import timed_out
+
+_GRACE_S = 1.0
+T = TypeVar("T")
+
+
+def answer_within(timeout_s: float, call: Callable[[], T]) -> T:
+    """Make a call in a thread of its own; returns its result.
+
+    Gives up a second after the time-out, which the call should keep itself. The thread goes on then, and the caller
+    must not use the client of the call again. Raises the error of the call, and `KafkaException` if it gives up.
+    """
+    done: Future[T] = Future()
+
+    def make() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:  # noqa: BLE001  # the caller gets it
+            done.set_exception(error)
+
+    threading.Thread(target=make, name="kafka call", daemon=True).start()
+    try:
+        return done.result(timeout_s + _GRACE_S)
+    except TimeoutError:
+        raise timed_out("a call was given up") from None

@@ -453,6 +453,17 @@ def test_what_retention_has_removed_is_never_left_out_silently(kafka: KafkaServe
         source.connect()
 
 
+def test_what_retention_removes_while_a_receiver_holds_it_is_not_left_out_silently(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, *[{"value": text} for text in texts(1, 10)])
+    with source_of(kafka, receiver(topic, "holds")) as source:
+        held = take(source, 10)
+        kafka.delete_records(topic, 5)
+        source.reject(tokens(held)[:2])
+        lost = lost_by(source)
+    assert lost.code == "E7062", lost
+
+
 def test_a_topic_that_was_made_again_is_read_from_its_beginning(kafka: KafkaServer) -> None:
     topic = kafka.topic()
     kafka.publish(topic, *[{"value": text} for text in texts(1, 3)])

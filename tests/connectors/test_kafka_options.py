@@ -1,10 +1,14 @@
 """Wrong options and destinations of the Kafka connector: each is an error before anything is opened."""
 
+import threading
+
+import confluent_kafka as confluent
 import pytest
 
-from connectors.kafka import KafkaConnection
+from connectors.kafka import KafkaConnection, patience
 from connectors.kafka.broker import _OURS
 from connectors.kafka.destinations import Start, start_of
+from connectors.kafka.patience import answer_within
 from correlator.connector import Order
 from correlator.errors import ConfigError
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -118,3 +122,14 @@ def test_features_follow_the_settings_of_the_client() -> None:
     features = made(client={"session.timeout.ms": "6000", "max.poll.interval.ms": 60_000}).features
     assert (features.notices_loss_within_s, features.holds_for_s) == (6.0, 60.0)
     assert (features.order, features.shares, features.deduplicates_sends) == (Order.ANY, False, True)
+
+
+def test_a_call_of_the_library_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_GRACE_S", 0.0)
+    ended = threading.Event()
+    with pytest.raises(confluent.KafkaException, match="a call was given up"):
+        answer_within(0.01, ended.wait)
+    ended.set()
+    assert answer_within(60.0, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        answer_within(60.0, lambda: 1 / 0)

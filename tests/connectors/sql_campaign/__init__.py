@@ -13,6 +13,6 @@ A campaign could prove nothing for these reasons, so it takes these measures:
 
 - A kill meets no transaction. Half of the kills happen at a drawn transaction of the sink or of the source: before or
   behind its COMMIT. The figures say how many, and how many kills happened while orders were under way.
-- The check cannot fail. In the control, whose kills all happen at such a transaction, each life writes under another source, so the database cannot know repeats, and
-  the receiver does not look at unique ids: both must store something twice.
+- The check cannot fail. In the control each life writes under another source, so the database cannot know repeats, and
+  the receiver does not look at unique ids. Its kills happen where repeats must follow: both must store something twice.
 """

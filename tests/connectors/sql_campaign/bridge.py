@@ -6,7 +6,7 @@ The processes are forked from one that has imported what they need, and in which
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +31,7 @@ from correlator.settings import (
 )
 
 NAME = "bridge"
+SINK, SOURCE = "sink", "source"
 MISFIT = 50
 """One order in so many gets a body that does not fit."""
 LARGEST_RECEIVED, LARGEST_SENT = 40, 25
@@ -87,34 +88,42 @@ def settings(directory: Path, url: str, *, is_control: bool) -> EngineSettings:
     )
 
 
-def arm(kill: int) -> None:
+def arm(kill: int, of: Collection[str]) -> None:
     """Let the process kill itself at a transaction in which the sink writes rows, or the source deletes some.
 
     Args:
         kill: the number of the transaction, 0 for none; positive: before its COMMIT, negative: behind it.
+        of: whose transactions count: of the `SINK`, of the `SOURCE`.
     """
     seen = 0
     write, acknowledge = SqlSink._transaction, OutboxSource.acknowledge
 
-    def meets(number: int) -> None:
-        if number == kill != 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def met(whose: str) -> Callable[[int], None]:
+        """Count a transaction; returns what kills the process before (1) or behind (-1) its COMMIT."""
+        nonlocal seen
+        if whose not in of:
+            return lambda _: None
+        number = seen = seen + 1
+
+        def meets(side: int) -> None:
+            if side * number == kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return meets
 
     @contextmanager
     def writing(sink: SqlSink, connection: sa.Connection) -> Iterator[None]:
-        nonlocal seen
-        number = seen = seen + 1
+        meets = met(SINK)
         with write(sink, connection):
             yield
-            meets(number)
-        meets(-number)
+            meets(1)
+        meets(-1)
 
     def acknowledging(source: OutboxSource, tokens: Sequence[int]) -> None:
-        nonlocal seen
-        number = seen = seen + 1
-        meets(number)  # the messages are stored, and the rows are there
+        meets = met(SOURCE)
+        meets(1)  # the messages are stored, and the rows are there
         acknowledge(source, tokens)
-        meets(-number)
+        meets(-1)
 
     SqlSink._transaction = writing  # type: ignore[method-assign]
     OutboxSource.acknowledge = acknowledging  # type: ignore[method-assign]
@@ -131,13 +140,13 @@ def forget_the_source() -> None:
     SqlSink.send = renamed  # type: ignore[method-assign]
 
 
-def live(directory: Path, url: str, kill: int, parent: Connection, *, is_control: bool) -> None:
+def live(directory: Path, url: str, kill: int, of: Collection[str], parent: Connection, *, is_control: bool) -> None:
     """Run the engine until the parent says so; tell the parent when the engine has begun.
 
     Args:
         directory: the place of the store.
         url: the database.
-        kill: see `arm`.
+        kill, of: see `arm`.
         parent: tells and is told.
         is_control: whether nothing recognises repeats.
     """
@@ -145,7 +154,7 @@ def live(directory: Path, url: str, kill: int, parent: Connection, *, is_control
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     if is_control:
         forget_the_source()
-    arm(kill)
+    arm(kill, of)
     with Engine(settings(directory, url, is_control=is_control)) as engine:
         parent.send("begun")
         while not parent.poll(LOOK_S):

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -22,7 +22,7 @@ from correlator.settings import ConnectionSettings, ReceiverSettings
 from correlator.storage.inspect import dead_letters
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.sql_campaign import bridge
-from tests.connectors.sql_campaign.bridge import MISFIT, NAME
+from tests.connectors.sql_campaign.bridge import MISFIT, NAME, SINK, SOURCE
 from tests.connectors.tables import execute, rows, sqlite_file
 from tests.servers import PostgresServer, running
 from tests.waiting import wait_until
@@ -32,7 +32,7 @@ FORKING.set_forkserver_preload(["connectors.sql", bridge.__name__])
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 12
 PATIENCE_S = 120.0
 LONGEST_LIFE_S = 0.6
-LAST_CALL, LAST_CALL_OF_A_CONTROL = 30, 8
+LAST_CALL, LAST_CALL_OF_A_CONTROL = 30, 4
 AT_A_CALL = 0.5
 PLACED = 20
 PAUSE_S = 0.02
@@ -156,10 +156,18 @@ class Program:
 class Bridge:
     """A life of the bridge."""
 
-    def __init__(self, directory: Path, url: str, *, kill: int = 0, is_control: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        url: str,
+        *,
+        kill: int = 0,
+        of: Collection[str] = (SINK, SOURCE),
+        is_control: bool = False,
+    ) -> None:
         self._told, childs = FORKING.Pipe()
         self._process = FORKING.Process(
-            target=bridge.live, args=(directory, url, kill, childs), kwargs={"is_control": is_control}
+            target=bridge.live, args=(directory, url, kill, of, childs), kwargs={"is_control": is_control}
         )
         self._process.start()
         childs.close()
@@ -169,6 +177,7 @@ class Bridge:
         try:
             return self._told.poll(PATIENCE_S) and bool(self._told.recv())
         except EOFError:
+            self._process.join(PATIENCE_S)  # it is not yet dead when its end of the pipe is closed
             return False
 
     @property
@@ -280,10 +289,12 @@ def _one_life(
 ) -> None:
     """Start the bridge, place orders as long as it lives, and kill it; before that perhaps its server."""
     program.place(PLACED)
-    at_a_call = control or (server is None and rng.random() < AT_A_CALL)
-    last_call = LAST_CALL_OF_A_CONTROL if control else LAST_CALL
-    kill = rng.choice((-1, 1)) * rng.randint(1, last_call) if at_a_call else 0
-    life = Bridge(directory, url, kill=kill, is_control=control)
+    kill = rng.choice((-1, 1)) * rng.randint(1, LAST_CALL) if server is None and rng.random() < AT_A_CALL else 0
+    of: Collection[str] = (SINK, SOURCE)
+    if control:  # in turn where the next life handles messages again, and where it writes rows again
+        number = rng.randint(1, LAST_CALL_OF_A_CONTROL)
+        kill, of = (-number, (SINK,)) if figures.kills % 2 else (number, (SOURCE,))
+    life = Bridge(directory, url, kill=kill, of=of, is_control=control)
     began = life.begin()
     deadline = time.monotonic() + LONGEST_LIFE_S * (5 if kill else rng.random())
     while began and life.is_alive and time.monotonic() < deadline:

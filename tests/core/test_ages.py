@@ -37,6 +37,17 @@ def test_numbers_that_begin_anew_are_a_new_beginning():
     assert age.look(7.0, 0, 1) == 1.0
 
 
+def test_after_a_week_without_progress_the_age_is_still_right_within_two_hundredths():
+    """One message comes at each look, and none leaves; then those of the first days leave."""
+    age, week = Age(), 7 * 24 * 60
+    for minute in range(week):
+        assert age.look(minute * 60.0, 0, minute) >= 0
+    for day in range(1, 7):
+        left = day * 24 * 60
+        true = (week - left) * 60.0
+        assert true - 0.02 * week * 60 <= age.look(week * 60.0, left, week) <= true
+
+
 STEPS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60)
 
 

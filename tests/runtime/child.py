@@ -173,9 +173,13 @@ def _run(order: Order, schedule: _Schedule) -> None:
 
 
 def _write_input_log(engine: Engine) -> None:
-    """A thread of its own writes it, and might lack the last records, as docs/input-log.md says."""
-    if engine.parts.recording is not None:
-        engine.parts.recording.close(in_order=False)
+    """A thread of its own writes it, and might lack the last records, as docs/input-log.md says.
+
+    The log stays open: until the process is gone, other threads may still commit checkpoints, which it must have.
+    """
+    recording = engine.parts.recording
+    if recording is not None and recording._log is not None:
+        recording.flush()
 
 
 def _inputs_that_left(order: Order) -> int:

@@ -68,7 +68,9 @@ def ids_not_reloaded(patches: Patches) -> None:
 @mutant("no_duplicate_detection", "nothing is a duplicate", "E1", "E8")
 def no_duplicate_detection(patches: Patches) -> None:
     """Every redelivered message is handled again."""
-    patches.replace(DuplicateDetector, "_duplicates", lambda _: lambda self, candidates, seen: ([], []))
+    patches.replace(
+        DuplicateDetector, "_duplicates", lambda _: lambda self, candidates, seen: ([], [], candidates.digests)
+    )
 
 
 @mutant("duplicates_in_a_batch_unseen", "a batch is compared with earlier ones only", "E1", "E8")
@@ -77,7 +79,7 @@ def duplicates_in_a_batch_unseen(patches: Patches) -> None:
 
     def duplicates(self: Any, candidates: Any, seen: Any) -> Any:
         found = [at for at, one in enumerate(candidates.ids) if one and (one in self._entries or one in seen)]
-        return found, []
+        return found, [], candidates.digests
 
     patches.replace(DuplicateDetector, "_duplicates", lambda _: duplicates)
 
@@ -268,9 +270,9 @@ def missing_id_is_an_id(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def duplicates(self: Any, candidates: Any, seen: Any) -> Any:
-            found, conflicts = original(self, candidates, seen)
+            found, *rest = original(self, candidates, seen)
             without = [at for at, one in enumerate(candidates.ids) if not one]
-            return sorted({*found, *without[1:]}), conflicts
+            return sorted({*found, *without[1:]}), *rest
 
         return duplicates
 
@@ -481,9 +483,9 @@ def duplicates_by_state_of_entry(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def duplicates(self: Any, candidates: Any, seen: Any) -> Any:
-            found, conflicts = original(self, candidates, seen)
+            found, *rest = original(self, candidates, seen)
             windows = {entry.id for window in self._windows.values() for entry in window.queue if entry.place == 0}
-            return [at for at in found if candidates.ids[at] in windows or candidates.ids[at] in seen], conflicts
+            return [at for at in found if candidates.ids[at] in windows or candidates.ids[at] in seen], *rest
 
         return duplicates
 

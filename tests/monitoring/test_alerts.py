@@ -23,8 +23,8 @@ from tests.servers import install_packages
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "monitoring.md"
-RULES = ROOT / "config" / "prometheus-alerts.yaml"
-DASHBOARD = ROOT / "config" / "grafana-dashboard.json"
+RULES = ROOT / "config" / "monitoring" / "prometheus-alerts.yaml"
+DASHBOARD = ROOT / "config" / "monitoring" / "grafana-dashboard.json"
 TABLE = re.compile(r"(?<=<!-- alerts -->\n).*?(?=<!-- end -->)", re.DOTALL)
 LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
 OF_PROMETHEUS = {"job", "instance"}

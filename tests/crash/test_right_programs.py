@@ -3,6 +3,7 @@
 import re
 import sys
 
+import msgspec
 import pytest
 
 from correlator.connector import Order
@@ -261,9 +262,9 @@ def bridged(world):
     world.publish("queue:orders", [*orders, b"no JSON"])
     world.run_until_quiet()
     world.check()
-    assert [one for one in world.sent("bills").values("order") if one is not None] == NUMBERS
-    assert world.sent("checks").values("id") == NUMBERS[6:]
-    assert len(world.sent("bills")) == COUNT + 6
+    bills = [msgspec.json.decode(one.body) for one in world.sent("bills")]
+    assert [one["order"] for one in bills if "order" in one] == NUMBERS
+    assert [one["id"] for one in bills if "id" in one] == world.sent("checks").values("id") == NUMBERS[6:]
 
 
 @pytest.mark.parametrize("level", ["sim", "kill9"])

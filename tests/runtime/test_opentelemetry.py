@@ -293,5 +293,4 @@ def test_a_variable_that_the_library_refuses_is_no_bug_and_nothing_is_left_open(
     engine = Engine(EngineSettings(name="x", opentelemetry=SOMEWHERE, http=HttpSettings(port=0)))
     with pytest.raises(ConfigError, match=r"E1611 opentelemetry: cannot be used: .*OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"):
         engine.start()
-    with pytest.raises(OSError):  # whichever it is
-        socket.create_connection(engine.http_address)
+    assert engine.http_address is None

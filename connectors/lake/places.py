@@ -193,4 +193,7 @@ def _named_once(path: Path) -> Iterator[Path]:
 
 
 def _before(entry: "os.DirEntry[str]", limit: float) -> bool:
-    return entry.stat(follow_symlinks=False).st_mtime < limit
+    try:
+        return entry.stat(follow_symlinks=False).st_mtime < limit
+    except FileNotFoundError:  # another sender has given the file its name, or removed it, since it was listed
+        return False

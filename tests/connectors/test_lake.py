@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.lake import LakeConnection, places, read
+from connectors.lake import LakeConnection, places, places, read
 from connectors.lake.delta import RETENTION, DeltaLog
 from connectors.lake.places import OLD_S, TablePlace
 from connectors.lake.sink import LakeSink
@@ -642,6 +642,18 @@ def test_files_belong_to_their_owner_alone(tmp_path: Path, form: str) -> None:
     assert {path.stat().st_mode & 0o777 for path in ours if path.is_file()} == {0o600}
     assert {path.stat().st_mode & 0o777 for path in ours if path.is_dir()} == {0o700}
     assert (tmp_path / "lake").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_another_sender_names_while_a_sender_looks_for_old_files_is_none(tmp_path: Path) -> None:
+    partial = tmp_path / "1-10-a.parquet.b.part"
+    partial.touch()
+    with os.scandir(tmp_path) as entries:
+        [entry] = entries
+    assert places._before(entry, float("inf"))
+    with os.scandir(tmp_path) as entries:
+        [entry] = entries
+    partial.unlink()
+    assert not places._before(entry, float("inf"))
 
 
 def test_old_files_without_an_entry_are_removed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.lake import LakeConnection, places, places, read
+from connectors.lake import LakeConnection, places, read
 from connectors.lake.delta import RETENTION, DeltaLog
 from connectors.lake.places import OLD_S, TablePlace
 from connectors.lake.sink import LakeSink

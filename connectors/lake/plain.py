@@ -25,6 +25,7 @@ from connectors.lake.places import (
     make_durable_directory,
 )
 from connectors.lake.tables import Commit
+from connectors.sidecars import read_whole
 from correlator import durable
 from correlator.errors import ConnectionLost
 
@@ -151,12 +152,13 @@ class ParquetLog:
 
 def columns_in(where: str, path: Path) -> pa.Schema | None:
     """The columns of a table of Parquet files; `None` if there is no table. Raises `ConnectionLost` E7044."""
-    try:
-        content = (path / COLUMNS).read_bytes()
-    except FileNotFoundError as error:
-        if next((path / LOG).glob("*/*.json"), None) is not None:
+    content = read_whole(path / COLUMNS)
+    if content is None and next((path / LOG).glob("*/*.json"), None) is not None:
+        content = read_whole(path / COLUMNS)  # another sender may have made the table meanwhile
+        if content is None:
             what = f"{path / COLUMNS} is missing, and the table has rows"
-            raise ConnectionLost("E7044", where, what, "", "Restore the file") from error
+            raise ConnectionLost("E7044", where, what, "", "Restore the file")
+    if content is None:
         return None
     with _damaged(where, path / COLUMNS):
         found = _columns.decode(content)

@@ -32,6 +32,7 @@ from connectors.kafka.broker import LOG
 from correlator.settings import ConnectionSettings
 from tests.interop.java_program import fetch_jars
 from tests.servers import HOST, KEPT, START_TIMEOUT_S, ClassArchive, free_port, install_java, suspend
+from tests.waiting import wait_until
 
 _POM = Path(__file__).parent / "interop" / "kafka" / "pom.xml"
 _JAVA = (
@@ -179,10 +180,11 @@ class KafkaServer:
         return name
 
     def make_topic(self, name: str, partitions: int = 1, **settings: str) -> None:
-        """Make a topic of this name."""
+        """Make a topic of this name, and wait until the broker knows it: it answers before that."""
         config = {key.replace("_", "."): value for key, value in settings.items()}
         made = self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])
         made[name].result(ANSWER_S)
+        wait_until(lambda: self.admin.list_topics(name, ANSWER_S).topics[name].error is None)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""

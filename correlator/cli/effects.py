@@ -16,8 +16,9 @@ def check_effects(settings: PipelineFile, findings: Findings) -> None:
     In a file with pipelines or bridges and without monitors, a receiver that none of them names is an error (E1208).
     """
     if settings.readers and not settings.monitors:
+        taken = settings.taken
         for index, receiver in enumerate(settings.receivers):
-            if receiver.id not in settings.taken:
+            if receiver.id not in taken:
                 what = "delivers to nobody: no pipeline or bridge names it, and there is no monitor"
                 todo = "Name it in a pipeline or bridge, or leave it out"
                 findings.error("E1208", f"receivers[{index}]", what, "", todo)

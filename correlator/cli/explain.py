@@ -117,9 +117,9 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
 def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
     """Return the receivers that no pipeline or bridge names and whose messages no monitor listens for."""
     classes: list[type[Monitor]] = [resolve(monitor.type) for monitor in settings.monitors]
-    features = _features(settings)
+    features, taken = _features(settings), settings.taken
     for receiver in settings.receivers:
-        if receiver.id not in settings.taken and (event_type := unhandled_type(receiver, classes)) is not None:
+        if receiver.id not in taken and (event_type := unhandled_type(receiver, classes)) is not None:
             yield Unhandled(_end(receiver, features), event_type.__name__, receiver.unhandled)
 
 

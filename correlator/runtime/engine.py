@@ -602,7 +602,7 @@ class Engine:
 
         Raises:
             UsageError: E2011, the engine has no store.
-            NotDone: E8309, the engine starts or stops; E8315, somebody else works on one of them.
+            NotDone: E8309, the engine starts or stops; E8311, somebody else works on one of them.
             StoreError: E3110, the store has not confirmed it within 60 s, or before the engine stopped.
         """
         self._kept_letters().discard(numbers)
@@ -618,7 +618,7 @@ class Engine:
         Raises:
             UsageError: E2011, the engine has no store, or got it from a program; E2021, a number is not there; E2023, a
                 message cannot go back. Nothing has changed then.
-            NotDone: E8309, the engine starts or stops; E8310, it was not done in time; E8315, somebody else works on
+            NotDone: E8309, the engine starts or stops; E8310, it was not done in time; E8311, somebody else works on
                 one of them.
             StoreError: the store cannot be read.
         """

@@ -32,6 +32,7 @@ class Life:
         try:
             return self._told.poll(PATIENCE_S) and bool(self._told.recv())
         except EOFError:
+            self._process.join(PATIENCE_S)  # it is not yet dead when its end of the pipe is closed
             return False
 
     @property

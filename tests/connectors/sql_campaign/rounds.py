@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from connectors.sql import SqlConnection
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.sql_campaign import bridge
 from tests.connectors.sql_campaign.bridge import MISFIT, NAME, SINK, SOURCE
@@ -30,7 +31,6 @@ from tests.waiting import wait_until
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["connectors.sql", bridge.__name__])
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 12
-PATIENCE_S = 120.0
 LONGEST_LIFE_S = 0.6
 LAST_CALL, LAST_CALL_OF_A_CONTROL = 30, 4
 AT_A_CALL = 0.5
@@ -153,59 +153,6 @@ class Program:
         ]
 
 
-class Bridge:
-    """A life of the bridge."""
-
-    def __init__(
-        self,
-        directory: Path,
-        url: str,
-        *,
-        kill: int = 0,
-        of: Collection[str] = (SINK, SOURCE),
-        is_control: bool = False,
-    ) -> None:
-        self._told, childs = FORKING.Pipe()
-        self._process = FORKING.Process(
-            target=bridge.live, args=(directory, url, kill, of, childs), kwargs={"is_control": is_control}
-        )
-        self._process.start()
-        childs.close()
-
-    def begin(self) -> bool:
-        """Wait until the engine has begun; false if the process has ended before."""
-        try:
-            return self._told.poll(PATIENCE_S) and bool(self._told.recv())
-        except EOFError:
-            self._process.join(PATIENCE_S)  # it is not yet dead when its end of the pipe is closed
-            return False
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process lives."""
-        return self._process.is_alive()
-
-    def kill(self) -> bool:
-        """Kill the process; returns whether it had killed itself."""
-        was_dead = not self.is_alive
-        self._process.kill()
-        self._end()
-        return was_dead
-
-    def stop(self) -> int | None:
-        """Let the engine stop; returns the exit status."""
-        with contextlib.suppress(OSError):
-            self._told.send("stop")
-        return self._end()
-
-    def _end(self) -> int | None:
-        self._process.join(PATIENCE_S)
-        status = self._process.exitcode
-        self._told.close()
-        self._process.close()
-        return status
-
-
 def campaign(
     directory: Path,
     database: str,
@@ -294,7 +241,7 @@ def _one_life(
     if control:  # in turn where the next life handles messages again, and where it writes rows again
         number = rng.randint(1, LAST_CALL_OF_A_CONTROL)
         kill, of = (-number, (SINK,)) if figures.kills % 2 else (number, (SOURCE,))
-    life = Bridge(directory, url, kill=kill, of=of, is_control=control)
+    life = Life(FORKING, bridge.live, directory, url, kill, of, is_control=control)
     began = life.begin()
     deadline = time.monotonic() + LONGEST_LIFE_S * (5 if kill else rng.random())
     while began and life.is_alive and time.monotonic() < deadline:
@@ -313,7 +260,7 @@ def _one_life(
 
 def _last_life(directory: Path, url: str, program: Program, *, control: bool) -> int | None:
     """Let the bridge go on until it has taken and written all; returns its exit status."""
-    life = Bridge(directory, url, is_control=control)
+    life = Life(FORKING, bridge.live, directory, url, 0, (SINK, SOURCE), is_control=control)
     life.begin()
     deadline = time.monotonic() + PATIENCE_S
     while life.is_alive and rows(url, "SELECT 1 FROM outbox LIMIT 1") and time.monotonic() < deadline:

@@ -6,6 +6,7 @@ destination meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -203,9 +204,16 @@ def is_temporary(name: str) -> bool:
     return name.partition(":")[2].startswith(TEMPORARY)
 
 
+@lru_cache(maxsize=256)
 def is_reserved(name: str) -> bool:
     """Whether the broker alone makes this destination, deletes it, and sends to it."""
     return name.partition(":")[2].startswith(RESERVED) and not is_temporary(name)
+
+
+@lru_cache(maxsize=256)
+def is_lasting_queue(name: str) -> bool:
+    """Whether it is a queue that belongs to no client."""
+    return name.startswith("queue:") and not is_temporary(name)
 
 
 def ensure(connection: Connection, name: str) -> Destination:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from connectors.embedded import producers, sending, storing
 from connectors.embedded.access import Access
 from connectors.embedded.composing import Composer
+from connectors.embedded.destinations import is_lasting_queue
 from connectors.embedded.link import DatabaseLink
 from connectors.embedded.rooms import Rooms, unless_crowded
 from connectors.embedded.sending import NoSuchDestination, Terms
@@ -75,6 +76,9 @@ class EmbeddedSink:
                 results[at] = refused
             else:
                 wanted.setdefault(out.destination, []).append((at, entry))
+        if self._stored_alone(wanted):
+            self._access.ring(wanted)
+            return results
         left: _Places = wanted
         deadline = self._rooms.deadline()
         while left:
@@ -98,8 +102,6 @@ class EmbeddedSink:
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
         makes = self._access.auto_create
-        if self._stored_alone(self._link, wanted, lazy=lazy):
-            return refused, left
         terms = Terms(self._link, self._rooms.nearly_full, lazy, waits=self._is_of_engine, makes=makes)
 
         def store(connection: Connection) -> None:
@@ -123,17 +125,22 @@ class EmbeddedSink:
         terms.tell_stored()
         return refused, left
 
-    def _stored_alone(self, link: DatabaseLink, wanted: _Places, *, lazy: bool) -> bool:
-        """Whether PostgreSQL could store a single message for a queue in one round trip."""
-        if self._access.is_sqlite or len(wanted) > 1:
+    def _stored_alone(self, wanted: _Places) -> bool:
+        """Whether the broker could store a single message for a queue with one statement."""
+        if len(wanted) != 1:
             return False
         ((name, places),) = wanted.items()
         (_, entry), *others = places
-        if others or entry.source or entry.traced or not name.startswith("queue:") or name in self._rooms.nearly_full:
+        if others or entry.source or entry.traced or name in self._rooms.nearly_full or not is_lasting_queue(name):
             return False
-        return self._access.alone(
-            self._where, link, lambda connection: storing.send(connection, name, entry, lazy=lazy)
-        )
+        lazy = not entry.persistent
+
+        def send(connection: Connection) -> bool:
+            return storing.send(connection, name, entry, lazy=lazy)
+
+        if self._access.is_sqlite:
+            return self._access.write(self._where, self._link, send, synced=not lazy)
+        return self._access.alone(self._where, self._link, send)
 
     def _give_up(self, batch: Sequence[Outgoing], left: _Places, results: list[SendRejected | None]) -> None:
         """Refuse the messages that have waited in vain. Raises `ConnectionLost` in an engine."""

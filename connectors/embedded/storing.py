@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from connectors.embedded import tally
 from connectors.embedded.content import Stored, decode
+from connectors.embedded.database import raw_sqlite
 from connectors.embedded.destinations import Destination, Subscription
 from connectors.embedded.sql import Sql
 from correlator.selector import Selector
@@ -67,8 +68,9 @@ _ADD_POSTGRES = Sql(
     " AS w (subscription, number) JOIN added a ON a.number = w.number)"
     " SELECT broker_count(:destination, count(*), sum(length(content)), :folded) FROM added",
 )
-_SEND_POSTGRES = Sql(
-    "SELECT 1",
+_SEND = Sql(
+    "INSERT INTO broker_send (queue, message_id, began, persistent, content, rank, delay, lives)"
+    " VALUES (:name, :message_id, {now} - :age, :persistent, :content, :rank, :delay_ms, :lives_ms)",
     "SELECT broker_send(:name, :message_id, CAST(:content AS bytea), :rank, :persistent, :age, :lives_ms, :delay_ms,"
     " :lazy, :folded)",
 )
@@ -155,14 +157,30 @@ def draw(connection: Connection, name: str, total: int, *, lazy: bool = False, a
 
 
 def send(connection: Connection, name: str, entry: NewMessage, *, lazy: bool) -> bool:
-    """Store one message in a queue, on PostgreSQL, outside a transaction.
+    """Store one message in a queue with one statement: on PostgreSQL outside a transaction, on SQLite within one.
 
-    Returns false, and changes nothing, if that is not so simple: the queue is missing, temporary, paused, or not far
-    from its limits. The message has no source.
+    Returns false, and changes nothing, if that is not so simple: the queue is missing, paused, full, or on PostgreSQL
+    not far from its limits. The message has no source.
     """
     age_ms = int((time.monotonic() - entry.since_s) * 1000) if entry.since_s else 0
-    values = {**entry._asdict(), "name": name, "age": age_ms, "lazy": lazy, "folded": tally.FOLDED}
-    ((stored,),) = _SEND_POSTGRES.alone(connection, **values)
+    values = {
+        "name": name,
+        "message_id": entry.message_id,
+        "content": entry.content,
+        "rank": entry.rank,
+        "persistent": entry.persistent,
+        "age": age_ms,
+        "lives_ms": entry.lives_ms,
+        "delay_ms": entry.delay_ms,
+        "lazy": lazy,
+        "folded": tally.FOLDED,
+    }
+    if connection.dialect.name == "sqlite":
+        raw = raw_sqlite(connection)
+        before = raw.total_changes
+        _SEND.run(connection, **values)
+        return raw.total_changes > before
+    ((stored,),) = _SEND.alone(connection, **values)
     return bool(stored)
 
 

@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from connectors.embedded import EmbeddedConnection, destinations, notices, sink
-from connectors.embedded.content import encode
+from connectors.embedded import EmbeddedConnection, destinations, notices
 from connectors.embedded.link import open_link
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from correlator.errors import ConnectionLost
@@ -17,7 +16,6 @@ from correlator.storage.session import CommitWarned
 from tests.connectors.embedded import QUEUE, Broker, bodies, bodies_of, connected, message, outgoing, wait_until
 
 pytestmark = pytest.mark.postgres
-SIZE = len(encode(message("x" * 60)))
 TELLS = """
     CREATE FUNCTION tells() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN RAISE INFO '%%', current_setting('synchronous_commit'); RETURN NULL; END $$;
@@ -25,11 +23,6 @@ TELLS = """
         FOR EACH ROW EXECUTE FUNCTION tells()
 """
 """Tells, as a transaction commits, whether it will wait for the disk."""
-STORED = (
-    "SELECT c.destination, c.message_id, c.persistent, c.refs_left, c.content, d.subscription, d.rank, d.state,"
-    " d.consumer, d.deliveries, d.suspect, d.size, d.due - c.sent_at, d.expires - c.sent_at, d.due > 0, d.expires > 0"
-    " FROM broker_content c JOIN broker_delivery d ON d.number = c.number ORDER BY c.number"
-)
 
 
 @pytest.fixture
@@ -74,64 +67,6 @@ def test_a_send_and_an_acknowledgement_take_one_round_trip_each(broker, tmp_path
             session.acknowledge()
     assert (send, receive, acknowledge) == ([1], [1], [1])
     assert broker.tally() == (0, 0)
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"priority": 9, "persistent": False},
-        {"delivery_delay_ms": 700_000},
-        {"time_to_live_ms": 800_000, "priority": 0},
-        {"delivery_delay_ms": 600_000, "time_to_live_ms": 900_000},
-    ],
-)
-def test_what_one_round_trip_stores_is_what_several_store(broker, sender, monkeypatch, headers):
-    broker.send("makes the queue")
-    one = outgoing(message("a", {"n": 1}, message_id="ID:a", **headers))
-    sender.send(one)
-    monkeypatch.setattr(sink.EmbeddedSink, "_stored_alone", lambda *_, **__: False)
-    sender.send(one)
-    link = open_link(broker.store)
-    with link.reading() as connection:
-        _, alone, general = ([*row] for row in connection.exec_driver_sql(STORED).all())
-    link.close()
-    alone[1] = general[1] = "ID"  # each send has an id of its own
-    for due_or_expires, has in ((12, 14), (13, 15)):
-        if not alone[has]:
-            alone[due_or_expires] = general[due_or_expires] = 0
-    assert alone == general
-    assert broker.tally() == (3, 0)
-
-
-def refusals(results):
-    return [None if one is None else one.code for one in results]
-
-
-@pytest.mark.parametrize(
-    ("limits", "stored", "then"),
-    [
-        ({"max_num_msgs": 3}, 3, "E8108"),
-        # Above half of a limit a round trip must not decide. The server lets a hundred others send at the same time.
-        ({"max_num_msgs": 210}, 210, "E8108"),
-        ({"max_total_msg_bytes": 3 * SIZE}, 3, "E8108"),
-        ({"max_total_msg_bytes": 210 * SIZE}, 210, "E8108"),
-        ({"max_per_msg_bytes": SIZE - 1}, 0, "E8106"),
-    ],
-)
-def test_limits_are_exact(broker, sender, limits, stored, then):
-    broker.connection.create(QUEUE, limits)
-    results = [refusals(sender.send(outgoing("x" * 60)))[0] for _ in range(stored + 2)]
-    assert results == [None] * stored + [then] * 2
-    assert broker.count() == stored
-
-
-def test_a_paused_queue_takes_nothing(broker, sender):
-    broker.connection.create(QUEUE, {"limit_behavior": "REJECT_NEWEST"})
-    broker.connection.administration().pause(QUEUE, "PRODUCERS")
-    sender._access.refuse_to_wait()
-    assert refusals(sender.send(outgoing("a"))) == ["E8108"]
-    assert broker.count() == 0
 
 
 def test_an_acknowledgement_of_several_messages_is_for_all_or_none(broker):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from correlator.core.keyed import KeyedMonitor
     from correlator.core.monitor import Monitor, every, on
     from correlator.core.state import StateTable
+    from correlator.errors import CallAgain
     from correlator.events import (
         ConnectionStatus,
         FlowControlMarker,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from correlator.runtime.replay import replay
 
 _HOMES = {
+    "CallAgain": "correlator.errors",
     "ConnectionStatus": "correlator.events",
     "Engine": "correlator.runtime.engine",
     "FlowControlMarker": "correlator.events",
@@ -56,6 +58,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CallAgain",
     "ConnectionStatus",
     "Engine",
     "FlowControlMarker",

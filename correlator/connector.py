@@ -18,6 +18,7 @@ raises `UsageError` E2050 (`correlator.processes.Maker`), and `close` leaves the
 """
 
 import itertools
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -317,6 +318,15 @@ class Sink(Protocol):
     def close(self) -> None:
         """Close the connection. Never raises; may be called again. Unconfirmed messages may still be stored."""
         ...
+
+
+def lane_of(out: Outgoing, lanes: int) -> int:
+    """The lane of a message, from 0, in a sink that sends messages with different keys at the same time.
+
+    Messages with the same key have the same lane. Messages without a key have no order among one another.
+    """
+    key = out.message.key
+    return (out.sequence if key is None else zlib.crc32(key.encode(errors="surrogatepass"))) % lanes
 
 
 class Connection(Protocol):

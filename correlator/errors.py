@@ -165,3 +165,10 @@ class SendRejected(CorrelatorError):
 
     `Sink.send` returns this error for a message; it does not raise it.
     """
+
+
+class CallAgain(Exception):
+    """Raised by the function of a sender (docs/calls.md): call it again with this message, after a pause.
+
+    It does not count as one of the tries of the sender. Raise it if a service cannot be reached, for example.
+    """

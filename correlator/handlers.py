@@ -63,5 +63,6 @@ def _deferred(where: str, kind: str) -> UsageError:
         where,
         f"is {kind}: the call would return at once and nothing in it would run",
         "A plain function, which has done its work when it returns",
-        "Write 'def' without 'async', 'await' and 'yield'. To wait for another program, let it send a message",
+        "Write 'def' without 'async', 'await' and 'yield'. Slow or asynchronous work: let a sender call a function for it"
+        " (docs/calls.md)",
     )

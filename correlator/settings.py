@@ -19,6 +19,7 @@ Bytes = Annotated[int, msgspec.Meta(ge=0, extra={"unit": "size"})]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Token = Annotated[str, msgspec.Meta(min_length=32)]
+Concurrency = Annotated[int, msgspec.Meta(ge=1, le=256)]
 FewThreads = Annotated[int, msgspec.Meta(ge=0, le=64)]
 CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
 ShareCount = Annotated[int, msgspec.Meta(ge=1, le=1000)]
@@ -145,6 +146,21 @@ class ReceiverSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallSettings:
+    """A function that a sender calls with each message (docs/calls.md).
+
+    Attributes:
+        function: import path `module:function` of a function, plain or `async def`, of a message and a key.
+        concurrency: how many calls may be under way. Messages with the same key are called one after the other.
+        timeout: how long a call of an `async def` function may take; without this setting, without limit.
+    """
+
+    function: ImportPath
+    concurrency: Concurrency = 8
+    timeout: SomeSeconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SenderSettings:
     """A sender, which sends messages to destinations.
 
@@ -170,6 +186,7 @@ class SenderSettings:
             without limit.
         mapping: from which part of the event each part of the message gets its value (docs/mapping.md). Without it the
             body is the event, as JSON.
+        call: a function that the sender calls with each message; it sends what the function returns (docs/calls.md).
         log_performance_breakdown: log regularly what the sender's thread spends its time on (docs/status.md).
         options: options of the connector for this sender.
     """
@@ -189,8 +206,14 @@ class SenderSettings:
     persistent: bool = False
     time_to_live: SomeSeconds | None = None
     mapping: Mapping[str, Template] = field(default_factory=dict)
+    call: CallSettings | None = None
     log_performance_breakdown: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def called_by(part: ReceiverSettings | SenderSettings) -> str:
+    """The function that a sender calls with each message; "" for none, and for a receiver."""
+    return part.call.function if isinstance(part, SenderSettings) and part.call is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from zlib import crc32
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 _BROKER = re.compile("pulsar|starlight|kafka|webhook|rabbit")
 _OF_FILES = {"starlight": "pulsar", "webhook": "kafka"}
@@ -35,6 +36,17 @@ class Groups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Forget a group when its last test has ended.
+
+        The base class goes through all groups that a worker has ever had, after each test: with 10,000 groups that
+        takes longer than many a test.
+        """
+        super().mark_test_complete(node, item_index, duration)
+        work, group = self.assigned_work[node], group_of(self.registered_collections[node][item_index])
+        if all(work[group].values()):
+            del work[group]
 
 
 def scheduler(config: pytest.Config, log: Any) -> Groups:

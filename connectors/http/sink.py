@@ -6,7 +6,6 @@ the same ids; the answers of the others are kept for this attempt.
 """
 
 import time
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from connectors.http.answers import Verdict, verdict, wait_s
 from connectors.http.lane import Lane, Reply
 from connectors.http.paths import target_of
 from connectors.http.service import Service
-from correlator.connector import TAKES_NOTHING
+from correlator.connector import TAKES_NOTHING, lane_of
 from correlator.errors import ConnectionLost, SendRejected, printable, quoted
 from correlator.events import Outgoing
 from correlator.processes import Maker
@@ -98,7 +97,7 @@ class HttpSink:
         results: list[SendRejected | None] = [None] * len(batch)
         queues: list[list[tuple[int, Outgoing]]] = [[] for _ in self._lanes]
         for at, out in enumerate(batch):
-            queues[_lane_of(out, len(queues))].append((at, out))
+            queues[lane_of(out, len(queues))].append((at, out))
         begun = [
             self._pool.submit(self._run, lane, queue, results)
             for lane, queue in zip(self._lanes, queues, strict=True)
@@ -191,9 +190,3 @@ class HttpSink:
 
 
 _in_a_header = lru_cache(maxsize=64)(quote)
-
-
-def _lane_of(out: Outgoing, lanes: int) -> int:
-    """The lane of a message. Messages without a key have no order among one another."""
-    key = out.message.key
-    return (out.sequence if key is None else zlib.crc32(key.encode(errors="surrogatepass"))) % lanes

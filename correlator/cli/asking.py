@@ -103,11 +103,9 @@ def _no_answer(where: str, error: OSError) -> ConnectionLost:
 
 def _line(engine: socket.socket) -> bytes:
     read = bytearray()
-    while not read.endswith(b"\n"):
+    while not read.endswith(b"\n") and len(read) <= LONGEST_ANSWER:
         piece = engine.recv(1 << 16)
-        if not piece or len(read) > LONGEST_ANSWER:
-            break
+        if not piece:  # perhaps within its answer: it has ended
+            raise ConnectionResetError(0, "it has hung up")
         read += piece
-    if not read:
-        raise ConnectionResetError(0, "it has hung up")
     return bytes(read)

@@ -24,6 +24,7 @@ from correlator.pipeline.places import setting_path
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
 from correlator.pipeline.static_checks import check_steps
 from correlator.reliability import RECEIVING, Reliability
+from correlator.runtime.calling import check_function
 from correlator.runtime.monitors import unfit
 from correlator.settings import ReceiverSettings, SenderSettings
 
@@ -160,6 +161,10 @@ def _check_classes(settings: PipelineFile, findings: Findings) -> None:
         if receiver.event is not None:
             path = f"receivers[{index}].event"
             _check_import("E1505", path, receiver.event, "an event class", _is_event, findings)
+    for index, sender in enumerate(settings.senders):
+        function = None if sender.call is None else _imported(sender.call.function)
+        if sender.call is not None and function is not None:
+            _report(findings, check_function, function, sender.call, f"senders[{index}].call")
     for path, step in _steps(settings):
         if isinstance(step, MonitorStep):
             place, what = f"{path}.monitor.class", "a KeyedMonitor class"

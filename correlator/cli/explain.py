@@ -25,7 +25,7 @@ from correlator.pipeline.spec import PipelineFile, RouteStep
 from correlator.reliability import RECEIVING, SENDING
 from correlator.runtime.names import resolve
 from correlator.runtime.remarks import unhandled_type
-from correlator.settings import OnUnhandled, ReceiverSettings, SenderSettings
+from correlator.settings import OnUnhandled, ReceiverSettings, SenderSettings, called_by
 
 _CODE = re.compile(r"[A-Za-z]\d{4}")
 
@@ -166,7 +166,7 @@ def _features(settings: PipelineFile) -> Mapping[str, Features]:
 
 
 def _end(part: ReceiverSettings | SenderSettings, features: Mapping[str, Features]) -> PathEnd:
-    return PathEnd(part.id, part.reliability, part.connection, features[part.connection])
+    return PathEnd(part.id, part.reliability, part.connection, features[part.connection], called_by(part))
 
 
 def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[PathMiddle]:

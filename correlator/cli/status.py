@@ -30,6 +30,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared, not list
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 Shown = Mapping[str, Any]
+_FAILS = 500
 Look = Callable[[], Shown]
 
 
@@ -93,6 +94,9 @@ def ask(server: HttpSettings) -> Shown:
         raise ConnectionLost("E7050", where, what, "", "Start it: correlator run FILE") from error
     finally:
         connection.close()
+    if answer.status >= _FAILS:
+        what = f"no engine answers: HTTP {answer.status}, as from an engine that is just ending"
+        raise ConnectionLost("E7050", where, what, "", "Start it: correlator run FILE")
     try:
         shown = msgspec.json.decode(body) if answer.status == 200 else None  # OK
     except msgspec.DecodeError:

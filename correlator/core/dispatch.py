@@ -79,7 +79,8 @@ class Dispatcher:
         self.outbox = outbox
         self.counters = SenderCounters()
         self._settings = settings
-        self._max_tries = 1 if features.deduplicates_sends else settings.max_tries
+        # The sink of a sender with `call` counts the tries of the calls by itself, and so sends every message in order.
+        self._max_tries = 1 if features.deduplicates_sends or settings.call else settings.max_tries
         self._interval_s = settings.max_batch_interval_ms / 1000
         self._backoff = Backoff(settings.retry_interval, settings.max_retry_interval)
         self._jitter = jitter

@@ -37,12 +37,16 @@ WITHOUT_SENDER = {
 
 
 class PathEnd(NamedTuple):
-    """A receiver or a sender: its id, its mode, the name of its connection, and what its broker can do."""
+    """A receiver or a sender: its id, its mode, the name of its connection, and what its broker can do.
+
+    `calls` names the function that a sender calls with each message; "" for none.
+    """
 
     id: str
     reliability: Reliability
     connection: str
     features: Features
+    calls: str = ""
 
 
 class PathMiddle(NamedTuple):
@@ -169,7 +173,15 @@ def _notes(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> lis
         )
     if sender is not None and SENDING[sender.reliability].stored:
         notes.append(f"Sends of '{sender.id}' leave after the checkpoint that holds their cause")
+    if sender is not None and sender.calls:
+        notes.append(_note_on_calls(sender))
     return notes
+
+
+def _note_on_calls(sender: PathEnd) -> str:
+    if sender.reliability is Reliability.BEST_EFFORT:
+        return f"'{sender.id}' calls {sender.calls} with a message at most until a crash, and perhaps never"
+    return f"After a crash '{sender.id}' may call {sender.calls} again with the same message, and with the same key"
 
 
 def needs(receiver: PathEnd, sender: PathEnd | None) -> list[str]:

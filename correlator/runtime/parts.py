@@ -32,6 +32,7 @@ from correlator.ports import Processor
 from correlator.processes import Maker
 from correlator.reliability import RECEIVING, SENDING
 from correlator.runtime.breakdown import SENDER_ITEMS, Breakdown, NoBreakdown, receiver_items
+from correlator.runtime.calling import CallingSink, function_of
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.contexts import MonitorThread, ProcessorThread
 from correlator.runtime.logs import get_logger
@@ -279,10 +280,13 @@ class Parts:
             jitter=self._jitter,
             keeps_dead_letters=self.writer is not None,
         )
+        sink = connection.sink(placed)
+        if settings.call is not None:
+            sink = CallingSink(settings, function_of(settings.call, f"senders.{settings.id}.call"), sink)
         return Sender(
             settings,
             dispatcher,
-            connection.sink(placed),
+            sink,
             clock=self._clock,
             engine_time=self.engine_time,
             reconnecting=self._reconnection_policy(),

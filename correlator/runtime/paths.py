@@ -8,7 +8,7 @@ from correlator.runtime.names import resolve
 from correlator.runtime.parts import Parts
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.sender import Sender
-from correlator.settings import MonitorSettings
+from correlator.settings import MonitorSettings, called_by
 
 
 def paths_through(part_id: str, parts: Parts, monitors: Sequence[MonitorSettings]) -> list[dict[str, object]]:
@@ -50,4 +50,5 @@ def _middles(
 
 def _end(part: Receiver | Sender, parts: Parts) -> PathEnd:
     settings = part.settings
-    return PathEnd(settings.id, settings.reliability, settings.connection, parts.features(settings.connection))
+    features = parts.features(settings.connection)
+    return PathEnd(settings.id, settings.reliability, settings.connection, features, called_by(settings))

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -10,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from correlator.cli import asking
 from correlator.cli.status import COLUMNS, lasting, rows
+from correlator.errors import ConnectionLost
+from correlator.runtime.control.protocol import Ask
 from tests.cli.commands import assert_fails, on_terminal, run, start, wait_for, write
 from tests.servers import free_port
 
@@ -142,6 +146,30 @@ def test_the_answer_of_another_program_is_not_taken_for_that_of_an_engine(tmp_pa
     ):
         other_program.answer = status, body
         assert_fails(run("status", "x.yaml", cwd=tmp_path), "E2046", 2, says)
+
+
+def test_an_engine_that_ends_while_it_answers_counts_as_gone(tmp_path, other_program):
+    write(tmp_path / "x.yaml", ["name: x", f"http: {{port: {other_program.server_port}}}"])
+    other_program.answer = 500, b"Internal Server Error"
+    assert_fails(run("status", "x.yaml", cwd=tmp_path), "E7050", 4, "HTTP 500, as from an engine that is just ending")
+
+
+def test_an_engine_that_ends_in_the_middle_of_its_line_counts_as_gone(tmp_path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+
+        def answer():
+            client, _ = server.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(b'{"result": {"pha')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ConnectionLost, match="E7050 .*it has hung up"):
+            asking.ask([tmp_path / "s"], Ask())
+        thread.join()
 
 
 @given(seconds=st.floats(-1e6, 1e9))

@@ -93,6 +93,7 @@ def test_each_order_is_once_in_the_table_and_once_in_the_topic(tmp_path, postgre
     engine.send_signal(signal.SIGTERM)
     assert engine.wait(60) == 128 + signal.SIGTERM
     shop.close()
+    kafka.delete_topic("orders")  # the next tests of this broker have one of this name
 
 
 def test_the_crash_test_of_the_example_holds():

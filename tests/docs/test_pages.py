@@ -29,13 +29,8 @@ def test_the_examples_of_a_page_run(page, tmp_path):
 
 def run_examples(page: Path, place: Path) -> str:
     """Write the files of a page into a directory and run its script there; returns what it printed."""
-    script = []
-    for language, text in blocks(page):
-        named = _NAMED.match(text)
-        if named:
-            (place / named[1]).write_text(text)
-        elif language == "python":
-            script.append(text)
+    write_files(page, place)
+    script = [text for language, text in blocks(page) if language == "python" and not _NAMED.match(text)]
     (place / "example.py").write_text("\n\n".join(script))
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"],
@@ -47,3 +42,10 @@ def run_examples(page: Path, place: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def write_files(page: Path, place: Path) -> None:
+    """Write the files of a page into a directory."""
+    for _, text in blocks(page):
+        if named := _NAMED.match(text):
+            (place / named[1]).write_text(text)

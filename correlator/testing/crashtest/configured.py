@@ -34,6 +34,19 @@ NOTICES_LOSS_WITHIN_S = 0.5
 ID_PROPERTY = "uniqueMessageId"
 
 
+def uncalled(settings: PipelineFile) -> PipelineFile:
+    """Let senders call no function, and send each message itself to a queue that no receiver reads.
+
+    A crash test would call the functions, and the services behind them, hundreds of times. So the messages with which
+    they would be called are what such a sender sends, and the test publishes the results that it wants to come back.
+    """
+    senders = [
+        one if one.call is None else replace(one, call=None, destination=f"queue:calls-of-{one.id}")
+        for one in settings.senders
+    ]
+    return replace(settings, senders=tuple(senders))
+
+
 class Configured:
     """The configuration file of a crash test, read and checked.
 
@@ -50,7 +63,7 @@ class Configured:
         self.file = file
         self.database = database
         loaded = read_file(file, PipelineFile)
-        self.settings, self.places = example(loaded.settings), loaded.places
+        self.settings, self.places = uncalled(example(loaded.settings)), loaded.places
         for monitor in self.settings.monitors:
             resolve(monitor.type, f"monitor {monitor.type}")
         for receiver in self.settings.receivers:

@@ -63,6 +63,6 @@ def _deferred(where: str, kind: str) -> UsageError:
         where,
         f"is {kind}: the call would return at once and nothing in it would run",
         "A plain function, which has done its work when it returns",
-        "Write 'def' without 'async', 'await' and 'yield'. Slow or asynchronous work: let a sender call a function for it"
+        "Write 'def' without 'async', 'await' and 'yield'. For slow or asynchronous work let a sender call a function"
         " (docs/calls.md)",
     )

@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from correlator.core.messages import to_message
 from correlator.core.tracecontext import PARENT, STATE
 from correlator.errors import CallAgain, ConfigError, ConnectionLost, SendRejected, printable, quoted
 from correlator.events import Message, Outgoing
-from correlator.handlers import refuse_deferred
+from correlator.handlers import refuse_deferred, refuse_result
 from correlator.processes import Maker
 from correlator.settings import CallSettings, SenderSettings
 
@@ -74,8 +73,9 @@ def check_function(function: Any, call: CallSettings, where: str) -> None:
 class CallingSink:
     """Calls a function with each message of a batch, then gives what the calls return to the sink of a connector.
 
-    The thread of the sender calls the methods. The function runs in the threads of the lanes; a coroutine runs in an
-    event loop, which has a thread of its own from `connect` to `close`.
+    The thread of the sender calls the methods. The function runs in the threads of the lanes, which live as long as the
+    calls of a batch; a coroutine runs in an event loop, which has a thread of its own from `connect` to `close`. All of
+    these are daemons: a call that never returns keeps no process from ending.
 
     Args:
         settings: settings of the sender, with `call`.
@@ -92,24 +92,24 @@ class CallingSink:
         self._function = function
         self._sink = sink
         self._process = Maker()
-        self._pool: ThreadPoolExecutor | None = None
+        self._connected = False
         self._loop: _Loop | None = None
         self._outcomes: dict[_Number, _Outcome] = {}
         """What the calls of a batch have led to: they are not repeated if the batch is sent again."""
         self._failures: dict[_Number, int] = {}
-        self._lost: ConnectionLost | None = None
-        """The first call of a batch that has failed."""
+        self._failed: BaseException | None = None
+        """What has become of the first call of a batch that has failed."""
 
     def connect(self) -> None:
-        """Connect the sink, and start the threads; see `Sink.connect`. Raises `UsageError` E2050 in a forked child."""
-        if self._pool is not None:
+        """Connect the sink, and start the event loop; see `Sink.connect`. `UsageError` E2050 in a forked child."""
+        if self._connected:
             self._process.check(self._where)
         self.close()
         self._process = Maker()
         self._sink.connect()
         if inspect.iscoroutinefunction(self._function):
             self._loop = _Loop(f"{self._where}-loop")
-        self._pool = ThreadPoolExecutor(self._call.concurrency, f"{self._where}-lane")
+        self._connected = True
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Make the calls, and wait for all of them; then send the results.
@@ -117,18 +117,24 @@ class CallingSink:
         Raises `ConnectionLost` E7057 if calls have failed and are to be repeated; nothing of the batch is sent then.
         """
         self._process.check(self._where)
-        if self._pool is None:
+        if not self._connected:
             raise ConnectionLost("E7003", self._where, "not connected")
-        self._lost = None
+        self._failed = None
         lanes: list[list[Outgoing]] = [[] for _ in range(self._call.concurrency)]
         for out in batch:
             if _number(out) not in self._outcomes:
                 lanes[lane_of(out, len(lanes))].append(out)
-        begun = [self._pool.submit(self._run, lane) for lane in lanes if lane]
-        for one in wait(begun).done:
-            one.result()
-        if self._lost is not None:
-            raise self._lost
+        threads = [
+            threading.Thread(target=self._run, args=(lane,), name=f"{self._where}-lane-{at}", daemon=True)
+            for at, lane in enumerate(lanes)
+            if lane
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._failed is not None:
+            raise self._failed
         outcomes = [self._outcomes[_number(out)] for out in batch]
         results = [one if isinstance(one, SendRejected) else None for one in outcomes]
         to_send = [
@@ -146,13 +152,11 @@ class CallingSink:
         return results
 
     def close(self) -> None:
-        """Close the sink, and end the threads. In a forked child it does nothing."""
+        """Close the sink, and end the event loop. In a forked child it does nothing."""
         if self._process.is_another_process:
             return
-        pool, self._pool = self._pool, None
+        self._connected = False
         loop, self._loop = self._loop, None
-        if pool is not None:
-            pool.shutdown()
         if loop is not None:
             loop.close()
         self._sink.close()
@@ -164,8 +168,8 @@ class CallingSink:
         for out in lane:
             try:
                 self._outcomes[_number(out)] = self._called(out)
-            except ConnectionLost as lost:
-                self._lost = self._lost or lost
+            except BaseException as failed:  # noqa: BLE001  # `send` raises it
+                self._failed = self._failed or failed
                 return
 
     def _called(self, out: Outgoing) -> _Outcome:
@@ -175,6 +179,7 @@ class CallingSink:
             result = self._function(out.message, f"{out.sequence}:{out.source}")
             if self._loop is not None:
                 result = self._loop.run(result, self._call.timeout)
+            refuse_result(result, self._function, name)
             return None if result is None else to_message(result, None, None)
         except CallAgain as again:
             what = f"{name} wants message {out.sequence} again: {_told(again)}"

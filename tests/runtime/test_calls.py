@@ -1,8 +1,11 @@
 """Senders that call a function with each message (docs/calls.md)."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,7 @@ from tests.runtime.world import message, receiver, sender
 
 PATIENCE_S = 30.0
 HERE = "tests.runtime.test_calls"
+ROOT = Path(__file__).parents[2]
 FILE = f"""\
 name: shop
 store: sqlite:///shop.db
@@ -96,6 +100,10 @@ async def charge_later(message, key):
 async def never(message, key):
     SERVICE.call(message, key)
     await asyncio.Event().wait()
+
+
+def wrapped(message, key):
+    return charge_later(message, key)
 
 
 def answer(message, _key):
@@ -287,6 +295,40 @@ def test_call_again_does_not_count_as_a_try(calling):
         sink.send(outgoing("a"))
     sink.connect()
     assert results(sink, outgoing("a")) == ([None], 4)
+
+
+def test_what_a_decorator_has_made_a_coroutine_is_a_failure_and_told(calling):
+    [refused] = calling(wrapped, max_tries=1).send(outgoing("a"))
+    assert "UsageError: E4117" in str(refused)
+
+
+def test_an_exit_of_the_function_ends_the_engine(calling):
+    SERVICE.failures["a"] = 1
+    SERVICE.error = SystemExit("enough")
+    with pytest.raises(SystemExit):
+        calling().send(outgoing("a"))
+
+
+def test_a_call_that_never_returns_keeps_no_process_from_ending(tmp_path):
+    """The thread of the sender waits for it; a stop of the engine abandons that thread."""
+    program = f"""
+import threading
+from {HERE} import Sent, outgoing
+from correlator.runtime.calling import CallingSink
+from correlator.settings import CallSettings
+from tests.runtime.world import sender
+
+def hangs(message, key):
+    began.set()
+    threading.Event().wait()
+
+began = threading.Event()
+sink = CallingSink(sender("out", call=CallSettings(function="m:hangs")), hangs, Sent())
+sink.connect()
+threading.Thread(target=sink.send, args=(outgoing("a"),), daemon=True).start()
+assert began.wait({PATIENCE_S})
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S, cwd=ROOT)
 
 
 def test_what_cannot_be_a_message_is_a_failure(calling, monkeypatch):

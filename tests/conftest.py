@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.kafka_server import KafkaServer
+from tests.mysql_server import MysqlServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 from tests.servers import KEPT, PostgresServer, running
@@ -71,6 +72,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server for the whole session; a test that harms it starts one of its own."""
     with running(PostgresServer()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[MysqlServer]:
+    """A MariaDB server for the whole session; a test that harms it starts one of its own."""
+    with running(MysqlServer()) as server:
         yield server
 
 

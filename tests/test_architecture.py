@@ -93,6 +93,7 @@ ONLY_IN = {
     },
     "alembic": {"correlator/storage", "correlator/cli/db.py", "connectors/embedded"},
     "psycopg": {"correlator/storage", "connectors/embedded"},
+    "pymysql": {"connectors/sql"},
     "pika": {"connectors/rabbitmq/"},
     "uvicorn": {"correlator/serving.py", "connectors/http"},
     "h11": {"connectors/http"},

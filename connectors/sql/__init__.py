@@ -1,4 +1,4 @@
-"""Tables of a user's database as destinations: each message changes a row, once, in SQLite or PostgreSQL."""
+"""Tables of a user's database as destinations: each message changes a row, once, in SQLite, PostgreSQL or MySQL."""
 
 from connectors.sql.connection import SqlConnection
 

@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 
 from connectors.sql.database import address, open_database, translated
 from connectors.sql.examination import look
+from connectors.sql.mysql import check_name
 from connectors.sql.options import is_polled, outbox_of, place_of, poll_interval_of, polled_of, writing_of
 from connectors.sql.outbox import OutboxSource
-from connectors.sql.outbox_table import OutboxTable, statements
+from connectors.sql.outbox_table import Outbox, OutboxTable, statements
 from connectors.sql.polling import PolledSource
 from connectors.sql.sink import SqlSink
 from correlator.connector import NO_SUCH_DESTINATION, Advice, Features, Order
@@ -60,8 +61,9 @@ class SqlConnection:
         """A reader of the outbox table, or of the table that it leaves as it is."""
         interval_s = poll_interval_of(receiver)
         if not is_polled(receiver):
-            return OutboxSource(receiver, self._url, outbox_of(receiver), interval_s)
+            return OutboxSource(receiver, self._url, self._outbox_of(receiver), interval_s)
         polled = polled_of(receiver)
+        self._check_name(polled.where, polled.table)
         if self._state is None:
             todo = "Name a directory for the positions of receivers"
             raise ConfigError("E1021", self._where, f"'state' is missing, which {polled.where} needs", "", todo)
@@ -70,7 +72,10 @@ class SqlConnection:
     def sink(self, sender: SenderSettings) -> SqlSink:
         """A writer of the table."""
         missing_up_to = whole_option(place_of(sender), sender.options, "missing_up_to", 0, _LAST_NUMBER, least=0)
-        return SqlSink(sender, self._url, writing_of(sender), missing_up_to)
+        writing = writing_of(sender)
+        if writing.mode != "statement":
+            self._check_name(writing.where, writing.table)
+        return SqlSink(sender, self._url, writing, missing_up_to)
 
     def browse(self, destination: str, limit: int, options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """Copies of the messages of the first rows of an outbox table. Changes nothing.
@@ -97,10 +102,10 @@ class SqlConnection:
 
         Raises `ConfigError` as `source`.
         """
-        return statements(outbox_of(receiver), is_sqlite=self._url.get_backend_name() == "sqlite")
+        return statements(self._outbox_of(receiver), self._url.get_backend_name())
 
     def create_outbox(self, receiver: ReceiverSettings) -> None:
-        """For `correlator outbox`: make the outbox table of a receiver, unless it is there, and its trigger.
+        """For `correlator outbox`: make the outbox table of a receiver, unless it is there, and its trigger, if any.
 
         Raises `ConfigError` as `source`; `ConnectionLost`, also if the table that is there cannot be an outbox.
         """
@@ -131,6 +136,15 @@ class SqlConnection:
 
     def close(self) -> None:
         """Do nothing: sources and sinks share nothing."""
+
+    def _outbox_of(self, receiver: ReceiverSettings) -> Outbox:
+        outbox = outbox_of(receiver)
+        self._check_name(outbox.where, outbox.table)
+        return outbox
+
+    def _check_name(self, where: str, table: str) -> None:
+        if self._url.get_backend_name() == "mysql":
+            check_name(where, table)
 
     def _use(self, where: str, use: Callable[[Connection], object]) -> None:
         """Call a function within a transaction. Raises `ConnectionLost`."""

@@ -12,6 +12,7 @@ from sqlalchemy import URL, Connection, Inspector, inspect
 from sqlalchemy.dialects.postgresql.base import PGInspector
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 
+from connectors.sql import mysql
 from correlator.errors import ConfigError, ConnectionLost, StoreError, quoted
 from correlator.processes import never_finalize
 from correlator.storage.database import location, parse
@@ -19,16 +20,22 @@ from correlator.storage.postgres import connect_server, postgres_engine
 from correlator.storage.sqlite import deferring_engine, path_of, writing_engine
 
 _BUSY_TIMEOUT_S = 5.0
-_OF_ONE_ROW = ("22", "23", "54", "P0001")
-"""SQLSTATEs of PostgreSQL: data, constraint, limit of the server, RAISE EXCEPTION in a trigger."""
+_OF_ONE_ROW = ("22", "23", "54", "P0001", "45000")
+"""SQLSTATEs: data, constraint; of PostgreSQL: limit of the server, RAISE EXCEPTION in a trigger; SIGNAL of MySQL."""
+_OF_ONE_ROW_IN_MYSQL = {1118, 1265, 1364, 1366, 1411, 1525, 1526, 3819}
+"""Numbers of errors about values that have no such SQLSTATE: row too large, value cut, no default, wrong value for a
+column, function or partition, CHECK."""
+_NO_RIGHT_IN_MYSQL = {1044, 1142, 1143}
 
 
 def address(where: str, text: str) -> URL:
     """Read the option `database`. Raises `ConfigError` E1022 without the text, which may hold a password."""
+    if text.startswith(mysql.SCHEMES):
+        return mysql.parse(where, text)
     try:
         return parse(text)
     except ConfigError as error:
-        allowed = "Use sqlite:///path or postgresql://user:password@host/database"
+        allowed = "Use sqlite:///path, postgresql://user:password@host/database or mysql://user:password@host/database"
         raise ConfigError("E1022", f"{where}.database", "is not the address of a database", allowed) from error
 
 
@@ -41,7 +48,7 @@ def open_database(where: str, url: URL, *, defers: bool = False) -> Connection:
         defers: whether transactions of SQLite take the write lock at their first write, not as they begin.
 
     Raises:
-        ConnectionLost: E7010, there is no such SQLite file.
+        ConnectionLost: E7010, there is no such SQLite file; E7016, E7643: MySQL cannot be used.
         sqlalchemy.exc.DBAPIError, sqlite3.Error, StoreError, OSError: the database cannot be used.
     """
     if url.get_backend_name() == "sqlite":
@@ -52,6 +59,8 @@ def open_database(where: str, url: URL, *, defers: bool = False) -> Connection:
         connection = engine.connect()
         never_finalize(connection)
         return connection
+    if url.get_backend_name() == "mysql":
+        return mysql.open_mysql(where, url)
     logging.getLogger("psycopg").addFilter(_is_of_use)  # a filter that is there already is not added again
     connection = connect_server(postgres_engine(url), location(url.render_as_string(hide_password=False)))
     try:
@@ -94,10 +103,11 @@ def check_table(inspector: Inspector, where: str, table: str, schema: str | None
         where: the place of the sender or receiver.
         table: the name of the table.
         schema: its schema, or `None` for the one in which the database looks first.
-        no_view: why it may not be a view; empty if it may.
+        no_view: why it may not be a view; empty if it is only read.
 
     Raises:
-        ConnectionLost: E7010, there is no such table; E7042, it is a view.
+        ConnectionLost: E7010, there is no such table; E7042, it is a view; E7640, its engine in MySQL knows no
+            transactions.
     """
     name = f"table {quoted(table)}" if schema is None else f"table {quoted(table)} of schema {quoted(schema)}"
     if not inspector.has_table(table, schema=schema):
@@ -108,7 +118,15 @@ def check_table(inspector: Inspector, where: str, table: str, schema: str | None
             views += inspector.get_materialized_view_names(schema)
         if table in views:
             raise ConnectionLost("E7042", where, f"{name} is a view", no_view)
+        if inspector.dialect.name == "mysql":
+            mysql.check_engine(connection_of(inspector), where, name, table, schema)
     return name
+
+
+def connection_of(inspector: Inspector) -> Connection:
+    """The connection that an inspector uses."""
+    assert isinstance(inspector.bind, Connection)
+    return inspector.bind
 
 
 def oid_of(connection: Connection, table: str, schema: str | None) -> int:
@@ -129,15 +147,28 @@ def refuses_a_row(error: DBAPIError) -> bool:
     """Whether a statement failed because of the values of a row, and would fail again with them."""
     state = getattr(error.orig, "sqlstate", None)
     if state is not None:
-        return str(state).startswith(_OF_ONE_ROW)
+        return str(state).startswith(_OF_ONE_ROW) or _number_of(error) in _OF_ONE_ROW_IN_MYSQL
     return isinstance(error, DataError | IntegrityError)
+
+
+def is_denied(error: DBAPIError) -> bool:
+    """Whether MySQL has not let the user execute a statement."""
+    return _number_of(error) in _NO_RIGHT_IN_MYSQL
 
 
 def reason_of(error: BaseException) -> str:
     """What the database says, in one line."""
     cause = getattr(error, "orig", None) or error
     said = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
+    if isinstance(error, DBAPIError) and _number_of(error):
+        said = str(cause.args[-1])
     return " ".join(said.split())
+
+
+def _number_of(error: DBAPIError) -> int:
+    """The number of an error of MySQL; 0 in other databases."""
+    number = error.orig.args[0] if error.orig is not None and error.orig.args else 0
+    return number if isinstance(number, int) else 0
 
 
 def _dial(path: Path) -> sqlite3.Connection:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection
 
+from connectors.sql.mysql import flushes_each_commit
 from connectors.sql.options import is_polled, outbox_of, place_of, polled_of, writing_of
 from connectors.sql.outbox_table import OutboxTable
 from connectors.sql.polled_table import PolledTable
@@ -29,6 +30,9 @@ def look(connection: Connection, part: ReceiverSettings | SenderSettings) -> Ite
     where = place_of(part)
     if isinstance(part, SenderSettings):
         rows_of(connection, writing_of(part))
+        if connection.dialect.name == "mysql" and not flushes_each_commit(connection):
+            what = "the server confirms transactions that are not on disk: a power cut may take rows back"
+            yield ConfigError("W7645", where, what, "", "Set innodb_flush_log_at_trx_commit = 1")
         return
     if is_polled(part):
         if PolledTable(connection, polled_of(part)).by_transaction:

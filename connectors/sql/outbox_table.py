@@ -8,51 +8,21 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine.interfaces import ReflectedColumn
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import quoted_name
 from sqlalchemy.types import TypeEngine
 
-from connectors.sql.database import check_table, oid_of
+from connectors.sql.database import check_table, is_denied, oid_of
+from connectors.sql.outbox_dialects import FUNCTION, Key, outbox_dialect
 from connectors.sql.reading import cut, size, within
 from correlator.errors import ConnectionLost, quoted
 
 ROLES = ("id", "body", "properties", "created", "unique_id")
 """What the columns of an outbox table are for; each is the name of its column, too, unless the user names another."""
-FUNCTION = "correlator_outbox_notify"
-"""The function of the trigger in PostgreSQL. It notifies the channel `correlator_outbox_OID`."""
-_SQLITE_TABLE = """\
-CREATE TABLE IF NOT EXISTS {table} (
-    {id} INTEGER PRIMARY KEY AUTOINCREMENT,
-    {body} TEXT NOT NULL,
-    {properties} TEXT,
-    {created} TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
-    {unique_id} TEXT NOT NULL DEFAULT (lower(hex(randomblob(16))))
-)"""
-_POSTGRES_TABLE = """\
-CREATE TABLE IF NOT EXISTS {table} (
-    {id} BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    {body} TEXT NOT NULL,
-    {properties} JSON,
-    {created} TIMESTAMPTZ NOT NULL DEFAULT now(),
-    {unique_id} UUID NOT NULL DEFAULT gen_random_uuid()
-)"""
-_POSTGRES_FUNCTION = """\
-CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('correlator_outbox_' || TG_RELID, '');
-    RETURN NULL;
-END
-$$"""
-_POSTGRES_TRIGGER = """\
-CREATE OR REPLACE TRIGGER correlator_outbox AFTER INSERT ON {table}
-    FOR EACH STATEMENT EXECUTE FUNCTION {function}()"""
 _NEEDED = ("id", "body", "unique_id")
 _LONGEST_ID = 1024
 """Most bytes of a unique id that are read: more than an engine takes, so that it sees that the id is too long."""
-_UNIX_EPOCH = 2440587.5
-"""As a Julian day."""
-_DAY_MS = 86_400_000
 
 
 class Outbox(NamedTuple):
@@ -99,27 +69,30 @@ class OutboxTable:
     """The outbox table of an open database.
 
     Attributes:
-        oid: number of the table in PostgreSQL; 0 in SQLite.
+        oid: number of the table in PostgreSQL; 0 in other databases.
 
     Raises:
-        ConnectionLost: E7007, E7010, E7041, E7042: the table is missing or cannot be an outbox.
+        ConnectionLost: E7007, E7010, E7041, E7042, E7640: the table is missing or cannot be an outbox.
         sqlalchemy.exc.DBAPIError: the database cannot be read.
     """
 
     def __init__(self, connection: Connection, outbox: Outbox) -> None:
-        self._is_sqlite = connection.dialect.name == "sqlite"
+        database = connection.dialect.name
+        self._dialect = outbox_dialect(database)
         inspector = sa.inspect(connection)
         name = check_table(
             inspector, outbox.where, outbox.table, outbox.schema, no_view="A receiver deletes rows of tables"
         )
         primary = inspector.get_pk_constraint(outbox.table, schema=outbox.schema)["constrained_columns"]
         found = {one["name"]: one for one in inspector.get_columns(outbox.table, schema=outbox.schema)}
-        roles = _roles(outbox, name, found, primary, is_sqlite=self._is_sqlite)
+        roles = _roles(outbox, name, found, primary, is_sqlite=database == "sqlite")
         columns = [sa.Column(quoted_name(outbox.column(role), True), kind, key=role) for role, kind in roles.items()]
         schema = None if outbox.schema is None else quoted_name(outbox.schema, True)
         self._table = sa.Table(quoted_name(outbox.table, True), sa.MetaData(), *columns, schema=schema)
-        self._created = self._milliseconds(roles)
-        self.oid = 0 if self._is_sqlite else _oid(connection, outbox, name)
+        self._created = self._dialect.time_of(self._table.c.created) if "created" in roles else sa.null()
+        self.oid = _oid(connection, outbox, name) if database == "postgresql" else 0
+        if database == "mysql":
+            self._check_rights(connection, outbox, name)
 
     def read(self, connection: Connection, held: Sequence[int], most: int, bounds: tuple[int, int]) -> list[OutboxRow]:
         """The first rows, in order.
@@ -132,10 +105,10 @@ class OutboxTable:
         """
         longest, enough = bounds
         columns = self._table.c
-        body = self._bytes(columns.body)
+        body = self._dialect.content(columns.body)
         properties: sa.ColumnElement[Any] = sa.null()
         if "properties" in columns:
-            properties = cut(self._bytes(columns.properties), longest)
+            properties = cut(self._dialect.content(columns.properties), longest)
         first = cut(body, longest)
         query = (
             sa.select(
@@ -147,7 +120,7 @@ class OutboxTable:
                 size(body).label("size"),
                 (size(first) + size(properties)).label("taken"),
             )
-            .where(columns.id.not_in(sa.select(self._list(held).c.value)))
+            .where(self._dialect.is_none_of(columns.id, held))
             .order_by(columns.id)
             .limit(most)
         )
@@ -156,31 +129,18 @@ class OutboxTable:
             for row in connection.execute(within(query, ("id",), enough))
         ]
 
-    def delete(self, connection: Connection, rows: Sequence[tuple[int, bytes]]) -> None:
+    def delete(self, connection: Connection, rows: Sequence[Key]) -> None:
         """Delete the rows with these keys and unique ids. A row that has got the key meanwhile has another unique id.
 
         Args:
             connection: in a transaction.
             rows: key and unique id of each row; at least one.
         """
-        delete, key = sa.delete(self._table), self._table.c.id
-        if self._is_sqlite:
-            one = delete.where(key == sa.bindparam("k", type_=sa.BigInteger), self._unique == sa.bindparam("u"))
-            connection.execute(one, [{"k": number, "u": unique} for number, unique in rows])
-            return
-        read = sa.func.unnest(
-            sa.bindparam("keys", [number for number, _ in rows], type_=ARRAY(sa.BigInteger)),
-            sa.bindparam("ids", [unique for _, unique in rows], type_=ARRAY(sa.LargeBinary)),
-        ).table_valued("key", "unique_id")
-        listed = read.render_derived(name="listed")
-        connection.execute(delete.where(key == listed.c.key, self._unique == listed.c.unique_id))
+        self._dialect.delete(connection, self._table, self._table.c.id, self._unique, rows)
 
     def waiting(self, connection: Connection) -> tuple[int, int | None]:
         """How many rows there are, and for how many seconds the oldest has been there, if the table tells that."""
-        now: sa.ColumnElement[Any] = sa.cast(sa.extract("epoch", sa.func.now()) * 1000, sa.BigInteger)
-        if self._is_sqlite:
-            now = sa.cast((sa.func.julianday("now") - _UNIX_EPOCH) * _DAY_MS, sa.BigInteger)
-        age = sa.cast((now - sa.func.min(self._created)) / 1000, sa.BigInteger)
+        age = sa.cast((self._dialect.now() - sa.func.min(self._created)) / 1000, sa.BigInteger)
         rows, seconds = connection.execute(sa.select(sa.func.count(), age).select_from(self._table)).one()
         return rows, seconds
 
@@ -194,46 +154,27 @@ class OutboxTable:
 
     @property
     def _unique(self) -> sa.ColumnElement[bytes]:
-        return cut(self._bytes(self._table.c.unique_id), _LONGEST_ID)
+        return cut(self._dialect.content(self._table.c.unique_id), _LONGEST_ID)
 
-    def _bytes(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """The content of a column as bytes, a text in UTF-8."""
-        if self._is_sqlite:
-            return sa.cast(column, sa.LargeBinary)
-        if isinstance(column.type, sa.LargeBinary):
-            return column
-        return sa.func.convert_to(sa.cast(column, sa.Text), sa.literal_column("'UTF8'"))
-
-    def _milliseconds(self, roles: Mapping[str, TypeEngine[Any]]) -> sa.ColumnElement[Any]:
-        if "created" not in roles:
-            return sa.null()
-        column = self._table.c.created
-        if self._is_sqlite:
-            days = sa.func.julianday(column) - _UNIX_EPOCH
-            return sa.cast(sa.func.round(days * _DAY_MS), sa.BigInteger)
-        epoch = sa.cast(sa.extract("epoch", column) * 1000, sa.BigInteger)
-        return sa.case((sa.func.isfinite(column), epoch))
-
-    def _list(self, numbers: Sequence[int]) -> sa.FromClause:
-        if self._is_sqlite:
-            return sa.func.json_each(f"[{','.join(map(str, numbers))}]").table_valued("value")
-        array = sa.bindparam("numbers", list(numbers), type_=ARRAY(sa.BigInteger))
-        return sa.func.unnest(array).table_valued("value").render_derived(name="listed")
+    def _check_rights(self, connection: Connection, outbox: Outbox, name: str) -> None:
+        """Ask MySQL to delete no row. Raises `ConnectionLost` E7007 if the user may not delete rows."""
+        try:
+            connection.execute(sa.delete(self._table).where(sa.false()))
+        except DBAPIError as error:
+            if not is_denied(error):
+                raise
+            raise _no_right(outbox, name) from error
 
 
-def statements(outbox: Outbox, *, is_sqlite: bool) -> Sequence[str]:
-    """The statements that make the table, and in PostgreSQL the trigger that wakes the receiver."""
-    name = {role: _quote(outbox.column(role)) for role in ROLES}
-    schema = "" if outbox.schema is None else f"{_quote(outbox.schema)}."
-    table = f"{schema}{_quote(outbox.table)}"
-    if is_sqlite:
-        return (_SQLITE_TABLE.format(table=table, **name),)
-    function = f"{schema}{FUNCTION}"
-    return (
-        _POSTGRES_TABLE.format(table=table, **name),
-        _POSTGRES_FUNCTION.format(function=function),
-        _POSTGRES_TRIGGER.format(table=table, function=function),
-    )
+def statements(outbox: Outbox, database: str) -> Sequence[str]:
+    """The statements that make the table, and in PostgreSQL the trigger that wakes the receiver.
+
+    Args:
+        outbox: the table.
+        database: `sqlite`, `postgresql` or `mysql`.
+    """
+    columns = {role: outbox.column(role) for role in ROLES}
+    return outbox_dialect(database).statements(outbox.table, outbox.schema, columns)
 
 
 def _roles(
@@ -269,10 +210,10 @@ def _oid(connection: Connection, outbox: Outbox, name: str) -> int:
     oid = oid_of(connection, outbox.table, outbox.schema)
     query = "SELECT has_table_privilege(%(oid)s::oid, 'DELETE')"
     if not connection.exec_driver_sql(query, {"oid": oid}).scalar_one():
-        todo = "Grant SELECT and DELETE on it"
-        raise ConnectionLost("E7007", outbox.where, f"the user may not delete rows of {name}", "", todo)
+        raise _no_right(outbox, name)
     return oid
 
 
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _no_right(outbox: Outbox, name: str) -> ConnectionLost:
+    todo = "Grant SELECT and DELETE on it"
+    return ConnectionLost("E7007", outbox.where, f"the user may not delete rows of {name}", "", todo)

@@ -6,29 +6,21 @@ columns that order the rows.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.sql import quoted_name
 from sqlalchemy.types import NULLTYPE
 
-from connectors.sql.database import check_table, oid_of, raw_sqlite
+from connectors.sql.database import check_table
+from connectors.sql.polled_dialects import ROW, Place, polled_dialect
 from connectors.sql.reading import cut, size, within
 from correlator.errors import ConnectionLost, quoted
 
 TRANSACTION = "xid8"
 """The type of a column of PostgreSQL with the number of the transaction that has written a row."""
-Place = tuple[int | float | str, ...]
-"""Where a row is in the order: the values of the ordering columns. Empty before all rows."""
-_ROW = "correlator_row"
-_COLUMNS = """
-    SELECT attname, atttypid::regtype::text, attnotnull FROM pg_attribute
-    WHERE attrelid = %(oid)s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
 
 
 class Polled(NamedTuple):
@@ -67,12 +59,6 @@ class PolledRow(NamedTuple):
     size: int
 
 
-class _Column(NamedTuple):
-    name: str
-    type: str
-    may_be_null: bool
-
-
 class PolledTable:
     """The table of an open database.
 
@@ -88,13 +74,14 @@ class PolledTable:
     """
 
     def __init__(self, connection: Connection, polled: Polled) -> None:
-        self._is_sqlite = connection.dialect.name == "sqlite"
+        database = connection.dialect.name
+        self._dialect = polled_dialect(database)
         inspector = sa.inspect(connection)
         name = check_table(inspector, polled.where, polled.table, polled.schema)
         primary = inspector.get_pk_constraint(polled.table, schema=polled.schema)["constrained_columns"]
-        oid = 0 if self._is_sqlite else oid_of(connection, polled.table, polled.schema)
-        columns = self._columns(connection, polled, oid)
-        self.identity = self._identity(connection, polled.table, oid)
+        columns = self._dialect.columns(connection, polled.table, polled.schema)
+        identity = self._dialect.identity(connection, polled.table, polled.schema)
+        self.identity = hashlib.sha256(identity.encode()).hexdigest()[:16]
         keys = polled.keys or primary
         self.order = order = list(dict.fromkeys([polled.order, *keys]))
         views = inspector.get_view_names(polled.schema)
@@ -102,6 +89,9 @@ class PolledTable:
             column = columns.get(one)
             if column is None:
                 raise ConnectionLost("E7041", polled.where, f"{name} has no column {quoted(one)}")
+            if not column.orders:
+                what = f"column {quoted(one)} of {name} has the type {column.type}, which cannot order rows"
+                raise ConnectionLost("E7041", polled.where, what, "Numbers without rounding, texts, times, bytes")
             if column.may_be_null and one not in primary and polled.table not in views:
                 what = f"{name} may have null in column {quoted(one)}: such a row has no place in the order"
                 todo = "Poll a view of the table that has a value in its place"
@@ -110,18 +100,20 @@ class PolledTable:
             todo = "Name columns that tell rows with an equal value apart in key_columns"
             raise ConnectionLost("E7041", polled.where, f"{name} has no primary key", "", todo)
         self.by_transaction = columns[polled.order].type == TRANSACTION
-        if not self._is_sqlite and not self.by_transaction and polled.lag_s is None:
+        if database != "sqlite" and not self.by_transaction and polled.lag_s is None:
             what = f"column {quoted(polled.order)} does not show which rows are still to come before others"
             allowed = f"PostgreSQL needs 'lag', or a column of the type {TRANSACTION}"
+            allowed = allowed if database == "postgresql" else "MySQL needs 'lag'"
             raise ConnectionLost("E7041", polled.where, what, allowed)
-        made: list[sa.Column[Any]] = [sa.Column(quoted_name(one, True), key=f"c{at}") for at, one in enumerate(columns)]
+        made: list[sa.Column[Any]] = [
+            sa.Column(quoted_name(name, True), one.kind, key=f"c{at}") for at, (name, one) in enumerate(columns.items())
+        ]
         schema = None if polled.schema is None else quoted_name(polled.schema, True)
-        self._table = sa.Table(quoted_name(polled.table, True), sa.MetaData(), *made, schema=schema).alias(_ROW)
+        self._table = sa.Table(quoted_name(polled.table, True), sa.MetaData(), *made, schema=schema).alias(ROW)
         keyed = {one: self._table.c[f"c{at}"] for at, one in enumerate(columns)}
         self._order = [keyed[one] for one in order]
-        self._content = self._json(keyed, columns)
-        if self._is_sqlite:
-            raw_sqlite(connection).create_function("correlator_json", 2, _json_of, deterministic=True)
+        self._place = self._dialect.place(self._order)
+        self._content = self._dialect.content(keyed, columns)
 
     def read(
         self, connection: Connection, after: Place, until: Place | None, most: int, bounds: tuple[int, int]
@@ -144,7 +136,7 @@ class PolledTable:
             self._content.label("content"),
         ).where(*self._conditions(after))
         if until is not None:
-            query = query.where(sa.tuple_(*self._order) <= _values(until))
+            query = query.where(self._dialect.is_up_to(self._order, until))
         rows = query.order_by(*self._order).limit(most).subquery("rows")
         first = cut(rows.c.content, longest)
         bounded = sa.select(
@@ -171,11 +163,6 @@ class PolledTable:
         return (connection.exec_driver_sql("SELECT pg_snapshot_xmin(pg_current_snapshot())::text").scalar_one(),)
 
     @property
-    def _place(self) -> Sequence[sa.ColumnElement[Any]]:
-        """The ordering columns in the form of a place."""
-        return self._order if self._is_sqlite else [sa.cast(one, sa.Text) for one in self._order]
-
-    @property
     def _not_null(self) -> Sequence[sa.ColumnElement[bool]]:
         return [one.is_not(None) for one in self._order]
 
@@ -184,53 +171,7 @@ class PolledTable:
         if self.by_transaction:  # no transaction that is still open has a lower number
             conditions.append(self._order[0] < sa.func.pg_snapshot_xmin(sa.func.pg_current_snapshot()))
         if len(after) == len(self._order):
-            conditions.append(sa.tuple_(*self._order) > _values(after))
+            conditions.append(self._dialect.is_behind(self._order, after))
         elif after:
             conditions.append(self._order[0] >= sa.bindparam("begin", after[0], type_=NULLTYPE))
         return conditions
-
-    def _json(
-        self, keyed: Mapping[str, sa.ColumnElement[Any]], columns: Mapping[str, _Column]
-    ) -> sa.ColumnElement[Any]:
-        if not self._is_sqlite:
-            row: sa.ColumnElement[Any] = sa.func.to_jsonb(sa.literal_column(_ROW))
-            for name, column in keyed.items():
-                if columns[name].type == "bytea":
-                    base64 = sa.func.translate(sa.func.encode(column, "base64"), "\n", "")
-                    row = row.op("||")(sa.func.jsonb_build_object(name, base64))
-            return sa.func.convert_to(sa.cast(row, sa.Text), sa.literal_column("'UTF8'"))
-        text: sa.ColumnElement[Any] = sa.literal("", sa.Text)
-        for name, column in keyed.items():
-            kind = sa.func.typeof(column)
-            value = sa.case((kind == "text", sa.cast(column, sa.LargeBinary)), else_=column)
-            begin = ("," if name != next(iter(keyed)) else "{") + msgspec.json.encode(name).decode() + ":"
-            text = text + sa.literal(begin, sa.Text) + sa.func.correlator_json(value, kind, type_=sa.Text)
-        return sa.cast(text + sa.literal("}", sa.Text), sa.LargeBinary)
-
-    def _columns(self, connection: Connection, polled: Polled, oid: int) -> dict[str, _Column]:
-        if self._is_sqlite:
-            found = sa.inspect(connection).get_columns(polled.table, schema=polled.schema)
-            return {one["name"]: _Column(one["name"], str(one["type"]), one["nullable"]) for one in found}
-        rows = connection.exec_driver_sql(_COLUMNS, {"oid": oid})
-        return {name: _Column(name, kind, not is_never_null) for name, kind, is_never_null in rows}
-
-    def _identity(self, connection: Connection, table: str, oid: int) -> str:
-        if self._is_sqlite:
-            (_, _, file) = next(iter(connection.exec_driver_sql("PRAGMA database_list")))
-            parts = f"{Path(file).stat().st_ino} {table}"
-        else:
-            system = connection.exec_driver_sql("SELECT system_identifier FROM pg_control_system()").scalar_one()
-            parts = f"{system} {oid}"
-        return hashlib.sha256(parts.encode()).hexdigest()[:16]
-
-
-def _values(place: Place) -> sa.Tuple:
-    """A place as parameters without types, which the database takes from the columns."""
-    return sa.tuple_(*[sa.bindparam(None, value, type_=NULLTYPE, unique=True) for value in place])
-
-
-def _json_of(value: Any, kind: str) -> str:
-    """The value of SQLite as JSON: bytes in Base64; a text comes as bytes, since it need not be UTF-8."""
-    if kind == "text":
-        value = value.decode(errors="backslashreplace")
-    return msgspec.json.encode(value).decode()

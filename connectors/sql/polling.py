@@ -14,19 +14,18 @@ import msgspec
 from sqlalchemy import URL, Connection
 
 from connectors.sidecars import lock, read_whole, sidecar
-from connectors.sql.database import close_quietly, open_database, translated
-from connectors.sql.polled_table import Place, Polled, PolledRow, PolledTable
+from connectors.sql.database import open_database, translated
+from connectors.sql.polled_dialects import Place
+from connectors.sql.polled_table import Polled, PolledRow, PolledTable
 from connectors.sql.row_progress import RowProgress
-from connectors.sql.waking import Changes, Nothing, Watch
+from connectors.sql.table_source import TableSource
+from connectors.sql.waking import Changes, Nothing
 from correlator import durable
-from correlator.connector import NOTHING, Chunk
+from correlator.connector import Chunk
 from correlator.errors import ConnectionLost
-from correlator.events import CUT_FROM, Headers, Message, PropertyValue
-from correlator.processes import LockFile, Maker
+from correlator.events import CUT_FROM, Headers, Message
 from correlator.settings import ReceiverSettings
 
-UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
-"""Properties that the default templates of unique ids use."""
 _MOST_ROWS = 10_000
 """Most rows to remember behind one that is not acknowledged, beside those that the receiver holds."""
 _SAMPLES = 16
@@ -81,94 +80,26 @@ class Horizon:
         return min(due, default=float("inf"))
 
 
-class PolledSource:
+class PolledSource(TableSource):
     """Reads a table.
 
     Args:
         receiver: the settings of the receiver.
         url: address of the database.
         polled: the table.
-        poll_interval_s: after so many seconds the source looks for rows.
+        poll_interval_s: see `TableSource`.
         state: the directory of the sidecar with the position.
     """
 
     def __init__(
         self, receiver: ReceiverSettings, url: URL, polled: Polled, poll_interval_s: float, state: Path
     ) -> None:
-        self._where = polled.where
-        self._receiver = receiver
-        self._url = url
+        super().__init__(polled.where, receiver, url, polled.table, poll_interval_s)
         self._polled = polled
-        self._poll_interval_s = poll_interval_s
         self._path = sidecar(state, "position", polled.table, receiver.subscription)
         self._lock_path = sidecar(state, "position.lock", polled.table, receiver.subscription)
-        templates = (receiver.unique_message_id, receiver.message_source_id)
-        self._wanted = [name for name in (UNIQUE_ID, SOURCE_ID) if any(f"property.{name}" in one for one in templates)]
-        self._process = Maker()
-        self._connection: Connection | None = None
-        self._lock: LockFile | None = None
         self._progress = RowProgress((), ())
         self._horizon: Horizon | None = None
-        self._next_look = 0.0
-
-    def connect(self) -> None:
-        """Connect, and go on behind the acknowledged position. `UsageError` E2050 in a forked child.
-
-        Raises `ConnectionLost` E7012 while another receiver with this subscription reads the table, and E7017 if the
-        position belongs to another table.
-        """
-        if self._connection is not None:
-            self._process.check(self._where)
-        self.close()
-        self._process = Maker()
-        with translated(self._where, self.close):
-            self._lock = lock(self._lock_path, self._where)
-            connection = self._connection = open_database(self._where, self._url, defers=True)
-            with connection.begin():
-                if connection.dialect.name == "postgresql":  # the texts of places do not depend on settings
-                    connection.exec_driver_sql(
-                        "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET extra_float_digits = 1"
-                    )
-                self._table = PolledTable(connection, self._polled)
-                self._begin(connection)
-            is_sqlite = connection.dialect.name == "sqlite"
-            self._watch: Watch = Changes(connection) if is_sqlite else Nothing()
-        lag_s = 0.0 if self._table.by_transaction else self._polled.lag_s or 0.0
-        self._horizon = Horizon(lag_s) if lag_s else None
-        self._next_look = 0.0
-
-    def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The rows that were given back, then the next ones."""
-        deadline = time.monotonic() + timeout_s
-        with translated(self._where, self.close):
-            connection = self._connected()
-            progress = self._progress
-            limit = min(
-                max_messages,
-                self._receiver.max_batch_size - progress.held,
-                self._receiver.max_batch_size + _MOST_ROWS - len(progress),
-            )
-            while True:
-                if limit > 0 and (time.monotonic() >= self._next_look or self._watch.wait(0.0)):
-                    self._watch.begin()
-                    with connection.begin():
-                        rows = self._again(connection, limit) or self._further(connection, limit)
-                    if rows:
-                        self._next_look = 0.0  # there may be more
-                        tokens = progress.hold([row.place for row in rows])
-                        return Chunk([self._message(row) for row in rows], tokens)
-                    now = time.monotonic()
-                    pause_s = self._poll_interval_s
-                    if self._horizon is not None:
-                        pause_s = min(pause_s, self._horizon.due_in_s(now))
-                    self._next_look = now + pause_s
-                now = time.monotonic()
-                if now >= deadline:
-                    return NOTHING
-                if limit > 0:
-                    self._watch.wait(min(deadline, self._next_look) - now)
-                else:
-                    time.sleep(deadline - now)
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Move the position; it is on disk when this returns. A token from before a reconnect acknowledges nothing."""
@@ -183,24 +114,38 @@ class PolledSource:
         self._progress.reject(tokens)
         self._next_look = 0.0
 
-    def close(self) -> None:
-        """Close the connection; the position stays. In a forked child it does nothing."""
-        if self._process.is_another_process:
-            return
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            close_quietly(connection)
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+    def _begin(self) -> None:
+        """See `TableSource`. Goes on behind the acknowledged position.
 
-    def _connected(self) -> Connection:
-        self._process.check(self._where)
-        if self._connection is None:
-            raise ConnectionLost("E7003", self._where, "not connected")
-        return self._connection
+        Raises `ConnectionLost` E7012 while another receiver with this subscription reads the table, and E7017 if the
+        position belongs to another table.
+        """
+        self._lock = lock(self._lock_path, self._where)
+        connection = self._connection = open_database(self._where, self._url, defers=True)
+        with connection.begin():
+            if connection.dialect.name == "postgresql":  # the texts of places do not depend on settings
+                connection.exec_driver_sql("SET datestyle = 'ISO'; SET timezone = 'UTC'; SET extra_float_digits = 1")
+            self._table = PolledTable(connection, self._polled)
+            self._find_place(connection)
+        self._watch = Changes(connection) if connection.dialect.name == "sqlite" else Nothing()
+        lag_s = 0.0 if self._table.by_transaction else self._polled.lag_s or 0.0
+        self._horizon = Horizon(lag_s) if lag_s else None
 
-    def _begin(self, connection: Connection) -> None:
+    def _look(self, connection: Connection, limit: int, now: float) -> Chunk:
+        """The rows that were given back, then the next ones."""
+        rows = self._again(connection, limit) or self._further(connection, limit, now)
+        return Chunk([self._message(row) for row in rows], self._progress.hold([row.place for row in rows]))
+
+    def _room(self) -> int:
+        most = self._receiver.max_batch_size
+        return min(most - self._progress.held, most + _MOST_ROWS - len(self._progress))
+
+    def _pause_s(self, now: float) -> float:
+        if self._horizon is None:
+            return self._poll_interval_s
+        return min(self._poll_interval_s, self._horizon.due_in_s(now))
+
+    def _find_place(self, connection: Connection) -> None:
         """Go on from the kept position. Without one, begin as the options say, and keep that."""
         content = read_whole(self._path)
         if content is not None:
@@ -252,11 +197,11 @@ class PolledSource:
                 progress.forget_returned()
         return []
 
-    def _further(self, connection: Connection, limit: int) -> list[PolledRow]:
-        """The next rows that were never acknowledged."""
+    def _further(self, connection: Connection, limit: int, now: float) -> list[PolledRow]:
+        """The next rows that were never acknowledged. The transaction began after `now`."""
         until: Place | None = None
         if self._horizon is not None:
-            until = self._horizon.place(time.monotonic())
+            until = self._horizon.place(now)
             last = self._table.last(connection)
             self._horizon.sample(time.monotonic(), last)
             if not until:
@@ -269,8 +214,7 @@ class PolledSource:
 
     def _message(self, row: PolledRow) -> Message:
         unique = f"{msgspec.json.encode(row.place).decode()}:{self._table.identity}"
-        known: dict[str, PropertyValue] = {UNIQUE_ID: unique, SOURCE_ID: self._polled.table}
-        properties = {name: known[name] for name in self._wanted}
+        properties = self._ids(unique)
         if row.size > len(row.body):
             properties[CUT_FROM] = row.size
         return Message(row.body, properties, None, None, Headers(message_id=unique))

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from connectors.sql.polled_table import Place
+from connectors.sql.polled_dialects import Place
 from correlator.connector import Held
 
 

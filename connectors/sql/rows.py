@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Annotated, Any, NamedTuple, Protocol
 from uuid import UUID
@@ -11,11 +11,12 @@ import msgspec
 import sqlalchemy as sa
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import Connection, Inspector
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.sql import quoted_name
 from sqlalchemy.types import TypeEngine
 
-from connectors.sql.database import check_table
+from connectors.sql.database import check_table, connection_of
+from connectors.sql.mysql import OF_BYTES, json_columns, unique_keys
 from connectors.sql.statement import StatementRows
 from correlator.errors import ConnectionLost, quoted
 from correlator.events import Message
@@ -24,13 +25,13 @@ Row = Mapping[str, Any]
 _SQLITE_DIGITS = 15
 _IN_NO_FIELD = re.compile(r'["\\\x00-\x1f]')
 """What the decoder takes in no name of a field."""
-_BITS = ((sa.SmallInteger, 16), (sa.BigInteger, 64), (sa.Integer, 32))
-_PLAIN: Sequence[tuple[type[TypeEngine[Any]], Any]] = (
+_BITS = ((mysql.TINYINT, 8), (sa.SmallInteger, 16), (mysql.MEDIUMINT, 24), (sa.BigInteger, 64), (sa.Integer, 32))
+_PLAIN: Sequence[tuple[type[TypeEngine[Any]] | tuple[type[TypeEngine[Any]], ...], Any]] = (
     (sa.Boolean, bool),
     (sa.Float, float),
     (sa.Numeric, Decimal),
     (sa.Date, date),
-    (sa.LargeBinary, bytes),
+    (OF_BYTES, bytes),
     (sa.Uuid, UUID),
     (sa.JSON, Any),
 )
@@ -90,17 +91,19 @@ class TableRows:
     A key of a row is `c` and the position of the column, so no name of a column becomes a name of a parameter.
 
     Raises:
-        ConnectionLost: E7010, E7041, E7042: the table is missing or does not fit the sender.
+        ConnectionLost: E7010, E7041, E7042, E7640, E7641: the table is missing or does not fit the sender.
         sqlalchemy.exc.DBAPIError: the database cannot be read.
     """
 
     def __init__(self, connection: Connection, writing: Writing) -> None:
-        self._is_sqlite = connection.dialect.name == "sqlite"
+        self._database = connection.dialect.name
+        self._is_sqlite = self._database == "sqlite"
         self._mode = writing.mode
         columns = _reflected(sa.inspect(connection), writing)
         self._decimals = {
             f"c{at}": column for at, column in enumerate(columns) if _value(column.type, self._is_sqlite) is Decimal
         }
+        self._instants = [f"c{at}" for at, column in enumerate(columns) if isinstance(column.type, mysql.TIMESTAMP)]
         self._decode = msgspec.json.Decoder(self._body(columns, writing)).decode
         self._keys = [f"c{at}" for at, column in enumerate(columns) if column.is_key]
         made = [
@@ -124,6 +127,9 @@ class TableRows:
             if row[name] is not None:
                 self._check_decimal(self._decimals[name], row[name])
                 row[name] = str(row[name]) if self._is_sqlite else row[name]
+        for name in self._instants:
+            if row.get(name) is not None:
+                row[name] = _in_utc(row[name])
         return row
 
     def statement(self, names: tuple[str, ...]) -> sa.Executable:
@@ -137,6 +143,10 @@ class TableRows:
             return sa.insert(self._table).inline()
         others = [name for name in names if name not in self._keys]
         keys = [self._table.c[name] for name in self._keys]
+        if self._database == "mysql":
+            changed = mysql.insert(self._table).inline()
+            values = {self._table.c[name]: changed.inserted[name] for name in others} or {keys[0]: keys[0]}
+            return changed.on_duplicate_key_update(values)
         made = sqlite.insert(self._table) if self._is_sqlite else postgresql.insert(self._table)
         if not others:
             return made.inline().on_conflict_do_nothing(index_elements=keys)
@@ -199,6 +209,9 @@ def _reflected(inspector: Inspector, writing: Writing) -> Sequence[_Column]:
         and not ("identity" in one and one["identity"]["always"])
         and not _IN_NO_FIELD.search(one["name"])
     }
+    if inspector.dialect.name == "mysql":
+        found = {one: kind for one, kind in found.items() if "`" not in one}  # SQLAlchemy tells another name
+        found |= dict.fromkeys(json_columns(connection_of(inspector), table, schema) & found.keys(), sa.JSON())
     keys = _keys(inspector, name, found, writing) if writing.mode != "insert" else ()
     return [_Column(column, _base(kind), column in keys) for column, kind in found.items()]
 
@@ -214,17 +227,33 @@ def _keys(inspector: Inspector, name: str, columns: Collection[str], writing: Wr
     for key in keys:
         if key not in columns:
             raise ConnectionLost("E7041", where, f"{name} has no column {quoted(key)} that a sender can write")
-    unique: list[Sequence[str | None]] = [primary]
+    unique = _unique_keys(inspector, table, schema)
+    if set(keys) not in [set(one) for one in unique]:
+        allowed = "A primary key, a unique constraint or a unique index over exactly these columns"
+        raise ConnectionLost("E7041", where, f"{name} may have several rows with equal {', '.join(keys)}", allowed)
+    if inspector.dialect.name == "mysql" and writing.mode == "upsert":
+        for other in unique:
+            if set(other) != set(keys):
+                shown = ", ".join(one or "an expression" for one in other)
+                what = f"{name} has another unique key, {shown}: MySQL might change the row that has equal values there"
+                raise ConnectionLost(
+                    "E7641", where, what, "One unique key", "Use mode: statement, or a table without it"
+                )
+    return keys
+
+
+def _unique_keys(inspector: Inspector, table: str, schema: str | None) -> Sequence[Sequence[str | None]]:
+    """The columns of each key that the database holds unique."""
+    if inspector.dialect.name == "mysql":
+        return unique_keys(connection_of(inspector), table, schema)
+    unique: list[Sequence[str | None]] = [inspector.get_pk_constraint(table, schema=schema)["constrained_columns"]]
     unique += [one["column_names"] for one in inspector.get_unique_constraints(table, schema=schema)]
     unique += [
         one["column_names"]
         for one in inspector.get_indexes(table, schema=schema)
         if one["unique"] and not any(option.endswith("_where") for option in one.get("dialect_options", {}))
     ]
-    if set(keys) not in [set(one) for one in unique]:
-        allowed = "A primary key, a unique constraint or a unique index over exactly these columns"
-        raise ConnectionLost("E7041", where, f"{name} may have several rows with equal {', '.join(keys)}", allowed)
-    return keys
+    return unique
 
 
 def _base(kind: TypeEngine[Any]) -> TypeEngine[Any]:
@@ -237,12 +266,15 @@ def _base(kind: TypeEngine[Any]) -> TypeEngine[Any]:
 def _annotated(kind: TypeEngine[Any], is_sqlite: bool) -> Any:
     """The type of a value in the body, as msgspec decodes it; `None` for a column that takes only null."""
     if isinstance(kind, sa.Integer):
-        return _whole(64 if is_sqlite else next(bits for one, bits in _BITS if isinstance(kind, one)))
+        bits = 64 if is_sqlite else next(bits for one, bits in _BITS if isinstance(kind, one))
+        whole = _natural(bits) if getattr(kind, "unsigned", False) else _whole(bits)
+        is_flag = isinstance(kind, mysql.TINYINT) and kind.display_width == 1  # what BOOLEAN is in MySQL
+        return whole | bool if is_flag else whole
     if isinstance(kind, sa.DateTime):
-        return Annotated[datetime, Meta(tz=kind.timezone)]
+        return Annotated[datetime, Meta(tz=kind.timezone or isinstance(kind, mysql.TIMESTAMP))]
     if isinstance(kind, sa.Time):
         return Annotated[time, Meta(tz=kind.timezone)]
-    if isinstance(kind, sa.String) and not isinstance(kind, sa.Enum) and kind.length is not None:
+    if isinstance(kind, sa.String) and not isinstance(kind, sa.Enum | mysql.SET) and kind.length is not None:
         return Annotated[str, Meta(max_length=kind.length)]
     return _value(kind, is_sqlite)
 
@@ -257,6 +289,19 @@ def _value(kind: TypeEngine[Any], is_sqlite: bool) -> Any:
 
 def _whole(bits: int) -> Any:
     return Annotated[int, Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+
+
+def _natural(bits: int) -> Any:
+    """A whole number without sign. The largest ones of 64 bits are for the database to refuse: the decoder has none."""
+    return Annotated[int, Meta(ge=0, le=2**bits - 1) if bits < 64 else Meta(ge=0)]
+
+
+def _in_utc(value: datetime) -> datetime:
+    """The time without an offset that a session in UTC takes. Raises `ValueError`."""
+    try:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError as error:
+        raise ValueError("the body does not fit the table: a time is out of range") from error
 
 
 def _fits(value: Decimal, precision: int | None, scale: int, is_sqlite: bool) -> bool:

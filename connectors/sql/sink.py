@@ -15,10 +15,12 @@ from operator import attrgetter
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from connectors.sql.database import close_quietly, open_database, reason_of, refuses_a_row, translated
+from connectors.sql.mysql import check_engine
 from connectors.sql.rows import Row, Writing, rows_of
 from connectors.table_rules import check_gap, misfit
 from correlator.errors import ConnectionLost, SendRejected, quoted
@@ -27,19 +29,23 @@ from correlator.processes import Maker
 from correlator.settings import SenderSettings
 
 _metadata = sa.MetaData()
+_SOURCE = sa.Text().with_variant(mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql")
+_REASON = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql")
 SENDER = sa.Table(
     "correlator_sender",
     _metadata,
-    sa.Column("source", sa.Text, primary_key=True),
+    sa.Column("source", _SOURCE, primary_key=True),
     sa.Column("sequence", sa.BigInteger, nullable=False),
+    mysql_engine="InnoDB",
 )
 """For each source the number of the last message that the database accounts for."""
 REFUSED = sa.Table(
     "correlator_refused",
     _metadata,
-    sa.Column("source", sa.Text, primary_key=True),
+    sa.Column("source", _SOURCE, primary_key=True),
     sa.Column("sequence", sa.BigInteger, primary_key=True),
-    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("reason", _REASON, nullable=False),
+    mysql_engine="InnoDB",
 )
 """The messages among them that were refused: a message that comes again is refused again."""
 _MAKING = 0x636F7274
@@ -80,7 +86,7 @@ class SqlSink:
             connection = self._connection = open_database(self._where, self._url)
             with connection.begin():
                 self._rows = rows_of(connection, self._writing)
-                _make_tables(connection)
+                _make_tables(connection, self._where)
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Write the rows of a batch; they are on disk when this returns."""
@@ -186,29 +192,34 @@ class SqlSink:
 
     def _refusal_of(self, connection: Connection, rows: Sequence[Row]) -> str:
         """Write all of the rows or none; returns "", or why a row is refused."""
+        savepoint = connection.begin_nested()
         try:
-            with connection.begin_nested():
-                for names, run in groupby(rows, tuple):
-                    # Rows of defaults go one by one: for several, SQLite would get NULL instead.
-                    for values in [list(run)] if names else [[row] for row in run]:
-                        connection.execute(self._rows.statement(names), values)
+            for names, run in groupby(rows, tuple):
+                # Rows of defaults go one by one: for several, SQLite would get NULL instead.
+                for values in [list(run)] if names else [[row] for row in run]:
+                    connection.execute(self._rows.statement(names), values)
         except DBAPIError as error:
             if error.connection_invalidated or not refuses_a_row(error):
-                raise
+                raise  # the whole transaction ends; MySQL has none any more after a deadlock, and no savepoint
+            savepoint.rollback()
             return f"the database refuses the row: {reason_of(error)}"
+        savepoint.commit()
         return ""
 
     def _place(self, number: int) -> str:
         return f"{self._where} message {number}"
 
 
-def _make_tables(connection: Connection) -> None:
-    """Make the tables of the sink that are missing."""
+def _make_tables(connection: Connection, where: str) -> None:
+    """Make the tables of the sink that are missing. Raises `ConnectionLost` E7640 if one cannot be used."""
     missing = [table for table in (SENDER, REFUSED) if not sa.inspect(connection).has_table(table.name)]
     if missing and connection.dialect.name == "postgresql":  # where two that make one table at once may fail
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MAKING)))
     for table in missing:
         connection.execute(CreateTable(table, if_not_exists=True))
+    if connection.dialect.name == "mysql":
+        for table in (SENDER, REFUSED):
+            check_engine(connection, where, f"table '{table.name}'", table.name, None)
 
 
 def _read_last(connection: Connection, source: str) -> int:

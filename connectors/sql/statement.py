@@ -11,11 +11,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from connectors.sql.database import reason_of
+from connectors.sql.mysql import check_targets
 from correlator.errors import ConfigError, ConnectionLost, quoted
 from correlator.events import Message
 
 _QUOTED = re.compile(
-    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | \$(\w*)\$.*?\$\1\$ | --[^\n]* | /\*.*?\*/""", re.DOTALL | re.VERBOSE
+    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | \$(\w*)\$.*?\$\1\$ | --[^\n]* | /\*.*?\*/""", re.DOTALL | re.VERBOSE
 )
 """Parts of a statement in which nothing is a keyword or a parameter: texts, quoted names, comments."""
 _ALLOWED = "INSERT, UPDATE, DELETE, MERGE, or WITH before one of them"
@@ -79,6 +80,8 @@ class StatementRows:
                 raise
             what = f"the database does not accept the statement: {reason_of(error)}"
             raise ConnectionLost("E7041", where, what) from error
+        if connection.dialect.name == "mysql":
+            check_targets(connection, where, statement)
 
     def row(self, message: Message) -> dict[str, Any]:
         """The parameters of a message. Raises `ValueError` with the reason if the body does not have them."""

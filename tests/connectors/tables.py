@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
+
+from tests.mysql_server import MysqlServer
+from tests.servers import PostgresServer
+
+DATABASES = ["sqlite", *(pytest.param(one, marks=getattr(pytest.mark, one)) for one in ("postgres", "mysql"))]
+"""Parameters of a fixture that calls `fresh`."""
 
 
 def sqlite_file(directory: Path) -> str:
@@ -15,6 +22,14 @@ def sqlite_file(directory: Path) -> str:
     with contextlib.closing(sqlite3.connect(path)) as made:
         made.execute("PRAGMA journal_mode = WAL")
     return f"sqlite:///{path}"
+
+
+def fresh(request: pytest.FixtureRequest, directory: Path) -> str:
+    """Make an empty database of the kind that the parameter of a fixture names; returns its address."""
+    if request.param == "sqlite":
+        return sqlite_file(directory)
+    server: PostgresServer | MysqlServer = request.getfixturevalue(f"{request.param}_server")
+    return server.fresh_schema() if isinstance(server, PostgresServer) else server.fresh_database()
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from correlator.connector import Chunk
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import CUT_FROM, UNREADABLE
 from correlator.settings import ConnectionSettings, ReceiverSettings
-from tests.connectors.tables import Dead, dying, execute, rows, sqlite_file
+from tests.connectors.tables import DATABASES, Dead, dying, execute, fresh, rows, sqlite_file
 from tests.servers import PostgresServer
 from tests.waiting import wait_until
 
@@ -26,12 +26,9 @@ AN_HOUR = "1h"
 PATIENCE_S = 30.0
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return sqlite_file(tmp_path)
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    return server.fresh_schema()
+    return fresh(request, tmp_path)
 
 
 @pytest.fixture
@@ -47,6 +44,8 @@ def sources() -> Iterator[Callable[..., OutboxSource]]:
     made: list[OutboxSource] = []
 
     def make(url: str, **more: object) -> OutboxSource:
+        if url.startswith("mysql"):  # nothing wakes it
+            more = {"options": {"poll_interval": "10ms"}, **more}
         made.append(connection(url).source(receiver(**more)))
         made[-1].connect()
         return made[-1]
@@ -59,6 +58,19 @@ def sources() -> Iterator[Callable[..., OutboxSource]]:
 @pytest.fixture
 def is_sqlite(url: str) -> bool:
     return url.startswith("sqlite")
+
+
+@pytest.fixture
+def is_mysql(url: str) -> bool:
+    return url.startswith("mysql")
+
+
+def begin_keys_again(url: str) -> None:
+    """Empty the outbox table: the next row gets the first key."""
+    if url.startswith("sqlite"):
+        execute(url, "DELETE FROM outbox", "DELETE FROM sqlite_sequence")
+    else:
+        execute(url, "TRUNCATE outbox" if url.startswith("mysql") else "TRUNCATE outbox RESTART IDENTITY")
 
 
 def connection(url: str) -> SqlConnection:
@@ -119,11 +131,12 @@ def test_options_of_receivers(options: dict[str, object], code: str, text: str) 
 # --- rows ---
 
 
-def test_a_row_is_a_message(outbox: str, sources: Callable[..., OutboxSource]) -> None:
+def test_a_row_is_a_message(outbox: str, sources: Callable[..., OutboxSource], is_mysql: bool) -> None:
+    created = "2026-01-31 13:00:00.125" if is_mysql else "2026-01-31 10:00:00.125Z"  # the server is three hours ahead
     properties = json.dumps({"region": "EU", "n": 1, "done": True, "ratio": 0.5, "none": None})
     execute(
         outbox,
-        f"INSERT INTO outbox (body, properties, created) VALUES ('Grüße', '{properties}', '2026-01-31 10:00:00.125Z')",
+        f"INSERT INTO outbox (body, properties, created) VALUES ('Grüße', '{properties}', '{created}')",
         "INSERT INTO outbox (body, properties) VALUES ('', 'null')",
     )
     source = sources(outbox)
@@ -167,7 +180,7 @@ def test_rows_that_were_given_back_come_in_their_place(outbox: str, sources: Cal
     assert [body for (body,) in rows(outbox, "SELECT body FROM outbox ORDER BY id")] == ["a", "d"]
 
 
-def test_new_messages_never_pass_for_repeats(url: str, is_sqlite: bool, sources: Callable[..., OutboxSource]) -> None:
+def test_new_messages_never_pass_for_repeats(url: str, sources: Callable[..., OutboxSource]) -> None:
     """A new table, an emptied one, and a file of SQLite whose last rows were deleted begin again with the same keys."""
     seen: list[object] = []
     source = None
@@ -176,10 +189,8 @@ def test_new_messages_never_pass_for_repeats(url: str, is_sqlite: bool, sources:
             if life:
                 execute(url, "DROP TABLE outbox")
             connection(url).create_outbox(receiver())
-        elif is_sqlite:
-            execute(url, "DELETE FROM sqlite_sequence")
         else:
-            execute(url, "TRUNCATE outbox RESTART IDENTITY")
+            begin_keys_again(url)
         insert(url, "a")
         assert rows(url, "SELECT id FROM outbox") == [(1,)]
         if source is not None:
@@ -191,17 +202,12 @@ def test_new_messages_never_pass_for_repeats(url: str, is_sqlite: bool, sources:
     assert len(set(seen)) == 3
 
 
-def test_an_acknowledgement_deletes_the_rows_that_were_read(
-    outbox: str, is_sqlite: bool, sources: Callable[..., OutboxSource]
-) -> None:
+def test_an_acknowledgement_deletes_the_rows_that_were_read(outbox: str, sources: Callable[..., OutboxSource]) -> None:
     """Not the rows that have got the same keys meanwhile."""
     insert(outbox, "a", "b")
     source = sources(outbox)
     chunk = source.receive(10, 0.0)
-    if is_sqlite:
-        execute(outbox, "DELETE FROM outbox", "DELETE FROM sqlite_sequence")
-    else:
-        execute(outbox, "TRUNCATE outbox RESTART IDENTITY")
+    begin_keys_again(outbox)
     insert(outbox, "c", "d")
     source.acknowledge(chunk.tokens)
     assert rows(outbox, "SELECT id, body FROM outbox ORDER BY id") == [(1, "c"), (2, "d")]
@@ -241,7 +247,7 @@ def test_a_chunk_is_bounded(outbox: str, sources: Callable[..., OutboxSource]) -
 
 
 def test_a_row_that_cannot_be_read_holds_up_nothing(
-    outbox: str, is_sqlite: bool, sources: Callable[..., OutboxSource]
+    outbox: str, is_sqlite: bool, is_mysql: bool, sources: Callable[..., OutboxSource]
 ) -> None:
     whole = 2**70
     wrong = ["[1]", '{"a": [1]}', f'{{"a": {whole}}}', '{"a": NaN}' if is_sqlite else '{"a": {}}']
@@ -250,6 +256,8 @@ def test_a_row_that_cannot_be_read_holds_up_nothing(
     if is_sqlite:
         execute(outbox, "INSERT INTO outbox (body, created) VALUES (CAST(x'ff00' AS TEXT), 'yesterday')")
         execute(outbox, "INSERT INTO outbox (body, unique_id) VALUES (17, CAST(x'ff' AS TEXT))")
+    elif is_mysql:
+        execute(outbox, "ALTER TABLE outbox MODIFY created DATETIME", "INSERT INTO outbox (body) VALUES ('y'), ('z')")
     else:
         execute(outbox, "INSERT INTO outbox (body, created) VALUES ('y', 'infinity'), ('z', '-infinity')")
     insert(outbox, "good")
@@ -274,15 +282,18 @@ def test_a_large_row_is_cut(outbox: str, sources: Callable[..., OutboxSource]) -
 # --- the table ---
 
 
-def test_a_table_with_other_names_and_types(url: str, is_sqlite: bool, sources: Callable[..., OutboxSource]) -> None:
+def test_a_table_with_other_names_and_types(
+    url: str, is_sqlite: bool, is_mysql: bool, sources: Callable[..., OutboxSource]
+) -> None:
     name = 'an "outbox"; DROP TABLE x; --%s (:a)'
     columns = {"id": 'a "number" %s', "body": "pay:load", "properties": "select", "created": "at", "unique_id": "event"}
     options = {"columns": columns}
     connection(url).create_outbox(receiver(name, options))
     connection(url).create_outbox(receiver(name, options))  # it is there already
-    escaped = name.replace('"', '""') if is_sqlite else name.replace('"', '""').replace("%", "%%")
-    table = f'"{escaped}"'
-    execute(url, f"INSERT INTO {table} (\"pay:load\") VALUES ('a')")
+    mark = "`" if is_mysql else '"'
+    escaped = name.replace(mark, mark * 2) if is_sqlite else name.replace(mark, mark * 2).replace("%", "%%")
+    table = f"{mark}{escaped}{mark}"
+    execute(url, f"INSERT INTO {table} ({mark}pay:load{mark}) VALUES ('a')")
     source = sources(url, table=name, options=options)
     assert take(source) == ["a"]
     assert rows(url, f"SELECT * FROM {table}") == []
@@ -337,7 +348,7 @@ def test_bodies_of_other_types(
             "null in column 'id'",
         ),
         (
-            "CREATE TABLE outbox (id TEXT PRIMARY KEY NOT NULL, body TEXT, unique_id TEXT NOT NULL)",
+            "CREATE TABLE outbox (id VARCHAR(9) PRIMARY KEY NOT NULL, body TEXT, unique_id TEXT NOT NULL)",
             {},
             "E7041",
             "holds whole numbers",
@@ -436,8 +447,8 @@ def _in_child(source: OutboxSource, held: Chunk) -> None:
 # --- waking ---
 
 
-def test_a_commit_wakes_the_receiver(outbox: str, sources: Callable[..., OutboxSource]) -> None:
-    source = sources(outbox, options={"poll_interval": AN_HOUR})
+def test_a_commit_wakes_the_receiver(outbox: str, sources: Callable[..., OutboxSource], is_mysql: bool) -> None:
+    source = sources(outbox, options={"poll_interval": "10ms" if is_mysql else AN_HOUR})  # nothing wakes it in MySQL
     assert take(source) == []
     for body in ("a", "b"):
         program = threading.Timer(0.1, insert, (outbox, body))
@@ -634,7 +645,12 @@ monitors:
 
 
 def test_the_command_makes_the_table(
-    url: str, is_sqlite: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], sources: Callable[..., OutboxSource]
+    url: str,
+    is_sqlite: bool,
+    is_mysql: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    sources: Callable[..., OutboxSource],
 ) -> None:
     file = tmp_path / "shop.yaml"
     file.write_text(FILE.replace("URL", url))
@@ -646,6 +662,8 @@ def test_the_command_makes_the_table(
     if is_sqlite:
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw:
             raw.executescript(printed)
+    elif is_mysql:
+        execute(url, printed)
     else:
         with psycopg.connect(url) as session:
             session.execute(printed)

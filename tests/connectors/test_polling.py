@@ -10,15 +10,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connectors.sql import SqlConnection, polling
-from connectors.sql.polled_table import Place
+from connectors.sql import SqlConnection, polling, table_source
+from connectors.sql.polled_dialects import Place
 from connectors.sql.polling import Horizon, PolledSource
 from connectors.sql.row_progress import RowProgress
 from correlator.connector import Chunk
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import CUT_FROM
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
-from tests.connectors.tables import execute, rows, sqlite_file
+from tests.connectors.tables import DATABASES, execute, fresh, rows, sqlite_file
 from tests.servers import PostgresServer
 
 BY_ID = {"order_column": "id"}
@@ -43,12 +43,9 @@ class Clock:
         self.now += max(seconds, 0.0)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return sqlite_file(tmp_path)
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    return server.fresh_schema()
+    return fresh(request, tmp_path)
 
 
 @pytest.fixture
@@ -57,10 +54,16 @@ def is_sqlite(url: str) -> bool:
 
 
 @pytest.fixture
+def is_mysql(url: str) -> bool:
+    return url.startswith("mysql")
+
+
+@pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of sources; it stands still."""
     clock = Clock()
-    monkeypatch.setattr(polling, "time", clock)
+    for module in (polling, table_source):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -154,13 +157,16 @@ def test_positions_need_a_place() -> None:
 # --- rows ---
 
 
-def test_a_row_is_a_json_object(url: str, is_sqlite: bool, clock: Clock, sources: Callable[..., PolledSource]) -> None:
-    name = """it's "quoted" %s :id \\ 🚚"""
+def test_a_row_is_a_json_object(
+    url: str, is_sqlite: bool, is_mysql: bool, clock: Clock, sources: Callable[..., PolledSource]
+) -> None:
+    name = """it's "quoted" %s :id \\ """ + ("ü" if is_mysql else "🚚")  # MySQL has no name beyond 16 bits
     quoted = name.replace('"', '""') if is_sqlite else name.replace('"', '""').replace("%", "%%")
-    kinds = ("BLOB", "x'00ff41'") if is_sqlite else ("BYTEA", "'\\x00ff41'")
+    kinds = ("BLOB", "x'00ff41'") if is_sqlite or is_mysql else ("BYTEA", "'\\x00ff41'")
+    column = f"`{name.replace('%', '%%')}`" if is_mysql else f'"{quoted}"'
     execute(
         url,
-        f'CREATE TABLE t (id INTEGER PRIMARY KEY, "{quoted}" TEXT, raw {kinds[0]}, ratio REAL, whole BIGINT)',
+        f"CREATE TABLE t (id INTEGER PRIMARY KEY, {column} TEXT, raw {kinds[0]}, ratio REAL, whole BIGINT)",
         f"INSERT INTO t VALUES (7, 'Grüße \"', {kinds[1]}, 0.5, 9007199254740993), (8, NULL, NULL, NULL, NULL)",
     )
     source = sources(url, options=LATE)
@@ -171,7 +177,7 @@ def test_a_row_is_a_json_object(url: str, is_sqlite: bool, clock: Clock, sources
     assert json.loads(first.body) == expected
     assert json.loads(second.body) == {"id": 8, name: None, "raw": None, "ratio": None, "whole": None}
     assert first.properties["messageSourceId"] == "t"
-    assert str(first.properties["uniqueMessageId"]).startswith("[7]:" if is_sqlite else '["7"]:')
+    assert str(first.properties["uniqueMessageId"]).startswith("[7]:" if is_sqlite or is_mysql else '["7"]:')
     assert first.headers is not None
     assert first.headers.message_id == first.properties["uniqueMessageId"]
 
@@ -207,14 +213,18 @@ def test_values_of_postgres(postgres_server: PostgresServer, sources: Callable[.
     assert (second["n"], second["at"], second["f"], second["tags"]) == ("NaN", "infinity", "-Infinity", None)
 
 
-def test_rows_with_equal_values(url: str, is_sqlite: bool, clock: Clock, sources: Callable[..., PolledSource]) -> None:
-    """10,000 rows of one time come in batches of 100, each once, over several lives."""
-    series = (
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) SELECT i, 'now' FROM n"
-        if is_sqlite
-        else "SELECT i, '2026-01-31' FROM generate_series(1, 10000) AS i"
-    )
-    kind = "TEXT" if is_sqlite else "TIMESTAMPTZ"
+def test_rows_with_equal_values(
+    url: str, is_sqlite: bool, is_mysql: bool, clock: Clock, sources: Callable[..., PolledSource]
+) -> None:
+    """Thousands of rows of one time come in batches of 100, each once, over several lives."""
+    number, kind, series = 10_000, "TIMESTAMPTZ", "SELECT i, '2026-01-31' FROM generate_series(1, 10000) AS i"
+    if is_sqlite:
+        kind = "TEXT"
+        series = (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) SELECT i, 'now' FROM n"
+        )
+    elif is_mysql:
+        number, kind, series = 2_600, "TIMESTAMP(6)", "SELECT seq, '2026-01-31' FROM seq_1_to_2600"
     execute(
         url,
         f"CREATE TABLE t (id INTEGER PRIMARY KEY, at {kind} NOT NULL)",
@@ -223,13 +233,13 @@ def test_rows_with_equal_values(url: str, is_sqlite: bool, clock: Clock, sources
     )
     options = {"order_column": "at", "lag": "1s"}
     source, seen = sources(url, options=options), []
-    for _ in range(200):
+    for _ in range(number // 50):
         found = take(source)
         seen += found
         clock.now += 1
         if found and len(seen) % 2500 == 100:
             source.connect()
-    assert seen == list(range(1, 10_001))
+    assert seen == list(range(1, number + 1))
     assert settled(source, clock) == []
 
 

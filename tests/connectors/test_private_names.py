@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pika
 import pulsar
+import pymysql
 import pytest
 from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils import io_services_utils
@@ -31,7 +32,14 @@ from rstream.connection import Connection
 from connectors.pulsar.schemas import _kind
 
 ROOT = Path(__file__).parents[2]
-LIBRARIES = {"pika": "pika", "pulsar": "pulsar-client", "rstream": "rstream", "pyspark": "pyspark", "py4j": "pyspark"}
+LIBRARIES = {
+    "pika": "pika",
+    "pulsar": "pulsar-client",
+    "rstream": "rstream",
+    "pymysql": "pymysql",
+    "pyspark": "pyspark",
+    "py4j": "pyspark",
+}
 """The modules by which our code imports them, and their distributions."""
 
 
@@ -184,6 +192,10 @@ def test_the_client_does_not_yet_pass_the_period_of_discovery_on():
     assert subscribed_pattern()[0][2].pattern_auto_discovery_period() != 17
 
 
+# --- pymysql ---
+
+PYMYSQL = {"_sock": lambda: pymysql.Connection(defer_connect=True)._sock is None}
+
 # --- pyspark; tests/pipeline/test_spark_version.py asks a session for more ---
 
 
@@ -205,7 +217,7 @@ PYSPARK = {
     "_parse_datatype_string": lambda: parameters(types._parse_datatype_string) == ["s"],
 }
 
-PRIVATE = {"pika": PIKA, "rstream": RSTREAM, "pulsar": PULSAR, "pyspark": PYSPARK}
+PRIVATE = {"pika": PIKA, "rstream": RSTREAM, "pulsar": PULSAR, "pymysql": PYMYSQL, "pyspark": PYSPARK}
 
 
 @pytest.mark.parametrize(

@@ -22,19 +22,17 @@ from correlator import Reliability
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, SenderSettings
-from tests.connectors.tables import Dead, dying, execute, rows, sql_engine, sqlite_file
+from tests.connectors.tables import DATABASES, Dead, dying, execute, fresh, rows, sql_engine, sqlite_file
 from tests.servers import PostgresServer
 
 SOURCE = "host:17:4711:S01"
 TABLE = "CREATE TABLE t (id INTEGER PRIMARY KEY, name VARCHAR(5) UNIQUE, amount INTEGER CHECK (amount >= 0))"
+ONE_KEY = TABLE.replace(" UNIQUE", "")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return sqlite_file(tmp_path)
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    return server.fresh_schema()
+    return fresh(request, tmp_path)
 
 
 @pytest.fixture
@@ -55,6 +53,11 @@ def sinks(url: str) -> Iterator[Callable[..., SqlSink]]:
 @pytest.fixture
 def is_sqlite(url: str) -> bool:
     return url.startswith("sqlite")
+
+
+@pytest.fixture
+def is_mysql(url: str) -> bool:
+    return url.startswith("mysql")
 
 
 def connection(url: str) -> SqlConnection:
@@ -94,7 +97,7 @@ def stored(url: str) -> list[object]:
         ({"database": ""}, "E1022", "connections.c.database"),
         ({"database": 7}, "E1022", "connections.c.database"),
         ({"database": "sqlite://"}, "E1022", "connections.c.database"),
-        ({"database": "mysql://me:secret@host/d"}, "E1022", "connections.c.database"),
+        ({"database": "oracle://me:secret@host/d"}, "E1022", "connections.c.database"),
         ({"database": "postgresql://me:secret@host:port/d"}, "E1022", "connections.c.database"),
         ({"databse": "sqlite:///x"}, "E1020", "Did you mean 'database'?"),
     ],
@@ -156,15 +159,15 @@ def test_a_body_without_fields_is_a_row_of_defaults(url: str, sinks: Callable[..
     assert stored(url) == [1, 5, 5, 5]
 
 
-def test_upsert_by_the_primary_key(url: str, sinks: Callable[..., SqlSink]) -> None:
-    execute(url, TABLE, "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)")
+def test_upsert_by_the_primary_key(url: str, sinks: Callable[..., SqlSink], is_mysql: bool) -> None:
+    execute(url, ONE_KEY if is_mysql else TABLE, "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)")
     bodies = [
         {"id": 1, "amount": 10},  # the name stays
         {"id": 3, "name": "c"},
         {"id": 3, "name": "d", "amount": 30},  # twice in one batch: the later one counts
         {"id": 2},  # nothing to change
         {"name": "e"},  # no key
-        {"id": 4, "name": "a"},  # another unique column
+        {"id": 4, "name": "a", "amount": -1} if is_mysql else {"id": 4, "name": "a"},  # another unique column
     ]
     results = sinks(mode="upsert").send(batch(bodies))
     assert codes(results) == [None, None, None, None, "E8110", "E8110"]
@@ -242,18 +245,24 @@ def test_a_table_of_another_schema_and_hostile_names(postgres_server: PostgresSe
 # --- statements ---
 
 
-def test_a_statement_of_the_user(url: str, sinks: Callable[..., SqlSink]) -> None:
+def test_a_statement_of_the_user(url: str, sinks: Callable[..., SqlSink], is_mysql: bool) -> None:
     execute(url, TABLE, "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)")
     statement = "UPDATE t SET amount = amount + :more /* :no */ WHERE name = :name AND name <> ':c'"
     sink = sinks(mode="statement", statement=statement)
     bodies = [{"name": "a", "more": 5}, {"name": "a", "more": "5"}, {"name": "none", "more": 1}, {"name": 7, "more": 1}]
-    assert codes(sink.send(batch(bodies))) == [None] * 4
-    assert codes(sinks(mode="statement", statement=statement).send(batch(bodies))) == [None] * 4  # repeats
+    last = "E8110" if is_mysql else None  # it compares the number with all texts, and finds that one is no number
+    assert codes(sink.send(batch(bodies))) == [None, None, None, last]
+    assert codes(sinks(mode="statement", statement=statement).send(batch(bodies))) == [
+        None,
+        None,
+        None,
+        last,
+    ]  # repeats
     assert rows(url, "SELECT id, amount FROM t ORDER BY id") == [(1, 11), (2, 2)]
 
 
 def test_what_does_not_fit_a_statement_is_refused_alone(
-    url: str, sinks: Callable[..., SqlSink], is_sqlite: bool
+    url: str, sinks: Callable[..., SqlSink], is_sqlite: bool, is_mysql: bool
 ) -> None:
     execute(url, TABLE)
     sink = sinks(mode="statement", statement="INSERT INTO t (id, name, amount) VALUES (:id, :name, :amount);")
@@ -268,7 +277,9 @@ def test_what_does_not_fit_a_statement_is_refused_alone(
         b"x",
     ]
     if not is_sqlite:
-        wrong += [{**good, "id": "two"}, {**good, "id": 2.5}, {**good, "id": 2, "name": "\0"}]
+        wrong += [{**good, "id": "two"}]
+    if not is_sqlite and not is_mysql:
+        wrong += [{**good, "id": 2.5}, {**good, "id": 2, "name": "\0"}]
     last = {"id": "9" if is_sqlite else 9, "name": 7, "amount": None}
     results = sink.send(batch([good, *wrong, last]))
     assert codes(results) == [None, *["E8110"] * len(wrong), None]
@@ -320,11 +331,14 @@ def test_statements_that_are_refused(statement: str | None, text: str) -> None:
 # --- values ---
 
 
-def test_what_a_column_cannot_hold_is_refused_alone(url: str, sinks: Callable[..., SqlSink], is_sqlite: bool) -> None:
+def test_what_a_column_cannot_hold_is_refused_alone(
+    url: str, sinks: Callable[..., SqlSink], is_sqlite: bool, is_mysql: bool
+) -> None:
+    time, number = ("DATETIME(6)", "FLOAT") if is_mysql else ("TIMESTAMP", "REAL")
     execute(
         url,
-        "CREATE TABLE t (id INTEGER PRIMARY KEY, name VARCHAR(3), amount NUMERIC(5,2), at TIMESTAMP, day DATE,"
-        " done BOOLEAN, data JSON, ratio REAL, small SMALLINT)",
+        f"CREATE TABLE t (id INTEGER PRIMARY KEY, name VARCHAR(3), amount NUMERIC(5,2), at {time}, day DATE,"
+        f" done BOOLEAN, data JSON, ratio {number}, small SMALLINT)",
     )
     good = {
         "id": 1, "name": "abc", "amount": "123.45", "at": "2026-01-05T10:00:00.5", "day": "2026-01-05",
@@ -342,7 +356,7 @@ def test_what_a_column_cannot_hold_is_refused_alone(url: str, sinks: Callable[..
         {"id": 2, "at": "2026-01-05T10:00:00Z"},
         {"id": 2, "at": "yesterday"},
         {"id": 2, "day": "2026-02-30"},
-        {"id": 2, "done": 1},
+        {"id": 2, "done": 1000 if is_mysql else 1},
         {"id": 2, "ratio": "x"},
         {"id": 2, "other": 1},
         b"",
@@ -353,7 +367,9 @@ def test_what_a_column_cannot_hold_is_refused_alone(url: str, sinks: Callable[..
         b"[" * 100_000,
     ]
     if not is_sqlite:
-        wrong += [{"id": 2, "name": "\0"}, {"id": 2, "small": 40_000}, {"id": 2**31}, {"id": 2, "ratio": 1e300}]
+        wrong += [{"id": 2, "small": 40_000}, {"id": 2**31}, {"id": 2, "ratio": 1e300}]
+    if not is_sqlite and not is_mysql:
+        wrong += [{"id": 2, "name": "\0"}]
     results = sinks().send(batch([good, *wrong, {"id": 3}]))
     assert codes(results) == [None, *["E8110"] * len(wrong), None]
     assert "`$.name`" in str(results[4])
@@ -448,12 +464,16 @@ def test_values_come_out_as_they_went_in(open_table: tuple[str, SqlSink], values
 
 
 @pytest.fixture
-def open_table(url: str, is_sqlite: bool) -> Iterator[tuple[str, SqlSink]]:
-    types = ("REAL", "BLOB") if is_sqlite else ("DOUBLE PRECISION", "BYTEA")
+def open_table(url: str) -> Iterator[tuple[str, SqlSink]]:
+    types = {
+        "sqlite": ("REAL", "BLOB", "TIMESTAMP"),
+        "postgresql": ("DOUBLE PRECISION", "BYTEA", "TIMESTAMP"),
+        "mysql": ("DOUBLE PRECISION", "BLOB", "DATETIME(6)"),
+    }[url.partition(":")[0].partition("+")[0]]
     execute(
         url,
         f"CREATE TABLE t (number INTEGER, whole BIGINT, text TEXT, amount NUMERIC(9,2), ratio {types[0]},"
-        f" raw {types[1]}, at TIMESTAMP, day DATE)",
+        f" raw {types[1]}, at {types[2]}, day DATE)",
     )
     sink = connection(url).sink(sender())
     sink.connect()
@@ -472,7 +492,7 @@ def test_each_bad_row_is_refused_alone(url: str, sinks: Callable[..., SqlSink], 
     results = sinks().send(batch(bodies))
     assert {at for at, result in enumerate(results, 1) if result} == wrong
     assert stored(url) == sorted(set(range(1, 201)) - wrong)
-    assert "t_amount_check" in str(results[0]) or "CHECK constraint" in str(results[0])
+    assert any(one in str(results[0]) for one in ("t_amount_check", "CHECK constraint", "CONSTRAINT `t.amount`"))
 
 
 def test_one_bad_row_costs_few_tries(url: str, sinks: Callable[..., SqlSink], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -780,8 +800,11 @@ def test_keys_that_identify_no_row(url: str, table: str, keys: list[str] | None,
             connection(url).sink(sender(mode=mode, **options)).connect()
 
 
-def test_a_partial_index_identifies_no_row(url: str) -> None:
-    execute(url, "CREATE TABLE t (id INTEGER)", "CREATE UNIQUE INDEX part_of_t ON t (id) WHERE id > 5")
+def test_a_partial_index_identifies_no_row(url: str, is_mysql: bool) -> None:
+    if is_mysql:  # where an index may have the beginning of a text
+        execute(url, "CREATE TABLE t (id VARCHAR(9))", "CREATE UNIQUE INDEX part_of_t ON t (id(3))")
+    else:
+        execute(url, "CREATE TABLE t (id INTEGER)", "CREATE UNIQUE INDEX part_of_t ON t (id) WHERE id > 5")
     with pytest.raises(ConnectionLost, match="E7041"):
         connection(url).sink(sender(mode="upsert", key_columns=["id"])).connect()
 
@@ -800,7 +823,7 @@ def test_a_table_that_changes_meanwhile(url: str, sinks: Callable[..., SqlSink])
 def test_doctor_changes_nothing(url: str) -> None:
     found = connection(url).examine((), [sender()])
     assert [one.code for one in found] == ["E7010"]
-    execute(url, TABLE)
+    execute(url, ONE_KEY)
     assert connection(url).examine((), [sender(), sender(mode="upsert")]) == []
     with pytest.raises(Exception, match="correlator_sender"):
         rows(url, "SELECT * FROM correlator_sender")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.connectors.sql_campaign import rounds
-from tests.connectors.sql_campaign.rounds import Result, one_round
-from tests.servers import PostgresServer, running
+from tests.connectors.sql_campaign.rounds import SERVERS, Result, one_round
+from tests.servers import running
 
 pytestmark = [pytest.mark.kill9, pytest.mark.campaign]
 
@@ -21,10 +21,10 @@ def test_kills_of_a_bridge_in_sqlite(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.postgres
-def test_kills_of_a_bridge_and_of_its_server(tmp_path: Path) -> None:
-    result = Result("postgres", 3)
-    with running(PostgresServer()) as server:
+@pytest.mark.parametrize("database", [pytest.param(one, marks=getattr(pytest.mark, one)) for one in SERVERS])
+def test_kills_of_a_bridge_and_of_its_server(tmp_path: Path, database: str) -> None:
+    result = Result(database, 3)
+    with running(SERVERS[database]()) as server:
         one_round(tmp_path / "round", result, random.Random(3), server, [False, True, False])
     assert result.violations == []
     assert (result.figures.kills, result.figures.server_kills) == (3, 1)

@@ -21,6 +21,7 @@ from tests.contract.worlds import (
     FileWorld,
     KafkaWorld,
     MemoryWorld,
+    MysqlWorld,
     ParquetLakeWorld,
     PolledWorld,
     PositionMemoryWorld,
@@ -34,6 +35,7 @@ from tests.contract.worlds import (
     WebhookWorld,
 )
 from tests.kafka_server import KafkaServer
+from tests.mysql_server import MysqlServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 from tests.servers import PostgresServer
@@ -130,6 +132,23 @@ class CutSqlWorld(SqlWorld):
 def test_tables_of_postgres(check: Check, postgres_server: PostgresServer) -> None:
     world = CutSqlWorld(postgres_server.fresh_schema())
     world.server = postgres_server
+    check(world)
+
+
+class CutMysqlWorld(MysqlWorld):
+    """A restart ends every session of the database."""
+
+    server: MysqlServer
+
+    def restart(self) -> None:
+        self.server.kill_sessions(self.url)
+
+
+@pytest.mark.mysql
+@_checks(CutMysqlWorld)
+def test_tables_of_mysql(check: Check, mysql_server: MysqlServer) -> None:
+    world = CutMysqlWorld(mysql_server.fresh_database())
+    world.server = mysql_server
     check(world)
 
 

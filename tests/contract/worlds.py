@@ -445,6 +445,12 @@ class SqlWorld(BrokerWorld):
     topics = False
     any_destination = False
     whole_messages = False
+    _parts = {
+        "sqlite": ("(hex(randomblob(16)))", """'{"text": "' || text || '"}'"""),
+        "postgresql": ("gen_random_uuid()", """'{"text": "' || text || '"}'"""),
+        "mysql": ("(uuid())", """concat('{"text": "', text, '"}')"""),
+    }
+    """A random text, and the body of a row."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -457,8 +463,7 @@ class SqlWorld(BrokerWorld):
         destination = super().destination(kind, label)
         self.connection().sink(SenderSettings(id="s", connection="tables", destination=destination))
         with sql_engine(self.url) as engine:
-            random = "gen_random_uuid()" if engine.dialect.name == "postgresql" else "(hex(randomblob(16)))"
-            self._table(destination, random).create(engine)
+            self._table(destination, *self._parts[engine.dialect.name]).create(engine)
             self._wake(engine, destination)
         return destination
 
@@ -486,15 +491,29 @@ class SqlWorld(BrokerWorld):
     def refused(self) -> Outgoing | None:
         return Outgoing(0, "", "", Message(b'{"text": 1}'))
 
-    def _table(self, destination: str, random: str = "") -> sa.Table:
+    def _table(self, destination: str, random: str = "", body: str = "''") -> sa.Table:
         return sa.Table(
             destination.removeprefix("queue:"),
             sa.MetaData(),
             sa.Column("id", sa.Integer, primary_key=True),
-            sa.Column("body", sa.Text, sa.Computed("""'{"text": "' || text || '"}'""", persisted=True)),
+            sa.Column("body", sa.Text, sa.Computed(body, persisted=True)),
             sa.Column("unique_id", sa.Text, nullable=False, server_default=sa.text(random)),
             sa.Column("text", sa.Text),
         )
+
+
+class _Looking(SqlConnection):
+    """A connection whose receivers look often: nothing can wake them."""
+
+    def source(self, receiver: ReceiverSettings) -> OutboxSource | PolledSource:
+        return super().source(replace(receiver, options={**receiver.options, "poll_interval": "10ms"}))
+
+
+class MysqlWorld(SqlWorld):
+    """Outbox tables of MySQL."""
+
+    def connection(self) -> SqlConnection:
+        return _Looking("tables", ConnectionSettings(type="sql", options={"database": self.url}))
 
 
 class _WebOfOneWorld(HttpConnection):

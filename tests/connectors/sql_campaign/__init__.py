@@ -3,7 +3,7 @@
     python -m tests.connectors.sql_campaign --database postgres --kills 200 --server-kills 40 --report FILE.json
 
 A program of a user places numbered orders: it writes each into a table of its own and into the outbox table, in one
-transaction. In PostgreSQL two of its transactions run at a time, and the one that began first commits last. The bridge
+transaction. With a server two of its transactions run at a time, and the one that began first commits last. The bridge
 is an engine: it numbers the orders in its state and sends a row for each; some have a body that does not fit. At the
 end of a round the outbox table must be empty. The state must have each order that the program has committed, and no
 other. The table must hold exactly the rows that the state demands, each once, and the refused messages must be dead

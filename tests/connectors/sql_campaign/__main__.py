@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 from tests.connectors.campaign.command import carry_out
-from tests.connectors.sql_campaign.rounds import campaign
+from tests.connectors.sql_campaign.rounds import SERVERS, campaign
 
 
 def main() -> int:
     """Run the campaign that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m tests.connectors.sql_campaign")
     parser.add_argument("--kills", type=int, default=200, help="of the process")
-    parser.add_argument("--server-kills", type=int, default=0, help="with --database postgres")
-    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--server-kills", type=int, default=0, help="with a database that has one")
+    parser.add_argument("--database", choices=("sqlite", *SERVERS), default="sqlite")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", type=Path)
     parsed = parser.parse_args()

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psycopg
 import sqlalchemy as sa
 
 from connectors.sql import SqlConnection
@@ -24,7 +23,8 @@ from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.sql_campaign import bridge
 from tests.connectors.sql_campaign.bridge import MISFIT, NAME, SINK, SOURCE
-from tests.connectors.tables import execute, rows, sqlite_file
+from tests.connectors.tables import execute, rows, sql_engine, sqlite_file
+from tests.mysql_server import MysqlServer
 from tests.servers import PostgresServer, running
 from tests.waiting import wait_until
 
@@ -36,7 +36,9 @@ LAST_CALL, LAST_CALL_OF_A_CONTROL = 30, 4
 AT_A_CALL = 0.5
 PLACED = 20
 PAUSE_S = 0.02
-FAILURES = (sqlite3.Error, psycopg.Error, sa.exc.DBAPIError)
+FAILURES = (sqlite3.Error, sa.exc.DBAPIError)
+AnyServer = PostgresServer | MysqlServer
+SERVERS: Mapping[str, type[AnyServer]] = {"postgres": PostgresServer, "mysql": MysqlServer}
 
 
 @dataclass
@@ -119,8 +121,8 @@ class Program:
         connection.create_outbox(ReceiverSettings(id="orders", connection="tables", destination="queue:outbox"))
         execute(
             url,
-            "CREATE TABLE placed (name TEXT PRIMARY KEY)",
-            "CREATE TABLE orders (order_name TEXT, number BIGINT)",
+            "CREATE TABLE placed (name VARCHAR(40) PRIMARY KEY)",
+            "CREATE TABLE orders (order_name VARCHAR(40), number BIGINT)",
         )
 
     def place(self, number: int) -> None:
@@ -130,11 +132,12 @@ class Program:
             if self._url.startswith("sqlite"):
                 execute(self._url, *first, *second)
                 return
-            with psycopg.connect(self._url) as slow, psycopg.connect(self._url) as fast:
+            with sql_engine(self._url) as engine, engine.connect() as slow, engine.connect() as fast:
                 for connection, statements in ((slow, first), (fast, second)):
                     for statement in statements:
-                        connection.execute(statement)
+                        connection.exec_driver_sql(statement)
                 fast.commit()
+                slow.commit()
 
     def placed(self) -> set[str]:
         """The orders that are placed."""
@@ -179,11 +182,11 @@ def campaign(
 
 
 @contextlib.contextmanager
-def _server(database: str) -> Iterator[PostgresServer | None]:
+def _server(database: str) -> Iterator[AnyServer | None]:
     if database == "sqlite":
         yield None
         return
-    with running(PostgresServer()) as server:
+    with running(SERVERS[database]()) as server:
         yield server
 
 
@@ -191,7 +194,7 @@ def one_round(
     directory: Path,
     result: Result,
     rng: random.Random,
-    server: PostgresServer | None,
+    server: AnyServer | None,
     victims: Sequence[bool],
     *,
     is_control: bool = False,
@@ -230,7 +233,7 @@ def _one_life(
     program: Program,
     rng: random.Random,
     figures: Figures,
-    server: PostgresServer | None,
+    server: AnyServer | None,
     *,
     control: bool,
 ) -> None:

@@ -1,0 +1,250 @@
+"""What each database says in its own way about a polled table: its columns, places in the order, rows as JSON."""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.dialects import mysql
+from sqlalchemy.types import NULLTYPE, TypeEngine
+
+from connectors.sql.database import oid_of, raw_sqlite
+from connectors.sql.mysql import OF_BYTES, in_utf8, json_columns
+
+Place = tuple[int | float | str, ...]
+"""Where a row is in the order: the values of the ordering columns. Empty before all rows."""
+ROW = "correlator_row"
+"""The name of the table in queries."""
+_POSTGRES_COLUMNS = """
+    SELECT attname, atttypid::regtype::text, attnotnull FROM pg_attribute
+    WHERE attrelid = %(oid)s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_IN_ORDER = (sa.Integer, sa.Numeric, sa.Date, sa.DateTime, sa.Time, sa.String, sa.Uuid, *OF_BYTES)
+_NOT_IN_ORDER = (sa.Enum, mysql.SET)
+"""The types of columns of MySQL whose values come out as they are compared, and those among them that do not."""
+
+
+class Column(NamedTuple):
+    """A column of a polled table.
+
+    Attributes:
+        name: its name.
+        type: the name of its type.
+        may_be_null: whether it may be null.
+        kind: its type in MySQL.
+    """
+
+    name: str
+    type: str
+    may_be_null: bool
+    kind: TypeEngine[Any] = NULLTYPE
+
+    @property
+    def orders(self) -> bool:
+        """Whether its values can order rows."""
+        return self.kind is NULLTYPE or (isinstance(self.kind, _IN_ORDER) and not isinstance(self.kind, _NOT_IN_ORDER))
+
+
+class PolledDialect(Protocol):
+    """Parts of statements about polled tables. The columns in `order` order the rows."""
+
+    def columns(self, connection: Connection, table: str, schema: str | None) -> Mapping[str, Column]:
+        """The columns of a table, by name."""
+        ...
+
+    def identity(self, connection: Connection, table: str, schema: str | None) -> str:
+        """What tells the table from others, and from one that is made anew, as far as the database tells."""
+        ...
+
+    def place(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
+        """The columns in the form of a place."""
+        ...
+
+    def is_behind(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
+        """Whether a row is behind a place."""
+        ...
+
+    def is_up_to(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
+        """Whether a row is not behind a place."""
+        ...
+
+    def content(
+        self, keyed: Mapping[str, sa.ColumnElement[Any]], columns: Mapping[str, Column]
+    ) -> sa.ColumnElement[Any]:
+        """The row as a JSON object in UTF-8. The expressions in `keyed` are those of the columns, by name."""
+        ...
+
+
+class _Tuples:
+    """Compares places as tuples."""
+
+    def is_behind(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
+        """See `PolledDialect`."""
+        return sa.tuple_(*order) > sa.tuple_(*map(_parameter, place))
+
+    def is_up_to(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
+        """See `PolledDialect`."""
+        return sa.tuple_(*order) <= sa.tuple_(*map(_parameter, place))
+
+
+class SqlitePolled(_Tuples):
+    """See `PolledDialect`."""
+
+    def columns(self, connection: Connection, table: str, schema: str | None) -> Mapping[str, Column]:
+        """See `PolledDialect`. Makes the function with which `content` writes a value."""
+        raw_sqlite(connection).create_function("correlator_json", 2, _json_of, deterministic=True)
+        found = sa.inspect(connection).get_columns(table, schema=schema)
+        return {one["name"]: Column(one["name"], str(one["type"]), one["nullable"]) for one in found}
+
+    def identity(self, connection: Connection, table: str, schema: str | None) -> str:
+        """See `PolledDialect`. That of the file."""
+        del schema
+        (_, _, file) = next(iter(connection.exec_driver_sql("PRAGMA database_list")))
+        return f"{Path(file).stat().st_ino} {table}"
+
+    def place(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
+        """See `PolledDialect`."""
+        return order
+
+    def content(
+        self, keyed: Mapping[str, sa.ColumnElement[Any]], columns: Mapping[str, Column]
+    ) -> sa.ColumnElement[Any]:
+        """See `PolledDialect`."""
+        del columns
+        text: sa.ColumnElement[Any] = sa.literal("", sa.Text)
+        for name, column in keyed.items():
+            kind = sa.func.typeof(column)
+            value = sa.case((kind == "text", sa.cast(column, sa.LargeBinary)), else_=column)
+            begin = ("," if name != next(iter(keyed)) else "{") + msgspec.json.encode(name).decode() + ":"
+            text = text + sa.literal(begin, sa.Text) + sa.func.correlator_json(value, kind, type_=sa.Text)
+        return sa.cast(text + sa.literal("}", sa.Text), sa.LargeBinary)
+
+
+class PostgresPolled(_Tuples):
+    """See `PolledDialect`."""
+
+    def columns(self, connection: Connection, table: str, schema: str | None) -> Mapping[str, Column]:
+        """See `PolledDialect`."""
+        found = connection.exec_driver_sql(_POSTGRES_COLUMNS, {"oid": oid_of(connection, table, schema)})
+        return {name: Column(name, kind, not is_never_null) for name, kind, is_never_null in found}
+
+    def identity(self, connection: Connection, table: str, schema: str | None) -> str:
+        """See `PolledDialect`."""
+        system = connection.exec_driver_sql("SELECT system_identifier FROM pg_control_system()").scalar_one()
+        return f"{system} {oid_of(connection, table, schema)}"
+
+    def place(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
+        """See `PolledDialect`."""
+        return [sa.cast(one, sa.Text) for one in order]
+
+    def content(
+        self, keyed: Mapping[str, sa.ColumnElement[Any]], columns: Mapping[str, Column]
+    ) -> sa.ColumnElement[Any]:
+        """See `PolledDialect`."""
+        row: sa.ColumnElement[Any] = sa.func.to_jsonb(sa.literal_column(ROW))
+        for name, column in keyed.items():
+            if columns[name].type == "bytea":
+                base64 = sa.func.translate(sa.func.encode(column, "base64"), "\n", "")
+                row = row.op("||")(sa.func.jsonb_build_object(name, base64))
+        return sa.func.convert_to(sa.cast(row, sa.Text), sa.literal_column("'UTF8'"))
+
+
+class MysqlPolled:
+    """See `PolledDialect`. The zone of the session is UTC. MySQL uses no index to compare tuples."""
+
+    def columns(self, connection: Connection, table: str, schema: str | None) -> Mapping[str, Column]:
+        """See `PolledDialect`."""
+        found = {one["name"]: one for one in sa.inspect(connection).get_columns(table, schema=schema)}
+        kinds = {name: one["type"] for name, one in found.items()}
+        kinds |= dict.fromkeys(json_columns(connection, table, schema) & kinds.keys(), sa.JSON())
+        return {name: Column(name, str(one["type"]), one["nullable"], kinds[name]) for name, one in found.items()}
+
+    def identity(self, connection: Connection, table: str, schema: str | None) -> str:
+        """See `PolledDialect`. Only the names: the server tells nothing else that stays as the table changes."""
+        return f"{schema or connection.dialect.default_schema_name}.{table}"
+
+    def place(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
+        """See `PolledDialect`."""
+        return [_place_of(one) for one in order]
+
+    def is_behind(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
+        """See `PolledDialect`."""
+        *before, last = list(zip(order, map(_value_of, order, place), strict=True))
+        condition = last[0] > last[1]
+        for column, value in reversed(before):
+            condition = sa.or_(column > value, sa.and_(column == value, condition))
+        return sa.and_(order[0] >= _value_of(order[0], place[0]), condition)
+
+    def is_up_to(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
+        """See `PolledDialect`."""
+        *before, last = list(zip(order, map(_value_of, order, place), strict=True))
+        condition = last[0] <= last[1]
+        for column, value in reversed(before):
+            condition = sa.or_(column < value, sa.and_(column == value, condition))
+        return condition
+
+    def content(
+        self, keyed: Mapping[str, sa.ColumnElement[Any]], columns: Mapping[str, Column]
+    ) -> sa.ColumnElement[Any]:
+        """See `PolledDialect`."""
+        del columns
+        parts = [part for name, column in keyed.items() for part in (sa.literal(name), _json_value(column))]
+        return sa.cast(in_utf8(sa.func.json_object(*parts)), sa.LargeBinary)
+
+
+_OF_DATABASES: Mapping[str, PolledDialect] = {
+    "sqlite": SqlitePolled(),
+    "postgresql": PostgresPolled(),
+    "mysql": MysqlPolled(),
+}
+
+
+def polled_dialect(database: str) -> PolledDialect:
+    """That of a database: `sqlite`, `postgresql` or `mysql`."""
+    return _OF_DATABASES[database]
+
+
+def _parameter(value: Any) -> sa.BindParameter[Any]:
+    """A parameter without a type, which the database takes from the column."""
+    return sa.bindparam(None, value, type_=NULLTYPE, unique=True)
+
+
+def _json_of(value: Any, kind: str) -> str:
+    """The value of SQLite as JSON: bytes in Base64; a text comes as bytes, since it need not be UTF-8."""
+    if kind == "text":
+        value = value.decode(errors="backslashreplace")
+    return msgspec.json.encode(value).decode()
+
+
+def _place_of(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """The value of a column of MySQL as a number or a text."""
+    if isinstance(column.type, sa.Integer):
+        return column
+    if isinstance(column.type, OF_BYTES):
+        return sa.func.hex(column)
+    return in_utf8(column) if isinstance(column.type, sa.String) else sa.cast(column, sa.CHAR)
+
+
+def _value_of(column: sa.ColumnElement[Any], part: float | str) -> sa.BindParameter[Any]:
+    """Part of a place, of which MySQL makes the value of the column again, exactly."""
+    if isinstance(column.type, sa.Numeric):
+        return _parameter(Decimal(part))
+    return _parameter(bytes.fromhex(str(part)) if isinstance(column.type, OF_BYTES) else part)
+
+
+def _json_value(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """The value of a column of MySQL for a JSON object."""
+    kind = column.type
+    if isinstance(kind, sa.JSON):
+        return sa.func.json_extract(column, "$")
+    if isinstance(kind, OF_BYTES):
+        return sa.func.replace(sa.func.to_base64(column), "\n", "")
+    if isinstance(kind, sa.DateTime):
+        zone = "+00:00" if isinstance(kind, mysql.TIMESTAMP) else ""
+        return sa.func.concat(sa.func.replace(sa.cast(column, sa.CHAR), " ", "T"), zone)
+    if isinstance(kind, mysql.BIT | mysql.YEAR):
+        return sa.cast(column, mysql.INTEGER(unsigned=True))
+    return column if isinstance(kind, sa.Integer | sa.Numeric | sa.Float | sa.String) else sa.cast(column, sa.CHAR)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from correlator.runtime.engine import Engine
     from correlator.runtime.member import Member
     from correlator.runtime.replay import replay
+    from correlator.runtime.rerun import rerun
 
 _HOMES = {
     "CallAgain": "correlator.errors",
@@ -54,6 +55,7 @@ _HOMES = {
     "match": "correlator.core.expressions",
     "on": "correlator.core.monitor",
     "replay": "correlator.runtime.replay",
+    "rerun": "correlator.runtime.rerun",
     "wait": "correlator.core.expressions",
 }
 
@@ -79,6 +81,7 @@ __all__ = [
     "match",
     "on",
     "replay",
+    "rerun",
     "wait",
 ]
 

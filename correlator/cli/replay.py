@@ -1,8 +1,7 @@
 """`correlator replay`: repeats what an engine did, from its input log, without opening a connection."""
 
-import base64
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from correlator.cli.arguments import Share
 from correlator.cli.loading import importable, load_engine
 from correlator.cli.output import write_table
 from correlator.errors import RecoveryRefused, UsageError, quoted
+from correlator.runtime.comparison import line_of
 from correlator.runtime.replay import Output, Replayed, replay
 
 COLUMNS = ("log", "ended", "events", "timers", "checkpoints", "outputs", "dead letters", "last checkpoint", "digest")
@@ -86,35 +86,11 @@ def _row(log: Path, replayed: Replayed) -> Sequence[object]:
     )
 
 
-def _lines(outputs: Sequence[Output]) -> Iterator[dict[str, Any]]:
-    """Return the sent messages as values for JSON: bytes as text, or as base64 if they are no text."""
-    for checkpoint, sender, sent in outputs:
-        message = sent.message
-        yield {
-            "checkpoint": checkpoint,
-            "sender": sender,
-            "sequence": sent.sequence,
-            "destination": sent.destination,
-            "key": message.key,
-            "properties": {name: _shown(value) for name, value in message.properties.items()},
-            "body": _shown(message.body),
-        }
-
-
-def _shown(value: Any) -> Any:
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
 def _write(path: Path, outputs: Sequence[Output]) -> None:
     try:
         with path.open("wb") as file:
-            for line in _lines(outputs):
-                file.write(msgspec.json.encode(line) + b"\n")
+            for output in outputs:
+                file.write(msgspec.json.encode(line_of(output)) + b"\n")
     except OSError as error:
         raise UsageError("E2041", str(path), f"cannot be written: {error.strerror}") from error
 
@@ -127,7 +103,8 @@ def _refuse_others(path: Path, outputs: Sequence[Output]) -> None:
         raise UsageError("E2041", str(path), f"cannot be read: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise UsageError("E2041", str(path), f"is not JSON lines: {error}") from error
-    for number, (expected, found) in enumerate(itertools.zip_longest(wanted, _lines(outputs)), 1):
+    lines = (msgspec.json.decode(msgspec.json.encode(line_of(output))) for output in outputs)
+    for number, (expected, found) in enumerate(itertools.zip_longest(wanted, lines), 1):
         if expected != found:
             raise RecoveryRefused(
                 "E2044",

@@ -107,6 +107,8 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     """Apply every rule over the settings of an engine."""
     if settings.store is not None:
         check_store(settings.store, findings)
+    if settings.store is not None and not provided.store:
+        _check_modules(settings, findings)
     check_shares(settings, findings)
     settings = example(settings)
     made = {name: one for name, one in settings.connections.items() if name not in provided.connections}
@@ -122,6 +124,18 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
         _check_http(settings.http, findings)
     if settings.opentelemetry is not None:
         _check_collector(settings.opentelemetry.endpoint, findings)
+
+
+def _check_modules(settings: EngineSettings, findings: Findings) -> None:
+    """Refuse classes of the program itself, such as a notebook: no other program could read their state back."""
+    paths = [(member(item("monitors", at), "type"), one.type) for at, one in enumerate(settings.monitors)]
+    paths += [(member(item("receivers", at), "event"), one.event or "") for at, one in enumerate(settings.receivers)]
+    for path, name in paths:
+        if name.startswith("__main__:"):
+            what = f"{findings.show(name)} stands in the program itself, so that no other program could import it"
+            allowed = "With a store, classes of monitors and events stand in modules"
+            todo = "Move the class into a module; in a notebook, write one with %%writefile, or use a store in memory"
+            findings.error("E5610", path, what, allowed, todo)
 
 
 def _check_http(http: HttpSettings, findings: Findings) -> None:

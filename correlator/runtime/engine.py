@@ -624,6 +624,10 @@ class Engine:
         """
         return self._kept_letters().replay(numbers, timeout)
 
+    def _repr_html_(self) -> str:
+        """The status as a notebook shows it."""
+        return self.status()._repr_html_()
+
     def status(self) -> Status:
         """States and counters of the engine. Any thread may call it. The threads go on counting meanwhile."""
         self._refuse_child()

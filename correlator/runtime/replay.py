@@ -5,7 +5,7 @@ It carries out the records in order, and each checkpoint must have the digest th
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, NoReturn, cast
 import msgspec
 
 from correlator.connector import Connection, Features, Sink, Source
-from correlator.core.checkpoint import Checkpoint
+from correlator.core.checkpoint import Checkpoint, Cut
 from correlator.core.commit import Endpoint, OutboundSegment, Recovered, SenderCut, StateEntry, StateSegment
 from correlator.core.context import Context
+from correlator.core.instances import type_name
 from correlator.core.intake import Numbers
 from correlator.core.messages import decode_event
-from correlator.core.outbox import Outbox
+from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import InputQueue, Run
 from correlator.core.registry import RECEIVER, SENDER
 from correlator.core.routes import Acknowledge, Routes, nothing_left
@@ -43,13 +44,31 @@ from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
 from correlator.events import DeadLetter, Message, Outgoing
 from correlator.ports import Store
 from correlator.runtime.clock import EngineTime
+from correlator.runtime.html import table
 from correlator.runtime.inputlog import read_log
 from correlator.runtime.names import resolve
-from correlator.runtime.parts import Parts
+from correlator.runtime.parts import Callbacks, Parts
 from correlator.runtime.recording import replayable
 from correlator.runtime.restart import Restart
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
+
+
+class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a context worked on when it made a send.
+
+    Attributes:
+        context: name of the context.
+        receiver: id of the receiver of the handled message; "" if it handled none.
+        number: number of this message in the receive log of its receiver.
+        event: class of the handled event from inside the engine, as `module:Class`; "" for a message, and for timers
+            and life-cycle methods.
+    """
+
+    context: str
+    receiver: str = ""
+    number: int = 0
+    event: str = ""
 
 
 class Output(NamedTuple):
@@ -61,6 +80,7 @@ class Output(NamedTuple):
     checkpoint: int
     sender: str
     sent: Outgoing
+    cause: Cause
 
 
 @dataclass(slots=True)
@@ -70,6 +90,7 @@ class Replayed:
     Attributes:
         outputs: the sends; sends of reliable senders in the order in which checkpoints released them.
         dead_letters: the dead letters of failed handlers, and of messages that were not handled again.
+        state: the encoded state at the last checkpoint, by owner and key.
         events: number of events that contexts handled.
         timers: number of timers that fired.
         checkpoints: number of checkpoints.
@@ -81,6 +102,7 @@ class Replayed:
 
     outputs: list[Output] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
+    state: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
     events: int = 0
     timers: int = 0
     checkpoints: int = 0
@@ -88,6 +110,17 @@ class Replayed:
     digest: bytes = b""
     in_order: bool = False
     failure: str = ""
+
+    def _repr_html_(self) -> str:
+        """The result as a notebook shows it."""
+        caption = f"{self.events} events, {self.timers} timers, {self.checkpoints} checkpoints"
+        letters = f", {len(self.dead_letters)} dead letters" if self.dead_letters else ""
+        failure = f"; {self.failure}" if self.failure else ""
+        rows = [
+            (one.checkpoint, one.sender, one.sent.destination, one.sent.message.key or "", one.sent.message.body)
+            for one in self.outputs
+        ]
+        return table(caption + letters + failure, ("checkpoint", "sender", "destination", "key", "body"), rows)
 
 
 def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed:
@@ -107,10 +140,7 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
             (their code has changed, or depends on more than its inputs), E4322 if the settings differ, E4323 if the log
             lacks its beginning.
     """
-    records = read_log(Path(path))
-    start = next(records, None)
-    if not isinstance(start, Start):
-        raise RecoveryRefused("E4323", str(path), "does not begin with what the engine began with")
+    start, states, records = opened(path)
     if settings is not None and replayable(settings) != start.settings:
         raise RecoveryRefused(
             "E4322",
@@ -119,21 +149,41 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
             "A replay needs those that it was recorded with",
             "Name the configuration of that time, or none",
         )
-    states = [_state(path, next(records, None)) for _ in range(start.states)]
-    again = _Replay(str(path), start, states)
+    again = Replay(str(path), start, states, settings_in(start))
     for record in records:
         again.carry_out(record)
     return again.replayed
 
 
-class _Replay:
-    """One replay: the parts of an engine, and the code that carries out each record."""
+def opened(path: str | Path) -> tuple[Start, list[State], Iterator[Record]]:
+    """Open an input log: what the life began with, and the records after that. Raises as `replay`, E2041 to E4323."""
+    records = read_log(Path(path))
+    start = next(records, None)
+    if not isinstance(start, Start):
+        raise RecoveryRefused("E4323", str(path), "does not begin with what the engine began with")
+    return start, [_state(path, next(records, None)) for _ in range(start.states)], records
 
-    def __init__(self, where: str, start: Start, states: Sequence[State]) -> None:
+
+def settings_in(start: Start) -> EngineSettings:
+    """The settings that the log holds: without connections, store and intervals."""
+    return msgspec.json.decode(start.settings, type=EngineSettings)
+
+
+class Replay:
+    """One replay: the parts of an engine, and the code that carries out each record.
+
+    Attributes:
+        replayed: the result so far.
+    """
+
+    def __init__(self, where: str, start: Start, states: Sequence[State], settings: EngineSettings) -> None:
         self.replayed = Replayed(number=start.checkpoint, digest=start.digest)
+        for entry in (entry for state in states for entry in state.entries):
+            self._keep_state(entry)
         self._where = where
-        self._settings = msgspec.json.decode(start.settings, type=EngineSettings)
+        self._settings = settings
         self._persistent = start.persistent
+        self._causes: dict[tuple[str, str], list[Cause]] = {}
         self._batches: dict[tuple[str, int], tuple[Sequence[Message], Sequence[Any]]] = {}
         self._left: dict[tuple[str, int], int] = {}
         self._time = _ReplayedTime()
@@ -141,11 +191,10 @@ class _Replay:
         self._views: dict[str, _ReplayedView] = {}
         for name, (engine_time, wall_time) in start.began.items():
             self._time.set(engine_time, wall_time)
-            self._views[name] = _ReplayedView(self._outbox, self._differs)
-            self._parts.context(name, lambda _policy, _error, _about: None, self._views[name])
+            self._parts.context(name, lambda _policy, _error, _about: None, self._routes_of(name))
         self._restart = self._make_restart(start, states)
         self._checkpoint = self._checkpoint_after(())
-        self._withheld = {name: self._withhold(name) for name in self._views}
+        self._withheld = {name: self._withhold(name) for name in start.began}
 
     def carry_out(self, record: Record) -> None:
         """Carry out one record."""
@@ -160,20 +209,29 @@ class _Replay:
         elif isinstance(record, Hook):
             self._hook(record)
         elif isinstance(record, LeftOut):
-            self._take(record.taken)
-            self._context(record.taken.context).leave_out(record.suspect)
+            self._leave_out(record)
         elif isinstance(record, Added):
             self._add(record.endpoint)
         elif isinstance(record, Forgotten):
             self._forget(record.receiver)
         elif isinstance(record, End):
             self.replayed.in_order = True
-        self._collect()
+        self._collect_dead_letters()
+
+    def _collect_dead_letters(self) -> None:
+        """Collect the dead letters of a life without a store: no checkpoint takes them."""
+        for name in self._withheld if not self._persistent else ():
+            self.replayed.dead_letters += self._context(name).staging.take_dead_letters()
 
     # --- the parts ---
 
-    def _make_parts(self, endpoints: Sequence[Endpoint]) -> Parts:
-        connections: dict[str, Connection] = {endpoint.connection: _UnopenedConnection() for endpoint in endpoints}
+    def _routes_of(self, context: str) -> Routes:
+        """The routes of a context: what it saw in the life."""
+        view = self._views[context] = _ReplayedView(self._outbox, self._differs)
+        return view
+
+    def _make_parts(self, endpoints: Sequence[Endpoint], callbacks: Callbacks | None = None) -> Parts:
+        connections: dict[str, Connection] = {endpoint.connection: UnopenedConnection() for endpoint in endpoints}
         writer = (
             Writer(cast(Store, None), 0, self._time.now, self._settings.duplicate_detection)
             if self._persistent
@@ -187,36 +245,25 @@ class _Replay:
             writer=writer,
             blocking=False,
             jitter=lambda: 0.0,
+            callbacks=callbacks,
         )
 
+    def _registry(self, recovered: Recovered) -> Mapping[str, Endpoint]:
+        """The registry of the life, by id."""
+        return {endpoint.id: endpoint for endpoint in recovered.endpoints}
+
     def _make_restart(self, start: Start, states: Sequence[State]) -> Restart:
-        recovered = Recovered(
-            epoch=0,
-            commit=0,
-            checkpoint=start.checkpoint,
-            engine_time=start.engine_time,
-            digest=start.digest,
-            contexts=start.contexts,
-            senders=start.senders,
-            state=[StateSegment(number, state.entries) for number, state in enumerate(states, 1)],
-            ids=(),
-            confirmed_batches={},
-            consumed={},
-            receive_log=start.receive_log,
-            outbound=(),
-            endpoints=start.endpoints,
-        )
-        registry = {endpoint.id: endpoint for endpoint in start.endpoints}
+        recovered = recovered_by(start, states)
         restart = Restart(
             self._settings,
             self._parts,
             recovered,
-            registry,
+            self._registry(recovered),
             lambda _policy, _error, _about: None,
             lambda _commit: None,
             lambda _suspect: None,
         )
-        restart.make_parts((), lambda endpoint: start.sources[endpoint.id])
+        restart.make_parts((), lambda endpoint: start.sources.get(endpoint.id, ""))
         return restart
 
     def _withhold(self, context: str) -> dict[tuple[str, int], Run]:
@@ -224,7 +271,7 @@ class _Replay:
         return {(run.receiver, run.first): run for run in self._context(context).queue.withhold() if run.receiver}
 
     def _add(self, endpoint: Endpoint) -> None:
-        self._parts.use(endpoint.connection, _UnopenedConnection())
+        self._parts.use(endpoint.connection, UnopenedConnection())
         if endpoint.kind == "sender":
             sender = SENDER.decode(endpoint.settings)
             self._parts.add_sender(self._parts.make_sender(sender, endpoint.source))
@@ -247,7 +294,8 @@ class _Replay:
     def _keep(self, batch: Batch) -> None:
         key = batch.receiver, batch.first
         receiver = self._parts.receivers[batch.receiver]
-        events, _ = receiver.mapper.mapping.remap(batch.messages, batch.first, 0.0)
+        events, letters = receiver.mapper.mapping.remap(batch.messages, batch.first, 0.0)
+        self.replayed.dead_letters += letters
         self._batches[key] = batch.messages, events
         self._left[key] = len(receiver.targets.names)
 
@@ -285,7 +333,9 @@ class _Replay:
         self._time.set(step.engine_time, step.wall_time)
         handled, fired = context.handled, context.fired
         try:
-            context.work(step.handled + step.failed, step.engine_time, step.fired, step.wall_time)
+            self._fire(context, step.engine_time, step.fired, step.wall_time)
+            for _ in range(step.handled + step.failed):
+                self._work_one(context, step.engine_time, step.wall_time)
         except (Exception, SystemExit) as error:
             if not step.failed:
                 raise self._difference(step.taken, f"raised {error}") from error
@@ -300,6 +350,41 @@ class _Replay:
         self.replayed.events += handled
         self.replayed.timers += fired
 
+    def _fire(self, context: Context, engine_time: float, most: int, wall_time: float) -> None:
+        """Fire the timers of a context that are due."""
+        try:
+            context.work(0, engine_time, most, wall_time)
+        finally:
+            self._note(context, Cause(context.name))
+
+    def _work_one(self, context: Context, engine_time: float, wall_time: float) -> None:
+        """Let a context handle its next event."""
+        cause = _cause_of(context)
+        try:
+            context.work(1, engine_time, 0, wall_time)
+        finally:
+            self._note(context, cause)
+
+    def _note(self, context: Context, cause: Cause) -> None:
+        """Note that a context has made its last sends because of `cause`, and collect those to BEST_EFFORT senders."""
+        for name, staged in context.staging.sends.items():
+            causes = self._causes.setdefault((context.name, name), [])
+            causes.extend([cause] * (len(staged) - len(causes)))
+        for name, sender in self._parts.senders.items():
+            while not sender.outbox.stored and sender.outbox.outstanding:
+                if batch := sender.outbox.take(sender.settings.max_batch_size):
+                    self.replayed.outputs += [Output(self._checkpoint.number, name, sent, cause) for sent in batch]
+                    sender.outbox.settle(batch, ())
+                elif (request := sender.outbox.take_flush()) is not None:
+                    self._flushed(name, request)
+
+    def _flushed(self, sender: str, request: FlushRequest) -> None:
+        """Do nothing: the log has the answer to each request for a flush."""
+
+    def _leave_out(self, record: LeftOut) -> None:
+        self._take(record.taken)
+        self._context(record.taken.context).leave_out(record.suspect)
+
     def _hook(self, hook: Hook) -> None:
         for taken in hook.taken:
             self._take(taken)
@@ -307,6 +392,8 @@ class _Replay:
             self._restart.call_hook(hook.name)
         except CorrelatorError as error:
             self.replayed.failure = str(error)
+        for thread in self._parts.monitor_threads():
+            self._note(thread.context, Cause(thread.context.name))
 
     def _cut(self, record: CutTaken) -> None:
         for taken in record.taken:
@@ -315,38 +402,47 @@ class _Replay:
         for outbox, (_, confirmed) in zip(outboxes, record.senders, strict=True):
             if outbox.stored and confirmed:
                 outbox.settle([Outgoing(confirmed, "", "", Message(b""))], ())
+        cut = self._take_cut(record, outboxes)
+        if (cut.commit.number, cut.commit.digest) != (record.number, record.digest):
+            self._differs(f"checkpoint {record.number} has another content")
+
+    def _take_cut(self, record: CutTaken, outboxes: Sequence[Outbox]) -> Cut:
+        """Take the cut of a checkpoint, and add it to the result."""
         contexts = [thread.context for thread in self._parts.contexts.values()]
         cut = self._checkpoint.cut(contexts, outboxes, {}, record.engine_time, forced=True)
         assert cut is not None
-        if (cut.commit.number, cut.commit.digest) != (record.number, record.digest):
-            self._differs(f"checkpoint {record.number} has another content")
+        causes = {
+            outbox.sender: iter([one for name in self._withheld for one in self._causes.get((name, outbox.sender), ())])
+            for outbox in outboxes
+        }
+        self._causes.clear()
         for segment in cut.commit.outbound:
-            self.replayed.outputs += self._outputs(segment)
+            self.replayed.outputs += self._outputs(segment, causes[segment.sender])
         cut.release()
+        for entry in cut.changes:
+            self._keep_state(entry)
         self.replayed.dead_letters += cut.commit.dead_letters
         self.replayed.checkpoints += 1
         self.replayed.number, self.replayed.digest = record.number, record.digest
+        return cut
 
-    def _outputs(self, segment: OutboundSegment) -> list[Output]:
+    def _keep_state(self, entry: StateEntry) -> None:
+        kept = self.replayed.state.setdefault(entry.owner, {})
+        if entry.value is None:
+            kept.pop(entry.key, None)
+        else:
+            kept[entry.key] = entry.value
+
+    def _outputs(self, segment: OutboundSegment, causes: Iterator[Cause]) -> list[Output]:
         """Return the sends of a segment with their ids, as the sender would take them from its outbox."""
         part = self._parts.senders[segment.sender]
         count = len(segment.messages)
         before = SenderCut(segment.sender, part.outbox.source, segment.first + count, segment.first - 1)
         outbox = self._parts.make_sender(part.settings, part.outbox.source, before, [segment]).outbox
-        return [Output(self._checkpoint.number, segment.sender, sent) for sent in outbox.take(count)]
-
-    def _collect(self) -> None:
-        """Collect BEST_EFFORT sends. Without a store collect dead letters, too, since no checkpoint takes them."""
-        for name, sender in self._parts.senders.items():
-            while not sender.outbox.stored and sender.outbox.outstanding:
-                if batch := sender.outbox.take(sender.settings.max_batch_size):
-                    self.replayed.outputs += [Output(self._checkpoint.number, name, sent) for sent in batch]
-                    sender.outbox.settle(batch, ())
-                else:
-                    sender.outbox.take_flush()
-        if not self._persistent:
-            for name in self._views:
-                self.replayed.dead_letters += self._context(name).staging.take_dead_letters()
+        return [
+            Output(self._checkpoint.number, segment.sender, sent, cause)
+            for sent, cause in zip(outbox.take(count), causes, strict=False)
+        ]
 
     def _difference(self, taken: Taken, what: str) -> RecoveryRefused:
         return self._refusal(f"context {taken.context}: {what}")
@@ -475,7 +571,7 @@ class _StoppedClock:
         return 0.0
 
 
-class _UnopenedConnection:
+class UnopenedConnection:
     """Takes the place of every connection. No settings are refused, and nothing is opened."""
 
     features = Features(selects=True)
@@ -492,6 +588,36 @@ class _UnopenedConnection:
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
+
+
+def recovered_by(start: Start, states: Sequence[State]) -> Recovered:
+    """What the store held when the life began."""
+    return Recovered(
+        epoch=0,
+        commit=0,
+        checkpoint=start.checkpoint,
+        engine_time=start.engine_time,
+        digest=start.digest,
+        contexts=start.contexts,
+        senders=start.senders,
+        state=[StateSegment(number, state.entries) for number, state in enumerate(states, 1)],
+        ids=(),
+        confirmed_batches={},
+        consumed={},
+        receive_log=start.receive_log,
+        outbound=(),
+        endpoints=start.endpoints,
+    )
+
+
+def _cause_of(context: Context) -> Cause:
+    """The cause of what a context sends when it handles its next event."""
+    run = context.queue.head()
+    if run is None:
+        return Cause(context.name)
+    if run.receiver:
+        return Cause(context.name, run.receiver, run.first + run.position)
+    return Cause(context.name, event=type_name(type(run.events[0])))
 
 
 def _granted(window: int) -> None:

@@ -11,6 +11,7 @@ from correlator.core.dispatch import SenderCounters
 from correlator.core.intake import ReceiverCounters
 from correlator.events import PartStatus
 from correlator.reliability import Reliability
+from correlator.runtime.html import table
 from correlator.runtime.statuses import Condition
 
 
@@ -218,6 +219,23 @@ class Status:
     def paused_parts(self) -> list[str]:
         """The paused parts, such as `receiver orders`."""
         return [f"{'receiver' if name in self.receivers else 'sender'} {name}" for name in sorted(self.paused)]
+
+    def _repr_html_(self) -> str:
+        """The status as a notebook shows it."""
+        rows: list[tuple[object, ...]] = []
+        for name, (state, received) in self.receivers.items():
+            rows.append((f"receiver {name}", self._shown_condition(name), state, received.received, "", ""))
+        for name, (_, sent, outstanding) in self.senders.items():
+            rows.append((f"sender {name}", self._shown_condition(name), "", "", sent.sent, outstanding))
+        for name, queued in self.contexts.items():
+            handled = self.monitors.get(name, ContextCounters()).handled
+            rows.append((f"context {name}", "", "", handled, "", queued))
+        columns = ("part", "status", "state", "received or handled", "sent", "waiting")
+        return table(f"engine {self.name}: {self.phase}", columns, rows)
+
+    def _shown_condition(self, name: str) -> str:
+        condition = self.conditions[name]
+        return f"{condition.status.value} {condition.error}".rstrip()
 
     def to_dict(self) -> dict[str, Any]:
         """All of this as values that JSON has (docs/status.md). Times are seconds since the epoch, in UTC."""

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in page.read_text()]
+RUN_ELSEWHERE = {"notebook", "recipes"}
+"""Pages whose examples another test runs: in a kernel, or together with their commands."""
+PAGES = [
+    page
+    for page in sorted((ROOT / "docs").glob("*.md"))
+    if "```python" in page.read_text() and page.stem not in RUN_ELSEWHERE
+]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"# (?:FILE )?(\S+\.\w+)\n")
 
@@ -48,4 +54,5 @@ def write_files(page: Path, place: Path) -> None:
     """Write the files of a page into a directory."""
     for _, text in blocks(page):
         if named := _NAMED.match(text):
+            (place / named[1]).parent.mkdir(parents=True, exist_ok=True)
             (place / named[1]).write_text(text)

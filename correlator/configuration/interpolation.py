@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from correlator.configuration.problems import Findings
-from correlator.configuration.secrets import is_secret_name, url_passwords
 from correlator.configuration.shares import PLACEHOLDER
 from correlator.errors import ConfigError, quoted
+from correlator.secrets import is_secret_name, url_passwords
 
 _PLACEHOLDER = re.compile(r"(\$)?\$\{(?P<inside>[^}]*)(?P<end>\}?)")
 _VARIABLE = re.compile(r"(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)(?::(?P<default>.*))?", re.DOTALL)

@@ -29,7 +29,7 @@ GROUND = {
 }
 """Values, and the port of connectors: modules that import nothing of `correlator`, or one another."""
 LAYERS = {
-    "errors": set(),
+    "errors": {"secrets"},
     "durable": set(),
     "reliability": set(),
     "secrets": set(),

@@ -101,7 +101,7 @@ ONLY_IN = {
     "rstream": {"connectors/rabbitmq_stream"},
     "pulsar": {"connectors/pulsar"},
     "confluent_kafka": {"connectors/kafka"},
-    "typer": {"correlator/cli", "correlator/testing/command.py"},
+    "typer": {"correlator/cli", "correlator/testing/command.py", "correlator/testing/bench.py"},
     "rich": {"correlator/cli"},
     "opentelemetry": {"correlator/runtime/spans.py"},
     "yaml": {"correlator/configuration"},

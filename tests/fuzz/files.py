@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,8 @@ USUAL_BYTES = 8 * 1024
 MOST_MIB = 400
 """How much the peak of memory may grow in a campaign."""
 _HANG_S = 20.0
-_BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(yaml|python|py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MODULE = re.compile(r"# FILE (\w+\.py)\n")
 
 
 class Hangs(BaseException):
@@ -42,9 +44,19 @@ class Hangs(BaseException):
 
 def examples() -> list[str]:
     """The configuration files of the project, and the examples in its documentation."""
-    files = [*sorted((ROOT / "config").rglob("*.yaml"))]
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    return [one.read_text() for one in files] + [text for page in pages for text in _BLOCK.findall(page.read_text())]
+    files = sorted((ROOT / "config").rglob("*.yaml"))
+    return [one.read_text() for one in files] + [text for language, text in _blocks() if language == "yaml"]
+
+
+def modules() -> dict[str, str]:
+    """The modules that examples name, by the names of their files."""
+    named = ((_MODULE.match(text), text) for language, text in _blocks() if language != "yaml")
+    return {found[1]: text for found, text in named if found is not None}
+
+
+def _blocks() -> Iterator[tuple[str, str]]:
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        yield from _BLOCK.findall(page.read_text())
 
 
 class FilesCampaign:
@@ -58,9 +70,19 @@ class FilesCampaign:
 
     def __enter__(self) -> Self:
         self._directory = Path(tempfile.mkdtemp(prefix="correlator-fuzz-"))
+        self._modules = Path(tempfile.mkdtemp(prefix="correlator-fuzz-"))
+        for name, text in modules().items():
+            (self._modules / name).write_text(text)
         self._file = self._directory / "engine.yaml"
         self._file.touch(0o600)
-        self._before = Path.cwd(), signal.signal(signal.SIGVTALRM, _hangs), dict(os.environ)
+        self._before = (
+            Path.cwd(),
+            signal.signal(signal.SIGVTALRM, _hangs),
+            dict(os.environ),
+            [*sys.path],
+            {*sys.modules},
+        )
+        sys.path += [str(self._modules), str(ROOT / "config"), str(ROOT / "config" / "crash-tests")]
         os.chdir(self._directory)
         os.environ.update(ENVIRONMENT)
         for text in self._texts:  # a first call may import what the others use
@@ -73,7 +95,11 @@ class FilesCampaign:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        place, handler, environment = self._before
+        place, handler, environment, sys.path[:], loaded = self._before
+        for name in {*sys.modules} - loaded:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(self._modules):
+                del sys.modules[name]
+        shutil.rmtree(self._modules)
         os.chdir(place)
         signal.signal(signal.SIGVTALRM, handler)
         os.environ.clear()

@@ -1,5 +1,6 @@
 """Options and faults of RabbitMQ servers that are the same for both protocols, AMQP 0-9-1 and streams."""
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from correlator.errors import ConfigError, ConnectionLost, quoted
 from correlator.options import flag_option, secret_option, text_option, whole_option
 from correlator.serving import is_loopback
 
+_HOST = re.compile(r"[^/@\s]+")
 _NO_ADDRESSES = ("", "topic:")
 _TLS_FILES = ("ca_file", "certificate_file", "key_file")
 _PASSWORDS = ("password", "password_file")
@@ -49,8 +51,10 @@ class Server:
             return self.password
         try:
             return Path(self.password_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise PasswordUnknown(f"password_file {self.password_file} cannot be read: {reason(error)}") from error
+        except UnicodeDecodeError:  # not as the cause: it has the content of the file
+            raise PasswordUnknown(f"password_file {self.password_file} cannot be read: not UTF-8") from None
 
     def tls_context(self) -> ssl.SSLContext | None:
         """`None` without TLS. Reads the files with certificates anew each time; raises `OSError`."""
@@ -68,6 +72,8 @@ def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_p
     A server on another machine gets an encrypted connection, unless the options say otherwise.
     """
     host = text_option(where, options, "host", default.host)
+    if not _HOST.fullmatch(host):
+        raise ConfigError("E1022", f"{where}.host", "is not the name or address of a server", "Without scheme and user")
     tls = flag_option(where, options, "tls", default=not is_loopback(host))
     for name in _TLS_FILES:
         if name in options and not tls:

@@ -5,6 +5,7 @@ or because its value is a URL with a password. A connector with an option that i
 """
 
 import contextlib
+import dataclasses
 import json
 import re
 import traceback
@@ -37,14 +38,14 @@ from tests.waiting import wait_until
 
 SENTINEL = "S3ntine1" * 4
 """Long enough for a token, and the base64 of enough bytes for the secret of a webhook."""
-FORMS = (SENTINEL, f"token:{SENTINEL}", f"whsec_{SENTINEL}")
+FORMS = (SENTINEL, f"token:{SENTINEL}", f"whsec_{SENTINEL}", f"{SENTINEL}\n{SENTINEL}")
 """What the value of a secret option may look like; a connector takes at least one."""
 URLS = (
     *(f"{scheme}://me:{SENTINEL}@127.0.0.1:1/x" for scheme in ("postgresql", "http", "amqp", "pulsar")),
     f"postgresql://me@127.0.0.1:1/x?connect_timeout=1&sslpassword={SENTINEL}",
 )
 """Values of an option for an address. Also one that takes no password must not tell it."""
-ADDRESS = re.compile(r"(^|_)(address|database|endpoint|host|servers?|store|ur[il])$")
+ADDRESS = re.compile(r"^host$|(^|_)(address|database|endpoint|servers?|store|ur[il])$")
 NESTED = ("password", "sasl.password", "ssl.key.password")
 DESTINATIONS = ("queue:name", "queue:name.jsonl", "topic:name")
 ONCE = Reliability.EXACTLY_ONCE
@@ -75,6 +76,7 @@ def fitting(directory: Path) -> dict[str, Any]:
         "store": f"sqlite:///{directory}/broker.db",
         "timeout_s": 1,
         "url": f"http://127.0.0.1:{port}",
+        "web_service_url": f"http://127.0.0.1:{port}",
     }
 
 
@@ -105,10 +107,18 @@ def sink_of(connection: Connection, options: Mapping[str, Any], destination: str
     )
 
 
-def values_with_a_secret(option: str) -> Iterator[Any]:
+def values_with_a_secret(option: str, directory: Path) -> Iterator[Any]:
     """Values of an option that would hold the sentinel as a secret."""
     if is_secret_name(option):
         yield from (*FORMS, [SENTINEL], {"of": SENTINEL})
+    elif is_secret_name(option.removesuffix("_file")):
+        for name, content in (
+            ("text", SENTINEL.encode()),
+            ("lines", f"{SENTINEL}\n{SENTINEL}".encode()),
+            ("bytes", b"\xff" + SENTINEL.encode()),
+        ):
+            (directory / name).write_bytes(content)
+            yield str(directory / name)
     else:
         yield from URLS if ADDRESS.search(option) else ()
         yield from ({name: SENTINEL} for name in NESTED)
@@ -121,13 +131,13 @@ def chain(error: BaseException) -> Iterator[str]:
     while one is not None:
         yield str(one)
         yield repr(one)
-        one = one.__cause__ or one.__context__
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 
 def assert_silent(*texts: object) -> None:
     for text in texts:
         shown = text if isinstance(text, str) else repr(text)
-        assert SENTINEL not in shown, f"a secret is told: {shown}"
+        assert SENTINEL.lower() not in shown.lower(), f"a secret is told: {shown}"
 
 
 @contextlib.contextmanager
@@ -144,7 +154,7 @@ def uses_of(type_: str, directory: Path) -> Iterator[Use]:
     values = fitting(directory)
     base = {name: values[name] for name in options if name in values}
     for option in options:
-        for value in values_with_a_secret(option):
+        for value in values_with_a_secret(option, directory):
             use = Use(type_, {**base, option: value}, place=option)
             with silent_refusals(ConfigError):
                 made(use).close()
@@ -152,7 +162,7 @@ def uses_of(type_: str, directory: Path) -> Iterator[Use]:
     with contextlib.closing(made(Use(type_, base))) as connection:
         for role, make in (("receiver", source_of), ("sender", sink_of)):
             for option in known_options(lambda given, make=make: make(connection, given, DESTINATIONS[0])):
-                for value in values_with_a_secret(option):
+                for value in values_with_a_secret(option, directory):
                     with silent_refusals(ConfigError):
                         make(connection, {option: value}, DESTINATIONS[0])
                         yield Use(type_, base, place=f"{role} {option}", **{role: {option: value}})
@@ -175,7 +185,7 @@ def test_every_secret_option_of_every_connector_is_covered(uses, tmp_path):
 def exercise(use: Use) -> None:
     """Let a connector fail in each way that needs no broker. Nothing removes secrets from its texts here."""
     connection = made(use)
-    assert_silent(connection, *map(repr, vars(connection).values()))
+    assert_silent(connection, *filter(dataclasses.is_dataclass, vars(connection).values()))
     with contextlib.closing(connection):
         for make, options in ((source_of, use.receiver or {}), (sink_of, use.sender or {})):
             for destination in DESTINATIONS:

@@ -134,8 +134,8 @@ def _read_secret(path: Path) -> tuple[str, int]:
         raise ValueError("is larger than 64 KiB")
     try:
         value = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as exc:
-        raise ValueError("is not UTF-8") from exc
+    except UnicodeDecodeError:  # not as the cause: it has the content of the file
+        raise ValueError("is not UTF-8") from None
     if not value:
         raise ValueError("is empty")
     return value, mode

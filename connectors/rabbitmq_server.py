@@ -1,6 +1,5 @@
 """Options and faults of RabbitMQ servers that are the same for both protocols, AMQP 0-9-1 and streams."""
 
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from correlator.errors import ConfigError, ConnectionLost, quoted
-from correlator.options import flag_option, secret_option, text_option, whole_option
+from correlator.options import flag_option, host_option, secret_option, text_option, whole_option
 from correlator.serving import is_loopback
 
-_HOST = re.compile(r"[^/@\s]+")
 _NO_ADDRESSES = ("", "topic:")
 _TLS_FILES = ("ca_file", "certificate_file", "key_file")
 _PASSWORDS = ("password", "password_file")
@@ -71,9 +69,7 @@ def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_p
 
     A server on another machine gets an encrypted connection, unless the options say otherwise.
     """
-    host = text_option(where, options, "host", default.host)
-    if not _HOST.fullmatch(host):
-        raise ConfigError("E1022", f"{where}.host", "is not the name or address of a server", "Without scheme and user")
+    host = host_option(where, options, "host", default.host)
     tls = flag_option(where, options, "tls", default=not is_loopback(host))
     for name in _TLS_FILES:
         if name in options and not tls:

@@ -28,15 +28,19 @@ def main() -> int:
     parser.add_argument("what", choices=CAMPAIGNS)
     parser.add_argument("--number", type=int, default=10_000, help="how many cases")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after so long")
     parser.add_argument("--only", type=int, help="run this case alone")
     parser.add_argument("--report", type=Path, help="write the figures to this file as JSON")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     numbers = range(arguments.number) if arguments.only is None else [arguments.only]
-    outcome, said = Outcome(arguments.what, arguments.seed), time.monotonic()
+    outcome, began = Outcome(arguments.what, arguments.seed), time.monotonic()
+    said = began
     with CAMPAIGNS[arguments.what](arguments.seed) as campaign:
         for number in numbers:
+            if time.monotonic() - began > arguments.seconds:
+                break
             campaign.run(number, outcome)
             if time.monotonic() - said > _EVERY_S:
                 said = time.monotonic()

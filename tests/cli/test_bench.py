@@ -16,7 +16,7 @@ receivers:
 senders:
   - {id: out, connection: broker, destination: "queue:out", reliability: BEST_EFFORT}
 bridges:
-  - {name: on, from: [in], to: [out]}
+  - {name: through, from: [in], to: [out]}
 tests:
   - name: one
     given: ['{"a": 1}', {receiver: in, body: '{"a": 2}'}]

@@ -196,11 +196,14 @@ def measured(configured: Configured, published: Mapping[tuple[str, str], Sequenc
             brokers[name].destination(destination).subscription(receiver.subscription)
     for (name, destination), messages in published.items():
         brokers[name].publish(destination, messages)
-    with tempfile.TemporaryDirectory(prefix=".correlator-bench-", dir=_disk(configured.settings)) as place:
+    with (
+        tempfile.TemporaryDirectory(prefix=".correlator-bench-", dir=_disk(configured.settings)) as place,
+        tempfile.TemporaryDirectory(prefix="correlator-") as control,  # the path of a socket must be short
+    ):
         directory = Path(place)
         disk = _Disk(directory)
         disk.measure()
-        settings = _own(configured.settings, directory)
+        settings = _own(configured.settings, directory, control)
         store = None if settings.store is None else TimedStore(SqlStore(settings.store, settings.name))
         begun = threading.Event()
         engine = build_engine(
@@ -247,13 +250,13 @@ def _disk(settings: PipelineFile) -> Path | None:
     return directory if directory.is_dir() else None
 
 
-def _own(settings: PipelineFile, directory: Path) -> PipelineFile:
+def _own(settings: PipelineFile, directory: Path, control: str) -> PipelineFile:
     """The settings with places of their own, and without servers."""
     return replace(
         settings,
         store=None if settings.store is None else f"sqlite:///{directory / 'store' / 'engine.db'}",
         input_log=None if settings.input_log is None else str(directory / "input.log"),
-        control_directory=str(directory / "control"),
+        control_directory=control,
         witness_directory=None,
         http=None,
         opentelemetry=None,

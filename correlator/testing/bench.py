@@ -132,7 +132,7 @@ def bench(
 
     The messages are the lines of --messages, or those of the tests in the file, again and again. Nothing of the store
     and the brokers of the file is opened: brokers are in memory, the store is a new one beside that of the file. Your
-    code runs as it does in the engine.
+    handlers run as they do in the engine. Senders with a 'call' send the message instead of calling the function.
     """
     with importable(file):
         configured = Configured(file)
@@ -251,9 +251,10 @@ def _disk(settings: PipelineFile) -> Path | None:
 
 
 def _own(settings: PipelineFile, directory: Path, control: str) -> PipelineFile:
-    """The settings with places of their own, and without servers."""
+    """The settings with places of their own, without servers, and without calls, which reach the rest of the world."""
     return replace(
         settings,
+        senders=tuple(replace(one, call=None) for one in settings.senders),
         store=None if settings.store is None else f"sqlite:///{directory / 'store' / 'engine.db'}",
         input_log=None if settings.input_log is None else str(directory / "input.log"),
         control_directory=control,

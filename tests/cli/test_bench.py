@@ -14,7 +14,7 @@ connections: {broker: {type: embedded}}
 receivers:
   - {id: in, connection: broker, destination: "topic:in", reliability: BEST_EFFORT}
 senders:
-  - {id: out, connection: broker, destination: "queue:out", reliability: BEST_EFFORT}
+  - {id: out, connection: broker, destination: "queue:out", reliability: BEST_EFFORT, call: {function: "os:abort"}}
 bridges:
   - {name: through, from: [in], to: [out]}
 tests:

@@ -252,7 +252,7 @@ def engine_settings(every: list[Use], directory: Path, **more: Any) -> EngineSet
         ),
         connection_retry_interval=0.05,
         status_interval=0.1,
-        stop_timeout=0.1,
+        stop_timeout=10.0,
         **more,
     )
 

@@ -53,6 +53,9 @@ _BODIES = (
 )  # fmt: skip
 
 
+_FIT = f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+
+
 class RequestsCampaign:
     """Requests that a client of a browser, of `curl` or of an attacker might send."""
 
@@ -151,6 +154,10 @@ def _request(random: Random) -> bytes:
     if random.random() < 0.05:
         return random.randbytes(random.randrange(200))
     body = _body(random)
+    if random.random() < 0.5:  # what only the routes can refuse
+        method, path = random.choice((("GET", random.choice(_PATHS)), ("POST", "/control")))
+        target = path.encode("ascii", errors="backslashreplace").decode()
+        return f"{method} {target} HTTP/1.1\r\n{_FIT}Content-Length: {len(body)}\r\n\r\n".encode() + body
     headers = random.choices(_HEADERS, k=random.randrange(6))
     if random.random() < 0.7:
         headers = ["Host: 127.0.0.1", f"Authorization: Bearer {TOKEN}", "Content-Type: application/json", *headers[:2]]

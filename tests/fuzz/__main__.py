@@ -41,12 +41,13 @@ def main() -> int:
         for number in numbers:
             if time.monotonic() - began > arguments.seconds:
                 break
+            before = len(outcome.violations)
             campaign.run(number, outcome)
+            for violation in outcome.violations[before:]:
+                _say(violation)
             if time.monotonic() - said > _EVERY_S:
                 said = time.monotonic()
                 _say(outcome.line())
-    for violation in outcome.violations:
-        _say(violation)
     _say(outcome.line())
     if arguments.report is not None:
         write_json(arguments.report, outcome.report())

@@ -139,6 +139,14 @@ def test_141_a_value_of_another_type_is_an_altered_row(make_store: MakeStore, fi
     refused_start(make_store, filled, "E4201")
 
 
+def test_141_rows_without_a_digest_have_values_of_their_types(make_store: MakeStore, filled: Path) -> None:
+    edit(filled, "UPDATE engine SET product = X'00'")
+    with pytest.raises(RecoveryRefused, match="E4201 engine: "):
+        inspect.instance(f"sqlite:///{filled}")
+    edit(filled, "UPDATE receive_progress SET consumed = 'x'")
+    refused_start(make_store, filled, "E4201 progress of a receiver: ")
+
+
 def test_141_a_damaged_name_of_a_table_that_is_no_text(make_store: MakeStore, filled: Path) -> None:
     """SQLite repeats it in its message, which the driver cannot decode."""
     edit(

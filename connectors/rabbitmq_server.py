@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from correlator.errors import ConfigError, ConnectionLost, quoted
-from correlator.options import flag_option, secret_option, text_option, whole_option
+from correlator.options import flag_option, host_option, secret_option, text_option, whole_option
 from correlator.serving import is_loopback
 
 _NO_ADDRESSES = ("", "topic:")
@@ -49,8 +49,10 @@ class Server:
             return self.password
         try:
             return Path(self.password_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise PasswordUnknown(f"password_file {self.password_file} cannot be read: {reason(error)}") from error
+        except UnicodeDecodeError:  # not as the cause: it has the content of the file
+            raise PasswordUnknown(f"password_file {self.password_file} cannot be read: not UTF-8") from None
 
     def tls_context(self) -> ssl.SSLContext | None:
         """`None` without TLS. Reads the files with certificates anew each time; raises `OSError`."""
@@ -67,7 +69,7 @@ def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_p
 
     A server on another machine gets an encrypted connection, unless the options say otherwise.
     """
-    host = text_option(where, options, "host", default.host)
+    host = host_option(where, options, "host", default.host)
     tls = flag_option(where, options, "tls", default=not is_loopback(host))
     for name in _TLS_FILES:
         if name in options and not tls:

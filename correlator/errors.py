@@ -8,12 +8,15 @@ a script can distinguish the cases.
 from collections.abc import Sequence
 from typing import ClassVar
 
+from correlator.secrets import without_secrets
+
 _LONGEST_QUOTED_VALUE = 60
 
 
 def quoted(value: object) -> str:
-    """Make a value fit for a message: in quotes, control characters escaped, at most 60 characters."""
-    text = value if isinstance(value, str) else repr(value)
+    """Make a value fit for a message: in quotes, control characters escaped, at most 60 characters, no password."""
+    shown = without_secrets(value)
+    text = shown if isinstance(shown, str) else repr(shown)
     escaped = printable(text)
     if len(escaped) > _LONGEST_QUOTED_VALUE:
         escaped = escaped[: _LONGEST_QUOTED_VALUE - 1] + "…"

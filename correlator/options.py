@@ -13,6 +13,7 @@ from correlator.configuration.words import did_you_mean
 from correlator.errors import ConfigError, quoted
 
 _LONGEST_NAME = 500
+_IN_NO_HOST = re.compile(r"[/@\s]")
 _IN_NO_NAME = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -62,6 +63,25 @@ def text_option(where: str, options: Mapping[str, Any], name: str, default: str 
     if not isinstance(value, str) or not value:
         raise ConfigError("E1022", f"{where}.{name}", f"{quoted(value)} is not a text", "A text, not empty")
     return value
+
+
+def is_host(text: str) -> bool:
+    """Whether a text can be the name or the address of a machine; not one with a scheme, a user or a path."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return bool(text) and _IN_NO_HOST.search(text) is None
+
+
+def host_option(where: str, options: Mapping[str, Any], name: str, default: str) -> str:
+    """The name or address of a machine. Raises `ConfigError` E1022, which does not repeat the value."""
+    text = text_option(where, options, name, default)
+    if not is_host(text):
+        raise ConfigError(
+            "E1022", f"{where}.{name}", "is not the name or address of a machine", "Without scheme and user"
+        )
+    return text
 
 
 def secret_option(where: str, options: Mapping[str, Any], name: str, default: str) -> str:

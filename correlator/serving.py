@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, quoted
 from correlator.processes import keep, not_forking
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ def _listen(where: str, host: str, port: int) -> socket.socket:
             # Connections inherit it. Without it the body of an answer waits 40 ms for the acknowledgement of its head.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep(listening)
-    except OSError as error:
-        what = f"cannot listen at {host} port {port}: {error.strerror or error}"
+    except (OSError, UnicodeError) as error:  # a name that is none cannot be encoded
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        what = f"cannot listen at {quoted(host)[1:-1]} port {port}: {reason}"
         raise ConfigError("E1604", where, what, "", "Choose another port, or end the program that uses it") from error
     return listening

@@ -1,7 +1,7 @@
 """The settings of an engine with their defaults. This module is the only place that holds a default.
 
 The engine reads settings once, at its start, and never changes them. Durations are seconds as `float`, sizes are bytes
-as `int`; the configuration file writes both with units.
+as `int`; the configuration file writes both with units. The `repr` of settings leaves out what may hold a password.
 """
 
 import builtins
@@ -62,7 +62,7 @@ class ConnectionSettings:
     type: str
     default_receiver_reliability: Reliability = Reliability.BEST_EFFORT
     default_sender_reliability: Reliability = Reliability.BEST_EFFORT
-    options: RemainingKeys = field(default_factory=dict)
+    options: RemainingKeys = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class ReceiverSettings:
     durable_topic_subscription_name: Identifier | None = None
     max_extra_mapping_threads: FewThreads = 0
     log_performance_breakdown: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def subscription(self) -> str:
@@ -208,7 +208,7 @@ class SenderSettings:
     mapping: Mapping[str, Template] = field(default_factory=dict)
     call: CallSettings | None = None
     log_performance_breakdown: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def called_by(part: ReceiverSettings | SenderSettings) -> str:
@@ -232,7 +232,7 @@ class MonitorSettings:
     type: ImportPath
     context: Identifier = "main"
     on_error: OnError = "stop"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     if TYPE_CHECKING:
 
@@ -358,7 +358,7 @@ class EngineSettings:
     """
 
     name: Identifier
-    store: str | None = None
+    store: str | None = field(default=None, repr=False)
     witness_directory: str | None = None
     control_directory: str | None = None
     checkpoint: CheckpointSettings = CheckpointSettings()

@@ -14,7 +14,7 @@ from connectors.http.sink import Calling, HttpSink
 from connectors.http.source import HttpSource
 from correlator.connector import Features
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
-from correlator.options import check_options, duration_option, flag_option, text_option, whole_option
+from correlator.options import check_options, duration_option, flag_option, host_option, text_option, whole_option
 from correlator.serving import is_loopback
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
@@ -46,7 +46,7 @@ class HttpConnection:
         self._server: WebServer | None = None
         if "port" in options:
             port = whole_option(where, options, "port", 0, 65_535, least=0)
-            self._server = WebServer(where, text_option(where, options, "host", "127.0.0.1"), port)
+            self._server = WebServer(where, host_option(where, options, "host", "127.0.0.1"), port)
         elif "host" in options:
             raise ConfigError("E1021", where, "'port' is missing", "'host' is an address at which a port is open")
         self._service: Service | None = None

@@ -68,9 +68,12 @@ class Lane:
             is_whole = not self._is_interrupted and (not answer.length or len(content) == MOST_ANSWER_BYTES)
             if not answer.isclosed() or answer.will_close or answer.status < 200:
                 self.close()
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             self.close()
             raise self._unanswered(f"{type(error).__name__} {error}".rstrip()) from error
+        except http.client.HTTPException as error:
+            self.close()
+            raise self._unanswered(type(error).__name__) from None  # its text is of the service, as a token may be
         except BaseException:
             self.close()
             raise

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from correlator.connector import TAKES_NOTHING
 from correlator.errors import ConfigError, ConnectionLost
-from correlator.options import text_option
+from correlator.options import is_host, text_option
 from correlator.processes import keep
 
 _PLAIN = re.compile(r"[!-~]+")
@@ -81,10 +81,10 @@ def service(where: str, options: Mapping[str, Any]) -> Service:
     place = f"{where}.url"
     try:
         parts = urlsplit(url)
-        port = parts.port
+        host, port = parts.hostname or "", parts.port
     except ValueError as error:
         raise ConfigError("E1214", place, "is not the address of a service", _ALLOWED) from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or port == 0:
+    if parts.scheme not in ("http", "https") or not is_host(host) or "@" in parts.netloc or port == 0:
         raise ConfigError("E1214", place, "is not the address of a service", _ALLOWED)
     if parts.query or parts.fragment or not _PLAIN.fullmatch(url):
         raise ConfigError("E1214", place, "has a query, a fragment, a blank or a character that is not ASCII", _ALLOWED)
@@ -93,4 +93,4 @@ def service(where: str, options: Mapping[str, Any]) -> Service:
     if ca_file and not is_encrypted:
         todo = "Set a url that begins with https://"
         raise ConfigError("E1022", f"{where}.ca_file", "is of no use without TLS", "", todo)
-    return Service(parts.hostname, port or (443 if is_encrypted else 80), is_encrypted, parts.path.rstrip("/"), ca_file)
+    return Service(host, port or (443 if is_encrypted else 80), is_encrypted, parts.path.rstrip("/"), ca_file)

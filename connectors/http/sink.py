@@ -20,6 +20,7 @@ from correlator.connector import TAKES_NOTHING, lane_of
 from correlator.errors import ConnectionLost, SendRejected, printable, quoted
 from correlator.events import Outgoing
 from correlator.processes import Maker
+from correlator.secrets import REDACTED
 
 MOST_TOLD_BYTES = 4096
 """Bytes of an answer that a dead letter quotes."""
@@ -184,9 +185,10 @@ class HttpSink:
 
     def _told(self, reply: Reply, most_bytes: int) -> str:
         """Status and beginning of the body, without the token, which some services repeat."""
-        text = reply.body[:most_bytes].decode(errors="replace")
-        told = f"{reply.status} {reply.reason}: {text}".strip().rstrip(":")
-        return printable(told.replace(self._calling.token, "***") if self._calling.token else told)
+        said = reply.reason, reply.body.decode(errors="replace")
+        if self._calling.token:
+            said = said[0].replace(self._calling.token, REDACTED), said[1].replace(self._calling.token, REDACTED)
+        return printable(f"{reply.status} {said[0]}: {said[1][:most_bytes]}".strip().rstrip(":"))
 
 
 _in_a_header = lru_cache(maxsize=64)(quote)

@@ -126,8 +126,12 @@ class KafkaBroker:
 def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
     """Make a broker from the options of a connection. Raises `ConfigError` if one is wrong; connects to nothing."""
     check_options(where, options, OPTIONS)
+    servers = text_option(where, options, "bootstrap_servers")
+    if "@" in servers:
+        todo = "Set sasl.username and sasl.password in client"
+        raise ConfigError("E1022", f"{where}.bootstrap_servers", "holds an '@'", "HOST:PORT, several with commas", todo)
     made = KafkaBroker(
-        servers=text_option(where, options, "bootstrap_servers"),
+        servers=servers,
         timeout_s=whole_option(where, options, "timeout_s", 10, 900),
         client=_client(f"{where}.client", options.get("client", {})),
     )

@@ -24,6 +24,8 @@ from correlator.options import (
 _TOKENS = ("token", "token_file", "password")
 """Options that may hold the token; only one of them may be set."""
 _SCHEME = "token:"
+_TOKEN = re.compile(r"[!-~]*")
+"""What the header of a request can hold."""
 OPTIONS = (
     "service_url",
     "web_service_url",
@@ -102,9 +104,14 @@ class PulsarBroker:
     def current_token(self) -> str:
         """The present token; "" for none.
 
-        Reads its file anew each time; raises `OSError`, `ValueError` if not a text.
+        Reads its file anew each time; raises `OSError`, `ValueError` if it holds no token.
         """
-        return Path(self.token_file).read_text(encoding="utf-8").strip() if self.token_file else self.token
+        if not self.token_file:
+            return self.token
+        token = Path(self.token_file).read_bytes().decode("ascii", errors="replace").strip()
+        if not _TOKEN.fullmatch(token):
+            raise ValueError("holds no token")
+        return token
 
     def tls_context(self) -> ssl.SSLContext | None:
         """`None` without TLS. Reads the file with certificates anew each time; raises `OSError`."""
@@ -150,12 +157,15 @@ def _token(where: str, options: Mapping[str, Any]) -> str:
         text_option(where, options, "user")
         if "password" not in given:
             raise ConfigError("E1022", f"{where}.user", "is of no use without 'password'", "", "Remove it")
-    if "password" not in given:
-        return secret_option(where, options, "token", "")
-    password = secret_option(where, options, "password", "")
-    if not password.startswith(_SCHEME):
+    name = "password" if "password" in given else "token"
+    text = secret_option(where, options, name, "")
+    if name == "password" and not text.startswith(_SCHEME):
         raise ConfigError("E1022", f"{where}.password", "holds no token", "token: and the token")
-    return password.removeprefix(_SCHEME)
+    token = text.removeprefix(_SCHEME) if name == "password" else text
+    if not _TOKEN.fullmatch(token):
+        what = "holds a blank, or a character that no token has"
+        raise ConfigError("E1022", f"{where}.{name}", what, "Printable ASCII characters without blanks")
+    return token
 
 
 def _ack_timeout_s(where: str, options: Mapping[str, Any]) -> float | None:

@@ -46,6 +46,8 @@ CODES = {
     "E1067": "A sender's mapping writes a header that only brokers set.",
     "E1068": "Flow control needs a monitor that updates the window; a pipeline cannot do that.",
     "E1069": "A pipeline handles every message, so no message can become a dead letter of the kind 'unhandled'.",
+    "E1070": "There are no messages to measure an engine with.",
+    "E1071": "An engine is measured with a SQLite store only.",
     "E1203": "A reliability mode is misspelt.",
     "E1204": "APP_CONTROLLED is a mode of receivers; a sender cannot have it.",
     "E1205": "AT_LEAST_ONCE and EXACTLY_ONCE keep messages in a store, and the engine has none.",

@@ -57,7 +57,7 @@ def telling(redact: Callable[[str], str] = lambda text: text) -> Iterator[None]:
 
 def _tell(error: CorrelatorError, redact: Callable[[str], str]) -> int:
     say(redact(str(error)))
-    get_logger().debug("ended by an error", code=error.code, traceback=_trace(error))
+    get_logger().debug("ended by an error", code=error.code, traceback=redact(_trace(error)))
     return error.exit_status
 
 

@@ -41,6 +41,7 @@ COMMANDS = (
     Command("events", "correlator.cli.control", "Show the last changes of state of a running engine."),
     Command("test", "correlator.cli.inline_tests", "Run the tests of a pipeline file, without a broker."),
     Command("crashtest", "correlator.testing.command", "Kill the engine of a file again and again, and check it."),
+    Command("bench", "correlator.testing.bench", "Measure how fast the engine of a file could go here."),
     Command("shares", "correlator.cli.shares", "Show which process runs which share."),
     Command("package", "correlator.cli.package", "Write the modules that the workers of a Spark cluster need."),
     Command("inspect", "correlator.cli.inspect", "Show what a store holds."),

@@ -13,7 +13,6 @@ from correlator.cli.failures import say, telling
 from correlator.cli.loading import directory_of, importable, load_engine
 from correlator.cli.output import Row, write_json, write_table
 from correlator.configuration import Places
-from correlator.configuration.secrets import is_secret_name, url_passwords
 from correlator.core.bridge import bridges_of
 from correlator.core.commit import Endpoint
 from correlator.core.dedup import DuplicateDetector
@@ -39,6 +38,7 @@ from correlator.runtime import phases
 from correlator.runtime.dynamic_parts import compare_made, compare_stored
 from correlator.runtime.names import resolve
 from correlator.runtime.restart import State, stored_monitor, stored_monitors, stored_tables
+from correlator.secrets import is_secret_name, url_passwords
 from correlator.settings import MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.storage import inspect as store
 from correlator.storage.database import location

@@ -22,7 +22,6 @@ from correlator.cli.systemd import Heart, notify
 from correlator.cli.watching import Watcher, watcher
 from correlator.configuration import Loaded
 from correlator.configuration.problems import Overridden
-from correlator.configuration.secrets import is_secret_name, url_passwords
 from correlator.errors import UsageError, printable, quoted
 from correlator.pipeline.runner import build_engine
 from correlator.pipeline.spec import PipelineFile
@@ -30,6 +29,7 @@ from correlator.runtime import logs
 from correlator.runtime.engine import Engine
 from correlator.runtime.member import Member
 from correlator.runtime.status import PIPELINE_TIMES, PipelineCounters, Status
+from correlator.secrets import is_secret_name, url_passwords
 from correlator.settings import EngineSettings
 from correlator.storage.database import location
 from correlator.storage.inspect import exists

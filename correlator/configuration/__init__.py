@@ -15,9 +15,9 @@ from correlator.configuration.programs import (
 )
 from correlator.configuration.rules import NOTHING_PROVIDED, Provided
 from correlator.configuration.schema import json_schema
-from correlator.configuration.secrets import Secrets
 from correlator.configuration.shares import in_schema, of_share, schema_of
 from correlator.configuration.urls import check_url
+from correlator.secrets import Secrets
 
 __all__ = [
     "NOTHING_PROVIDED",

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from correlator.configuration.problems import Findings
-from correlator.configuration.secrets import is_secret_name, url_passwords
 from correlator.configuration.shares import PLACEHOLDER
 from correlator.errors import ConfigError, quoted
+from correlator.secrets import is_secret_name, url_passwords
 
 _PLACEHOLDER = re.compile(r"(\$)?\$\{(?P<inside>[^}]*)(?P<end>\}?)")
 _VARIABLE = re.compile(r"(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)(?::(?P<default>.*))?", re.DOTALL)
@@ -134,8 +134,8 @@ def _read_secret(path: Path) -> tuple[str, int]:
         raise ValueError("is larger than 64 KiB")
     try:
         value = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as exc:
-        raise ValueError("is not UTF-8") from exc
+    except UnicodeDecodeError:  # not as the cause: it has the content of the file
+        raise ValueError("is not UTF-8") from None
     if not value:
         raise ValueError("is empty")
     return value, mode

@@ -7,7 +7,7 @@ report consequences of earlier mistakes.
 import os
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
@@ -31,10 +31,10 @@ from correlator.configuration.rules import (
     public_passwords,
     with_default_reliabilities,
 )
-from correlator.configuration.secrets import Secrets
 from correlator.configuration.shares import example
 from correlator.configuration.values import Values
 from correlator.errors import ConfigError, printable
+from correlator.secrets import Secrets
 from correlator.settings import EngineSettings
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Loaded(Generic[T]):
     warnings: tuple[ConfigError, ...]
     secrets: Secrets
     places: Places
-    overridden: Sequence[Overridden] = ()
+    overridden: Sequence[Overridden] = field(default=(), repr=False)
 
 
 def read_file(

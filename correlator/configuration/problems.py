@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from correlator.configuration.secrets import Secrets
 from correlator.configuration.words import did_you_mean
 from correlator.errors import ConfigError, printable, quoted
+from correlator.secrets import Secrets
 
 _MOST_SHOWN = 20
 _MOST_HINTS = 40  # problems beyond the shown ones need no hint, and each hint costs a search

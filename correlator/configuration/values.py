@@ -11,8 +11,8 @@ from correlator.configuration.document import ScalarNode
 from correlator.configuration.interpolation import Interpolation
 from correlator.configuration.problems import Findings
 from correlator.configuration.scalars import core_value, describe, other_boolean, other_reading
-from correlator.configuration.secrets import is_secret_name, url_passwords
 from correlator.configuration.setting_types import SettingType
+from correlator.secrets import is_secret_name, url_passwords
 
 INVALID: Final = object()
 """The result of reading a value that was reported; never part of settings."""

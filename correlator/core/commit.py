@@ -232,7 +232,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         delivers_to: contexts of a receiver whose messages are stored, each with the number of the last message that the
             context does not get (`correlator.core.delivery`).
         unhandled_after: number of the last message received before `unhandled` became `dead_letter`, 0 otherwise.
-        settings: its settings as JSON without secrets; a start makes dynamic parts from them.
+        settings: its settings as JSON; those of a static part without secrets. A start makes dynamic parts from them.
     """
 
     id: str

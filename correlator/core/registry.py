@@ -7,6 +7,7 @@ anything.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from correlator.core.delivery import Layout, Received, compare_deliveries, deliv
 from correlator.core.differences import Difference, FieldChange, Verdict, refuse
 from correlator.errors import RecoveryRefused, UsageError
 from correlator.reliability import RECEIVING, SENDING, Reliability
+from correlator.secrets import without_secrets
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 
 RECEIVER: msgspec.json.Decoder[ReceiverSettings] = msgspec.json.Decoder(ReceiverSettings)
@@ -51,6 +53,8 @@ def endpoint_of(
 ) -> Endpoint:
     """Make the entry of the registry for a receiver or sender.
 
+    It has no secrets of a static part, whose settings each start has. A dynamic part keeps all of its settings.
+
     Args:
         settings: settings of the part, as configured.
         dynamic: whether code has added the part.
@@ -60,6 +64,7 @@ def endpoint_of(
     """
     receiver = isinstance(settings, ReceiverSettings)
     domain = default_domain(settings, destinations) if isinstance(settings, ReceiverSettings) else ""
+    stored = settings if dynamic else replace(settings, options=without_secrets(settings.options))
     return Endpoint(
         id=settings.id,
         kind="receiver" if receiver else "sender",
@@ -71,7 +76,7 @@ def endpoint_of(
         source=known.source if known is not None else "",
         delivers_to=known.delivers_to if known is not None else {},
         unhandled_after=known.unhandled_after if known is not None else 0,
-        settings=msgspec.json.encode(settings),
+        settings=msgspec.json.encode(stored),
     )
 
 

@@ -47,7 +47,7 @@ class SparkSettings:
 
     master: str = "local[*]"
     python: str | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,9 +113,9 @@ def _cleaner(redact: Redact) -> Any:
     def clean(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         for name, value in event.items():
             if isinstance(value, str):
-                event[name] = redact(printable(value))
+                event[name] = printable(redact(value))
             elif isinstance(value, BaseException):
-                event[name] = redact(printable(str(value)))
+                event[name] = printable(redact(str(value)))
         return event
 
     return clean

@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 
 from correlator.errors import ConfigError, quoted
 from correlator.storage import postgres, sqlite
-from correlator.storage.failures import failure
+from correlator.storage.failures import UNREADABLE_NAME, damaged, failure
 from correlator.storage.owned import Database
 from correlator.storage.postgres import PostgresDatabase
 from correlator.storage.sqlite import SqliteDatabase
@@ -125,6 +125,10 @@ def _session(engine: Engine, url: str) -> Iterator[Connection]:
             yield connection
     except sql_errors.DBAPIError as error:
         raise failure(engine.dialect.name, location(url), error, committing=False) from error
+    except UnicodeDecodeError as error:
+        if engine.dialect.name != "sqlite":
+            raise
+        raise damaged(location(url), UNREADABLE_NAME) from error
     finally:
         engine.dispose()
 

@@ -30,6 +30,10 @@ _RETRIED_SQLSTATES = {  # the server has rolled back, and another try may succee
 _MISSING_SQLSTATES = ("3F000", "42703", "42P01")  # a missing schema, column or table
 
 
+UNREADABLE_NAME = "the name of a table or index is no text"
+"""The damage of a SQLite file that the driver reports with `UnicodeDecodeError`: it cannot decode SQLite's message."""
+
+
 @contextlib.contextmanager
 def errors_of_sqlite(where: str) -> Iterator[None]:
     """Turn errors of the bare SQLite driver into `StoreError`."""
@@ -37,6 +41,8 @@ def errors_of_sqlite(where: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _sqlite_failure(where, error, committing=False) from error
+    except UnicodeDecodeError as error:
+        raise damaged(where, UNREADABLE_NAME) from error
 
 
 def failure(dialect: str, where: str, error: sql_errors.DBAPIError, *, committing: bool) -> StoreError:

@@ -156,6 +156,8 @@ def instance(url: str) -> StoreIdentity | None:
         row = _first(connection, url, select(tables.engine))
     if row is None:
         return None
+    if [type(one) for one in (row.name, row.product, row.epoch, row.commit_number)] != [str, str, int, int]:
+        raise codec.altered("engine")  # its row has no digest, since each transaction changes it
     return StoreIdentity(name=row.name, product=row.product, epoch=row.epoch, commit=row.commit_number)
 
 

@@ -206,6 +206,9 @@ def _cut(connection: Connection) -> codec.CheckpointContent:
 
 def _progress(connection: Connection) -> tuple[dict[str, int], dict[str, int]]:
     rows = connection.execute(_ordered(tables.receive_progress)).all()
+    for row in rows:
+        if [type(one) for one in row] != [str, int, int]:
+            raise codec.altered("progress of a receiver")
     confirmed = {row.receiver: row.confirmed_batch for row in rows if row.confirmed_batch}
     return confirmed, {row.receiver: row.consumed for row in rows if row.consumed}
 

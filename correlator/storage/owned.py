@@ -17,7 +17,7 @@ from sqlalchemy import exc as sql_errors
 
 from correlator.errors import StoreError
 from correlator.processes import Maker
-from correlator.storage.failures import failure
+from correlator.storage.failures import UNREADABLE_NAME, damaged, failure
 
 
 class Database(ABC):
@@ -104,6 +104,10 @@ class Database(ABC):
             yield
         except sql_errors.DBAPIError as error:
             raise failure(self.dialect.name, self.where, error, committing=committing) from error
+        except UnicodeDecodeError as error:
+            if self.dialect.name != "sqlite":
+                raise
+            raise damaged(self.where, UNREADABLE_NAME) from error
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Connection]:

@@ -17,6 +17,7 @@ from sqlalchemy import exc as sql_errors
 
 from correlator.errors import Fenced, StoreError
 from correlator.processes import keep, never_finalize
+from correlator.secrets import without_secrets
 from correlator.storage import failures, files
 from correlator.storage.failures import unknown
 from correlator.storage.owned import Database
@@ -36,8 +37,8 @@ _NOTICE_LOST_CLIENTS = (
 
 
 def address_of(url: URL) -> str:
-    """Return the text of an address for messages, without its password."""
-    return url.set(drivername="postgresql").render_as_string(hide_password=True)
+    """Return the text of an address for messages, without its password, also if that is a parameter."""
+    return str(without_secrets(url.set(drivername="postgresql").render_as_string(hide_password=True)))
 
 
 def postgres_engine(url: URL) -> Engine:

@@ -67,7 +67,7 @@ def crashtest(
         raise UsageError("E2428", "crashtest", "FILE is missing", "", "Name a configuration file")
     budget_s, known = seconds(budget), None if again is None else replay.read(again)
     given = [part for one in messages or [] for part in ("--messages", one)]
-    published = list(_lines(messages or []))
+    published = list(lines_of(messages or []))
     body = _body(published)
     results: list[Result] = []
     every = level == "all" and known is None
@@ -112,7 +112,7 @@ def _opened(names: Sequence[str], file: Path, store: str | None, *, all_of_them:
             yield level
 
 
-def _lines(messages: Iterable[str]) -> Iterator[tuple[str, list[bytes]]]:
+def lines_of(messages: Iterable[str]) -> Iterator[tuple[str, list[bytes]]]:
     """Destination and bodies of each `--messages`. Raises `UsageError` E2427 for a wrong one or an unreadable file."""
     for given in messages:
         destination, found, path = given.rpartition("=")

@@ -3,8 +3,8 @@
 import pytest
 
 from correlator.configuration import EngineFile, Secrets, read_text
-from correlator.configuration.secrets import is_secret_name
 from correlator.errors import ConfigError
+from correlator.secrets import is_secret_name
 
 SENTINEL = "sentinel-p4ss"
 ENGINE = """

@@ -506,6 +506,8 @@ def refused(call):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"port": 80, "host": "x" * 64}, "E1022 connections.c.host: is not the name or address of a machine."),
+        ({"url": "http://a..b/"}, "E1214 connections.c.url: is not the address of a service."),
         ({"port": 80_000}, "E1022 connections.c.port: '80000' is not allowed. A whole number from 0 to 65535."),
         (
             {"host": "127.0.0.1"},

@@ -73,6 +73,7 @@ URLS = "Use pulsar://HOST:PORT or pulsar+ssl://HOST:PORT, several HOST:PORT sepa
             "E1022 connections.c.namespace: 'default' is not a namespace. TENANT/NAMESPACE, as in public/default.",
         ),
         ({"namespace": "public/default/x"}, "E1022 connections.c.namespace: 'public/default/x' is not a namespace."),
+        ({"token": "a\nb"}, "E1022 connections.c.token: holds a blank, or a character that no token has."),
         ({"token": 7}, "E1022 connections.c.token: is not a text. A text; quote it."),
         (
             {"token": "t", "token_file": "f"},

@@ -27,6 +27,9 @@ def sender(destination="queue:q", **options):
     [
         ({"hots": "x"}, "E1020", "Did you mean 'host'?"),
         ({"host": ""}, "E1022", "connections.c.host"),
+        ({"host": "amqp://me:geheim99@host"}, "E1022", "Without scheme and user"),
+        ({"host": "a..b"}, "E1022", "is not the name or address of a machine"),
+        ({"host": "x" * 64}, "E1022", "is not the name or address of a machine"),
         ({"port": 0}, "E1022", "1 to 65535"),
         ({"port": 65536}, "E1022", "1 to 65535"),
         ({"port": "56x"}, "E1022", "'56x'"),

@@ -331,6 +331,12 @@ def test_settings_that_cannot_be_meant(http, code):
     assert [problem.code for problem in refused.value.problems] == [code]
 
 
+def test_a_host_that_no_name_server_could_be_asked_for_is_refused():
+    http = HttpSettings(port=0, host="x" * 64, token=TOKEN)
+    with pytest.raises(ConfigError, match="E1604 http: cannot listen at x+… port 0: "):
+        Engine(EngineSettings(name="x", http=http)).start()
+
+
 def test_a_forked_child_does_not_hold_the_port():
     """Otherwise the port would stay taken as long as the child lives. Other programs may take a port that is free."""
     with served() as (_, _, client):

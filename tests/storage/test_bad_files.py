@@ -30,8 +30,8 @@ from correlator.errors import (
     StoreError,
 )
 from correlator.settings import ConnectionSettings, SenderSettings
+from correlator.storage import checking, failures, files, inspect, migrate, sqlite
 from correlator.storage import database as databases
-from correlator.storage import failures, files, inspect, migrate, sqlite
 from correlator.storage.store import SqlStore
 from tests.storage import values
 from tests.storage.conftest import MakeStore
@@ -127,6 +127,42 @@ def test_141_flipped_bits_are_found_or_harmless(make_store: MakeStore, filled: P
         store.close()
     assert "E3002" in found
     assert found <= {"E3001", "E3002", "E3003", "E3004", "E3005", "E3006", "E4201", "E4310", "E4311"}
+
+
+def test_141_a_value_of_another_type_is_an_altered_row(make_store: MakeStore, filled: Path) -> None:
+    """A flipped bit may make a NULL or a number of the bytes of a row."""
+    edit(filled, "UPDATE outbox SET content = 7")
+    structure, tables = checking.check(f"sqlite:///{filled}")
+    assert structure == []
+    (damages,) = (one.damages for one in tables if one.table == "outbox")
+    assert damages == ["outbox of 'alerts' from 1: content does not match its digest"]
+    refused_start(make_store, filled, "E4201")
+
+
+def test_141_rows_without_a_digest_have_values_of_their_types(make_store: MakeStore, filled: Path) -> None:
+    edit(filled, "UPDATE engine SET product = X'00'")
+    with pytest.raises(RecoveryRefused, match="E4201 engine: "):
+        inspect.instance(f"sqlite:///{filled}")
+    edit(filled, "UPDATE receive_progress SET consumed = 'x'")
+    refused_start(make_store, filled, "E4201 progress of a receiver: ")
+
+
+def test_141_a_damaged_name_of_a_table_that_is_no_text(make_store: MakeStore, filled: Path) -> None:
+    """SQLite repeats it in its message, which the driver cannot decode."""
+    edit(
+        filled,
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET sql = 'CREATE', name = CAST(X'E5' AS TEXT) WHERE name = 'suspect'",
+    )
+    for look in (checking.check, inspect.instance, inspect.registry):
+        with pytest.raises(StoreError, match=r"E3002 .*the name of a table or index is no text"):
+            look(f"sqlite:///{filled}")
+    refused(make_store, filled, StoreError, "E3002 .*the name of a table or index is no text")
+
+
+def refused_start(make_store: MakeStore, path: Path, text: str) -> None:
+    with pytest.raises(CorrelatorError, match=text):
+        opened(make_store(f"sqlite:///{path}"))
 
 
 def test_142_a_lost_log_is_noticed_by_the_witness(make_store: MakeStore, path: Path, tmp_path: Path) -> None:

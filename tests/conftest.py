@@ -13,6 +13,7 @@ from hypothesis import settings
 from tests.kafka_server import KafkaServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
+from tests.s3_server import S3Server
 from tests.servers import KEPT, PostgresServer, running
 
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -71,6 +72,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server for the whole session; a test that harms it starts one of its own."""
     with running(PostgresServer()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server for the whole session."""
+    with S3Server() as server:
         yield server
 
 

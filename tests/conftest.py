@@ -14,6 +14,7 @@ from tests.kafka_server import KafkaServer
 from tests.mysql_server import MysqlServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
+from tests.s3_server import S3Server
 from tests.servers import KEPT, PostgresServer, running
 
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -79,6 +80,13 @@ def postgres_server() -> Iterator[PostgresServer]:
 def mysql_server() -> Iterator[MysqlServer]:
     """A MariaDB server for the whole session; a test that harms it starts one of its own."""
     with running(MysqlServer()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server for the whole session."""
+    with S3Server() as server:
         yield server
 
 

@@ -13,7 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-_BROKER = re.compile("pulsar|starlight|kafka|webhook|rabbit|mysql")
+_BROKER = re.compile("pulsar|starlight|kafka|webhook|rabbit|mysql|bucket")
 _OF_FILES = {"starlight": "pulsar", "webhook": "kafka"}
 """The broker of files that do not name it."""
 _SPARK = ("tests/pipeline/", "tests/spark_programs/")

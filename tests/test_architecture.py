@@ -83,7 +83,15 @@ IMPURE = {
 }
 ONLY_IN = {
     "pyspark": {"correlator/pipeline", "pyspark_correlator"},
-    "pyarrow": {"correlator/pipeline", "connectors/lake"},
+    "pyarrow": {
+        "correlator/pipeline",
+        "connectors/lake",
+        "connectors/objects",
+        "connectors/table_columns.py",
+        "connectors/table_rows.py",
+    },
+    "boto3": {"connectors/objects/bucket.py"},
+    "botocore": {"connectors/objects/bucket.py"},
     "fastavro": {"correlator/pipeline", "connectors/pulsar"},
     "google": {"correlator/pipeline"},
     "deltalake": {"connectors/lake"},

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from connectors.file.columns import ReadColumns, csv_columns, json_columns
+from connectors.file.growing import GrowingFile
 from connectors.file.paths import close_quietly
 from connectors.file.position import Kept, PositionFile, extracts
-from connectors.file.records import BYTE_ORDER_MARK, RecordBoundary, RecordReader, Records
 from connectors.file.rotation import Identity
 from connectors.progress import ReadProgress
+from connectors.records import BYTE_ORDER_MARK, RecordBoundary, RecordReader, Records
 from correlator.errors import ConnectionLost
 from correlator.settings import ReceiverSettings
 
@@ -67,9 +68,8 @@ class OpenedFile:
         self._options = options
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.identity = Identity.of(os.fstat(self._descriptor))
-        self._reader = RecordReader(
-            options.where, self._descriptor, quotes=options.is_csv, kept=options.receiver.max_message_bytes + 1
-        )
+        read = GrowingFile(options.where, self._descriptor).read
+        self._reader = RecordReader(read, quotes=options.is_csv, kept=options.receiver.max_message_bytes + 1)
         self._beginning = b""
         self._progress: ReadProgress[RecordBoundary] | None = None
         self._kept: Kept | None = None

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from connectors.file.records import RecordBoundary
 from connectors.file.rotation import Identity
 from connectors.progress import ReadProgress, Span
+from connectors.records import RecordBoundary
 from connectors.sidecars import read_whole
 from correlator import durable
 from correlator.errors import ConnectionLost

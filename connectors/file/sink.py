@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
-import msgspec
-
 from connectors.file.journal import Journal, WriteOptions
 from connectors.file.paths import Directory, file_name
+from connectors.json_lines import one_line
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
 from correlator.processes import Maker
@@ -105,15 +104,3 @@ class FileSink:
 @lru_cache(maxsize=256)
 def _writable(destination: str) -> str | None:
     return file_name(destination, WRITABLE)
-
-
-def one_line(body: bytes) -> bytes:
-    """The JSON text on one line, otherwise unchanged. Raises `ValueError` if it is not JSON."""
-    try:
-        msgspec.json.decode(body, type=msgspec.Raw)
-        if not body.isascii():
-            body.decode()
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    # Within JSON a raw line end can only stand between tokens, where a space means the same.
-    return body.replace(b"\r", b" ").replace(b"\n", b" ") if b"\n" in body or b"\r" in body else body

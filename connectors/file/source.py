@@ -18,8 +18,8 @@ from connectors.file.columns import mentioned_columns
 from connectors.file.opened import OpenedFile, ReadOptions
 from connectors.file.paths import Directory
 from connectors.file.position import Kept, PositionFile
-from connectors.file.records import Records
 from connectors.file.rotation import find, following, identity_of, is_made_from
+from connectors.records import Records
 from connectors.sidecars import lock
 from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk, readable
 from correlator.errors import ConnectionLost

@@ -6,13 +6,13 @@ from typing import Never
 
 import pyarrow as pa
 
-from connectors.lake.columns import columns_from
 from connectors.lake.delta import DeltaLog
 from connectors.lake.places import TablePlace, table_name
 from connectors.lake.plain import ParquetLog
-from connectors.lake.rows import RowMaker
 from connectors.lake.sink import LakeSink
 from connectors.lake.tables import TABLE_ERRORS, TableLog, unusable
+from connectors.table_columns import columns_from
+from connectors.table_rows import RowMaker
 from correlator.connector import Advice, Features
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
 from correlator.options import check_destination, check_options, choice_option, text_option, whole_option

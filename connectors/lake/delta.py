@@ -19,9 +19,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from connectors.lake.columns import check_columns
 from connectors.lake.places import COLUMNS, DELTA_LOG, TablePlace
 from connectors.lake.tables import Commit
+from connectors.table_columns import check_columns
 from correlator import durable
 from correlator.errors import ConnectionLost
 

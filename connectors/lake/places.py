@@ -1,10 +1,8 @@
 """Where the files of a table lie, and how they are made: private, durable, never changed once they have their name."""
 
 import contextlib
-import hashlib
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from connectors.created_once import make_durable_directory, name_of_source, named_once
 from correlator import durable
 from correlator.errors import ConnectionLost, StoreError, quoted
 from correlator.options import parse_destination
@@ -24,9 +23,7 @@ DELTA_LOG, LOG, LOCKS, DATA, COLUMNS = "_delta_log", "_log", "_locks", "data", "
 OLD_S = 86_400.0
 """Seconds after which a file that no log names is removed."""
 _MAKING_S = 5.0
-_PART = ".part"
 _TABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
-_ODD = re.compile(r"[^A-Za-z0-9-]+")
 
 
 class DataFile(NamedTuple):
@@ -48,12 +45,6 @@ def table_name(destination: str) -> str | None:
     parsed = parse_destination(destination)
     is_table = parsed is not None and parsed.kind == "queue" and _TABLE.fullmatch(parsed.name)
     return parsed.name if parsed is not None and is_table else None
-
-
-def name_of_source(source: str) -> str:
-    """The name of the files and directories of a source. Other programs ignore names that begin with `_` or `.`."""
-    digest = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:12]
-    return f"{digest}-{_ODD.sub('_', source)[:100]}"
 
 
 class TablePlace:
@@ -128,7 +119,7 @@ class TablePlace:
         if path.exists():
             os.utime(path)  # a killed process has left it, and a vacuum may remove old files that no log names
         else:
-            with _named_once(path) as partial, os.fdopen(durable.create_private(partial), "wb") as file:
+            with named_once(path) as partial, os.fdopen(durable.create_private(partial), "wb") as file:
                 pq.write_table(rows, file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -159,37 +150,6 @@ class TablePlace:
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
-
-
-def make_durable_directory(path: Path) -> None:
-    """Make a directory and its missing parents for their owner alone, under durable names."""
-    if path.is_symlink() or not path.is_dir():
-        if path.parent != path:
-            make_durable_directory(path.parent)
-        path.mkdir(durable.PRIVATE_DIRECTORY, exist_ok=True)
-        durable.sync_directory(path.parent)
-
-
-def create_once(path: Path, content: bytes) -> bool:
-    """Make a file with this content unless there is one of its name; whether this call made it. Durable then."""
-    try:
-        with _named_once(path) as partial:
-            durable.put(partial, content)
-    except FileExistsError:
-        return False
-    durable.sync_directory(path.parent)
-    return True
-
-
-@contextlib.contextmanager
-def _named_once(path: Path) -> Iterator[Path]:
-    """Give the file that the block writes its name, as a second name: it never replaces a file, as a rename would."""
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_PART}")
-    try:
-        yield partial
-        os.link(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _before(entry: "os.DirEntry[str]", limit: float) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from connectors.lake.columns import check_columns, type_from, type_text
+from connectors.created_once import create_once, make_durable_directory
 from connectors.lake.places import (
     COLUMNS,
     DATA,
@@ -21,11 +21,10 @@ from connectors.lake.places import (
     LOG,
     DataFile,
     TablePlace,
-    create_once,
-    make_durable_directory,
 )
 from connectors.lake.tables import Commit
 from connectors.sidecars import read_whole
+from connectors.table_columns import check_columns, type_from, type_text
 from correlator import durable
 from correlator.errors import ConnectionLost
 

@@ -10,8 +10,8 @@ from operator import attrgetter
 import msgspec
 
 from connectors.lake.places import TablePlace
-from connectors.lake.rows import Row, RowMaker
 from connectors.lake.tables import TABLE_ERRORS, Commit, TableLog, unusable
+from connectors.table_rows import Row, RowMaker
 from connectors.table_rules import check_gap, misfit
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Outgoing

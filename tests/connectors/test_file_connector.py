@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connectors.file import FileConnection
-from connectors.file.records import ends_within_quotes
+from connectors.records import ends_within_quotes
 from correlator.core.mapping import ReceiveMapping
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Message, Outgoing
@@ -97,7 +97,7 @@ def test_records_of_csv(files, tmp_path, content, wanted, lines, size) -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 64])
 def test_blocks_change_nothing(files, tmp_path, monkeypatch, block) -> None:
-    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", block)
+    monkeypatch.setattr("connectors.records.BLOCK_BYTES", block)
     content = b'h,i\r\n"a\r\nb ""c""",1\r\n\r\nd,2\n"e,\n",3\n5" f,4'
     (tmp_path / "a.csv").write_bytes(content)
     messages = read_all(source_of(files, "a.csv"))
@@ -202,8 +202,8 @@ LONG_LINES = [
 def test_a_line_that_is_too_large_is_cut_and_the_others_are_whole(
     files, tmp_path, monkeypatch, content, lines, length
 ) -> None:
-    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", 32)
-    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 150)
+    monkeypatch.setattr("connectors.records.BLOCK_BYTES", 32)
+    monkeypatch.setattr("connectors.records.MAX_RECORD_BYTES", 150)
     line = b'"%s"' % (b"x" * (length - 2))
     (tmp_path / "a.jsonl").write_bytes(content % line)
     messages = read_all(source_of(files, "a.jsonl", max_message_bytes=100))
@@ -219,7 +219,7 @@ def test_a_line_that_is_too_large_is_cut_and_the_others_are_whole(
 
 
 def test_a_line_that_grows_too_large_is_one_message(files, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr("connectors.records.MAX_RECORD_BYTES", 100)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"")
     source = source_of(files, "a.jsonl", follow=True, max_message_bytes=100)
@@ -234,8 +234,8 @@ def test_a_line_that_grows_too_large_is_one_message(files, tmp_path, monkeypatch
 
 
 def test_a_line_is_as_long_as_the_receiver_allows(files, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", 32)
-    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr("connectors.records.BLOCK_BYTES", 32)
+    monkeypatch.setattr("connectors.records.MAX_RECORD_BYTES", 100)
     for name, content in (("a.jsonl", b"x" * 500), ("a.csv", b'h\n"' + b"x" * 498 + b'"')):
         (tmp_path / name).write_bytes(content)
         (message,) = read_all(source_of(files, name, max_message_bytes=500))
@@ -245,8 +245,8 @@ def test_a_line_is_as_long_as_the_receiver_allows(files, tmp_path, monkeypatch) 
 @pytest.mark.parametrize("block", [8, 32, 100])
 def test_a_record_with_a_quote_that_is_not_closed_is_one_dead_letter(files, tmp_path, monkeypatch, block) -> None:
     """Given such a record, when it is read, then its first line is a dead letter and every other line is read."""
-    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", block)
-    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr("connectors.records.BLOCK_BYTES", block)
+    monkeypatch.setattr("connectors.records.MAX_RECORD_BYTES", 100)
     lines = [b"1", b'"open', *(b"%d" % number for number in range(3, 200)), b'"a', b'b"', b"last"]
     (tmp_path / "a.csv").write_bytes(b"h\n" + b"\n".join(lines) + b"\n")
     messages = read_all(source_of(files, "a.csv", max_message_bytes=60))
@@ -261,8 +261,8 @@ def test_a_record_with_a_quote_that_is_not_closed_is_one_dead_letter(files, tmp_
 
 
 def test_a_line_of_csv_that_is_too_large_is_cut_at_its_end(files, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", 32)
-    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr("connectors.records.BLOCK_BYTES", 32)
+    monkeypatch.setattr("connectors.records.MAX_RECORD_BYTES", 100)
     (tmp_path / "a.csv").write_bytes(b'h\n1\n"' + b"x" * 498 + b'"\n2\n')
     messages = read_all(source_of(files, "a.csv", max_message_bytes=60))
     assert [(len(m.body), m.properties["line"], m.properties.get(CUT_FROM)) for m in messages] == [
@@ -274,7 +274,7 @@ def test_a_line_of_csv_that_is_too_large_is_cut_at_its_end(files, tmp_path, monk
 
 def test_a_record_that_does_not_end_is_the_same_when_it_is_read_again(files, tmp_path, monkeypatch) -> None:
     """It is read again as after a crash between receipt and acknowledgement."""
-    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr("connectors.records.MAX_RECORD_BYTES", 100)
     (tmp_path / "a.csv").write_bytes(b'h\n1\n"open\n' + b"2\n" * 200)
     lives = []
     for _ in range(2):
@@ -287,7 +287,7 @@ def test_a_record_that_does_not_end_is_the_same_when_it_is_read_again(files, tmp
 
 
 def test_a_header_that_does_not_end_is_refused(files, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr("connectors.records.MAX_RECORD_BYTES", 100)
     (tmp_path / "a.csv").write_bytes(b'"h\n' + b"b\n" * 100)
     with pytest.raises(ConnectionLost, match=r"E7014 .*the header has no end within .* bytes.*quote"):
         source_of(files, "a.csv", max_message_bytes=60)

@@ -18,6 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.created_once import name_of_source
 from connectors.lake import LakeConnection, places, read
 from connectors.lake.delta import RETENTION, DeltaLog
 from connectors.lake.places import OLD_S, TablePlace
@@ -94,7 +95,7 @@ def test_options_of_connections(options: dict[str, object], code: str, text: str
         ({"schema": "id"}, "E1022", "needs names and types"),
         ({"schema": "id BIGINT NOT NULL"}, "E1022", "NOT NULL is not supported"),
         ({"schema": "id BIGNIT"}, "E1022", "Did you mean 'bigint'?"),
-        ({"schema": "id ARRAY<INT>"}, "E1022", "which a lake does not write"),
+        ({"schema": "id ARRAY<INT>"}, "E1022", "which cannot be written"),
         ({"schema": "id VARCHAR(10)"}, "E1022", "cannot be understood"),
         ({"schema": "id INT, ID INT"}, "E1022", "there twice"),
         ({"schema": "`a b` INT"}, "E1022", "not a name of a column"),
@@ -596,7 +597,7 @@ def test_links_and_files_are_refused(tmp_path: Path, form: str) -> None:
 
 def test_the_directory_of_a_source_may_be_no_link(tmp_path: Path) -> None:
     sink = opened(tmp_path / "lake", "parquet")
-    (tmp_path / "lake" / "t" / "data" / places.name_of_source(SOURCE)).symlink_to(tmp_path)
+    (tmp_path / "lake" / "t" / "data" / name_of_source(SOURCE)).symlink_to(tmp_path)
     with pytest.raises(ConnectionLost, match=r"E7013 .* is a symbolic link"):
         sink.send(batch([1]))
 

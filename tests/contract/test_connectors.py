@@ -8,6 +8,7 @@ import pytest
 
 from correlator.testing.contract import Check, check_a_second_consumer_overtakes_nobody, checks_for
 from correlator.testing.service_contract import service_checks_for
+from tests.connectors.places import BucketPlace, FolderPlace
 from tests.connectors.tables import sqlite_file
 from tests.connectors.web import serving
 from tests.contract.worlds import (
@@ -22,7 +23,10 @@ from tests.contract.worlds import (
     KafkaWorld,
     MemoryWorld,
     MysqlWorld,
+    ObjectsWorld,
+    PackedObjectsWorld,
     ParquetLakeWorld,
+    ParquetObjectsWorld,
     PolledWorld,
     PositionMemoryWorld,
     PulsarWorld,
@@ -38,6 +42,7 @@ from tests.kafka_server import KafkaServer
 from tests.mysql_server import MysqlServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
+from tests.s3_server import S3Server
 from tests.servers import PostgresServer
 
 
@@ -111,6 +116,26 @@ def test_delta_tables(check: Check, tmp_path: Path) -> None:
 @_checks(ParquetLakeWorld)
 def test_tables_of_parquet_files(check: Check, tmp_path: Path) -> None:
     check(ParquetLakeWorld(tmp_path))
+
+
+@_checks(ObjectsWorld)
+def test_objects_in_a_folder(check: Check, tmp_path: Path) -> None:
+    check(ObjectsWorld(FolderPlace(tmp_path)))
+
+
+@_checks(PackedObjectsWorld)
+def test_packed_objects(check: Check, tmp_path: Path) -> None:
+    check(PackedObjectsWorld(FolderPlace(tmp_path)))
+
+
+@_checks(ParquetObjectsWorld)
+def test_objects_of_parquet(check: Check, tmp_path: Path) -> None:
+    check(ParquetObjectsWorld(FolderPlace(tmp_path)))
+
+
+@_checks(ObjectsWorld)
+def test_objects_in_a_bucket(check: Check, s3: S3Server, tmp_path: Path) -> None:
+    check(ObjectsWorld(BucketPlace(s3, tmp_path)))
 
 
 @_checks(SqlWorld)

@@ -1,5 +1,7 @@
 """The worlds in which the contract of connectors is checked: a class for each kind of broker."""
 
+import gzip
+import io
 import json
 import threading
 import time
@@ -12,6 +14,7 @@ from itertools import count
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 from deltalake import DeltaTable
@@ -27,6 +30,9 @@ from connectors.kafka.source import KafkaSource
 from connectors.lake import LakeConnection
 from connectors.lake.plain import all_entries
 from connectors.lake.sink import LakeSink
+from connectors.objects import ObjectsConnection
+from connectors.objects.sink import ObjectsSink
+from connectors.objects.source import ObjectsSource
 from connectors.pulsar import PulsarConnection
 from connectors.pulsar.source import PulsarSource
 from connectors.rabbitmq import RabbitConnection
@@ -42,6 +48,7 @@ from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSett
 from correlator.testing.contract import PATIENCE_S, BrokerWorld, receiver
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
 from correlator.testing.service import SERVICE_FEATURES, ServiceBroker
+from tests.connectors.places import Place
 from tests.connectors.tables import sql_engine
 from tests.connectors.web import WebService, post
 from tests.kafka_server import KafkaServer
@@ -436,6 +443,103 @@ class DeltaLakeWorld(LakeWorld):
 
     def files(self, table: Path) -> list[Path]:
         return [Path(uri.removeprefix("file://")) for uri in DeltaTable(table).file_uris()]
+
+
+class _SoonObjects(ObjectsConnection):
+    """A connection whose receivers look often."""
+
+    def source(self, receiver: ReceiverSettings) -> ObjectsSource:
+        return super().source(replace(receiver, options={"poll_interval": "10ms"}))
+
+
+class ObjectsWorld(BrokerWorld):
+    """Objects of JSON lines, several in each, in a folder or a bucket."""
+
+    features = ObjectsConnection.features
+    topics = False
+    any_destination = False
+    whole_messages = False
+    ending = ".jsonl"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place
+        self._objects = count(1)
+
+    def connection(self) -> ObjectsConnection:
+        return _SoonObjects("objects", ConnectionSettings(type="objects", options=self.place.options))
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = f"{super().destination(kind, label)}/*{self.ending}"
+        self.connection().source(receiver(destination))  # raises ConfigError where no folder may have that name
+        self.place.make_folder(destination.removeprefix("queue:").removesuffix(f"/*{self.ending}"))
+        return destination
+
+    def body(self, text: str) -> bytes:
+        return msgspec.json.encode({"text": text})
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        folder = destination.removeprefix("queue:").removesuffix(f"/*{self.ending}")
+        for at in range(0, len(messages), 7):
+            name = f"{folder}/part={at // 70:03d}/{next(self._objects):06d}{self.ending}"
+            self.place.put(name, self.content([message.body for message in messages[at : at + 7]]))
+
+    def content(self, bodies: Sequence[bytes]) -> bytes:
+        return b"\n".join([*bodies, b""])
+
+    def collect(self, destination: str, at_least: int) -> list[Message]:
+        """The objects of a source are in order; sources are in the order of their first bodies, which are numbered."""
+        folder = destination.removeprefix("queue:").removesuffix(f"/*{self.ending}")
+        sources: dict[str, list[bytes]] = {}
+        for name in self.place.names():
+            if name.startswith(f"{folder}/") and name.endswith(self.ending):
+                sources.setdefault(name.rpartition("/")[0], []).extend(self.bodies(self.place.get(name)))
+        return [Message(body) for its in sorted(sources.values()) for body in its]
+
+    def bodies(self, content: bytes) -> Sequence[bytes]:
+        return content.splitlines()
+
+    def refused(self) -> Outgoing | None:
+        return Outgoing(0, "", "", Message(b"not JSON"))
+
+
+class PackedObjectsWorld(ObjectsWorld):
+    """Objects of compressed JSON lines."""
+
+    ending = ".jsonl.gz"
+
+    def content(self, bodies: Sequence[bytes]) -> bytes:
+        return gzip.compress(super().content(bodies))
+
+    def bodies(self, content: bytes) -> Sequence[bytes]:
+        return super().bodies(gzip.decompress(content))
+
+
+class _RowsOfTexts(_SoonObjects):
+    """A connection whose objects have one column, `text`."""
+
+    def sink(self, sender: SenderSettings) -> ObjectsSink:
+        return super().sink(replace(sender, options={"schema": "text STRING"}))
+
+
+class ParquetObjectsWorld(ObjectsWorld):
+    """Objects of Parquet, with three rows in each group."""
+
+    ending = ".parquet"
+
+    def connection(self) -> ObjectsConnection:
+        return _RowsOfTexts("objects", ConnectionSettings(type="objects", options=self.place.options))
+
+    def content(self, bodies: Sequence[bytes]) -> bytes:
+        sink = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist([msgspec.json.decode(body) for body in bodies]), sink, row_group_size=3)
+        return sink.getvalue()
+
+    def bodies(self, content: bytes) -> Sequence[bytes]:
+        return [msgspec.json.encode(row) for row in pq.ParquetFile(io.BytesIO(content)).read().to_pylist()]
+
+    def refused(self) -> Outgoing | None:
+        return Outgoing(0, "", "", Message(b'{"text": 1}'))
 
 
 class SqlWorld(BrokerWorld):

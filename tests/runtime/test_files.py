@@ -46,7 +46,7 @@ def test_the_same_file_read_again_is_dropped(read, tmp_path):
 
 
 def test_lines_around_one_that_is_too_large_are_delivered(read, any_world, tmp_path, script, monkeypatch):
-    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 5000)
+    monkeypatch.setattr("connectors.records.MAX_RECORD_BYTES", 5000)
     (tmp_path / "a.jsonl").write_bytes(b"1\n" + b"x" * 2_000_000 + b"\n2\n")
     assert read("a.jsonl", max_message_bytes=1000) == (2, 0)
     assert script.of("Keeps") == ["1", "2"]

@@ -8,19 +8,15 @@ without an end is cut as well. Most likely a quote is not closed, so the reader 
 following lines as if no quote were open.
 """
 
-import os
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
-
-from correlator.errors import ConnectionLost
 
 BLOCK_BYTES = 512 * 1024
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 """A longer record without an end is cut, unless the reader keeps more bytes of a record."""
-_COMPARED_BYTES = 4096
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _REST_OF_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*("?)')
@@ -53,15 +49,13 @@ class RecordReader:
     """Reads records from a file, from any boundary. Empty lines are no records.
 
     Args:
-        where: names the file in messages.
-        descriptor: of the file.
+        read: returns so many bytes from an offset on, or fewer at the end of the file.
         quotes: whether line ends may stand within quotes.
         kept: the size in bytes to which a record is cut; a record of this size or smaller is never cut.
     """
 
-    def __init__(self, where: str, descriptor: int, *, quotes: bool, kept: int) -> None:
-        self._where = where
-        self._descriptor = descriptor
+    def __init__(self, read: Callable[[int, int], bytes], *, quotes: bool, kept: int) -> None:
+        self._read = read
         self._quotes = quotes
         self._kept = kept
         self._most = max(MAX_RECORD_BYTES, kept)
@@ -77,7 +71,6 @@ class RecordReader:
         self._rest = b""
         self._rest_boundary = boundary
         self._passed = 0
-        self._seen, self._seen_to = b"", boundary.offset
 
     def take(self, limit: int, max_bytes: int, until: int | None, *, final: bool) -> Records:
         """The next records; at least one if there is one before the offset `until`.
@@ -109,9 +102,7 @@ class RecordReader:
             BLOCK_BYTES, len(self._rest)
         )  # twice as much each time, so that a long record is not split again and again
         offset = self._rest_boundary.offset + len(self._rest) + self._passed
-        self._check_only_grown(offset)
-        block = os.pread(self._descriptor, size, offset)
-        self._seen, self._seen_to = (self._seen + block)[-_COMPARED_BYTES:], offset + len(block)
+        block = self._read(size, offset)
         if not block:
             if not (final and self._rest):
                 return False
@@ -155,21 +146,6 @@ class RecordReader:
         behind = RecordBoundary(boundary.offset + size + line_end, boundary.line + line_end)
         self._ready = Records([self._rest], [boundary.line], [behind], size)
         self._rest, self._rest_boundary, self._passed = b"", behind, 0
-
-    def _check_only_grown(self, offset: int) -> None:
-        """Raises `ConnectionLost` E7011 if bytes before the offset have changed since they were read."""
-        if offset != self._seen_to:
-            self._seen = b""
-        size = os.fstat(self._descriptor).st_size
-        if size < offset:
-            what = f"the file was cut to {size} bytes while it was being read"
-        elif os.pread(self._descriptor, len(self._seen), offset - len(self._seen)) != self._seen:
-            what = f"the file was written over before byte {offset} while it was being read"
-        else:
-            return
-        raise ConnectionLost(
-            "E7011", self._where, what, "A file may only grow, or be renamed and followed by a new one"
-        )
 
 
 def whole(rest: bytes, boundary: RecordBoundary) -> tuple[Records, RecordBoundary]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from connectors.lake.columns import Columns
+from connectors.table_columns import Columns
 from correlator.events import Outgoing
 
 Row = tuple[Any, ...]

@@ -153,7 +153,7 @@ def _column(where: str, name: str, kind: Kind) -> Column:
     found = _typed(kind.name)
     if found is None:
         allowed = f"Types: {', '.join(one.upper() for one in _TYPES)}, DECIMAL(p,s)"
-        what = f"column {quoted(name)} has type {quoted(kind.name.upper())}, which a lake does not write"
+        what = f"column {quoted(name)} has type {quoted(kind.name.upper())}, which cannot be written"
         raise ConfigError("E1022", where, what, allowed)
     return Column(name, *found)
 

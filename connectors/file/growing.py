@@ -1,0 +1,42 @@
+"""Reads a file that may grow, and notices if what it has read has changed."""
+
+import os
+
+from correlator.errors import ConnectionLost
+
+_COMPARED_BYTES = 4096
+
+
+class GrowingFile:
+    """Reads from an open file.
+
+    Args:
+        where: names the file in messages.
+        descriptor: of the file.
+    """
+
+    def __init__(self, where: str, descriptor: int) -> None:
+        self._where = where
+        self._descriptor = descriptor
+        self._seen, self._seen_to = b"", 0
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Read up to so many bytes. Raises `ConnectionLost` E7011 if the bytes before them have changed meanwhile."""
+        self._check_only_grown(offset)
+        block = os.pread(self._descriptor, size, offset)
+        self._seen, self._seen_to = (self._seen + block)[-_COMPARED_BYTES:], offset + len(block)
+        return block
+
+    def _check_only_grown(self, offset: int) -> None:
+        if offset != self._seen_to:
+            self._seen = b""
+        size = os.fstat(self._descriptor).st_size
+        if size < offset:
+            what = f"the file was cut to {size} bytes while it was being read"
+        elif os.pread(self._descriptor, len(self._seen), offset - len(self._seen)) != self._seen:
+            what = f"the file was written over before byte {offset} while it was being read"
+        else:
+            return
+        raise ConnectionLost(
+            "E7011", self._where, what, "A file may only grow, or be renamed and followed by a new one"
+        )

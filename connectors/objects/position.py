@@ -1,0 +1,117 @@
+"""What a receiver remembers of the objects that it reads, in two files of the directory `state`.
+
+`NAME.position` has the objects that it has begun, and is replaced at each acknowledgement. `NAME.read` has a line for
+each object that was read to its end and stays in the store.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from connectors.progress import ReadProgress, Span
+from connectors.records import RecordBoundary
+from connectors.sidecars import read_whole
+from correlator import durable
+from correlator.errors import ConnectionLost
+
+T = TypeVar("T")
+MOST_READ = 1_000_000
+"""So many objects that were read and stay in the store are remembered."""
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """How far an object is acknowledged.
+
+    Attributes:
+        name, size, tag: of the object.
+        offset, line: all records before this boundary are acknowledged.
+        done: further acknowledged spans behind it: offset and line of their beginnings and ends.
+        ended: whether these are all of its records.
+    """
+
+    name: str
+    size: int
+    tag: str
+    offset: int
+    line: int
+    done: list[tuple[int, int, int, int]]
+    ended: bool
+
+    @property
+    def progress(self) -> ReadProgress[RecordBoundary]:
+        """The progress in the object."""
+        spans = [Span(RecordBoundary(a, b), RecordBoundary(c, d)) for a, b, c, d in self.done]
+        return ReadProgress(RecordBoundary(self.offset, self.line), spans)
+
+
+class _Position(msgspec.Struct):
+    version: int
+    begun: list[Begun]
+
+
+_decoder = msgspec.json.Decoder(_Position)
+_line = msgspec.json.Decoder(tuple[str, str])
+_VERSION = 1
+
+
+class PositionFiles:
+    """The two files of one receiver. Raises `OSError`, and `ConnectionLost` E7017 if they are damaged, E7664.
+
+    Attributes:
+        read: the objects that were read to their ends and stay in the store, with their tags.
+    """
+
+    def __init__(self, where: str, position: Path, read: Path) -> None:
+        self._where = where
+        self._position = position
+        self._read = read
+        self.read: dict[str, str] = {}
+
+    def load(self) -> Sequence[Begun]:
+        """The objects that are begun, in the order in which they are read."""
+        self.read = {}
+        for line in self._whole_lines():
+            name, tag = self._decoded(_line, line, self._read)
+            self.read[name] = tag
+        content = read_whole(self._position)
+        begun = [] if content is None else self._decoded(_decoder, content, self._position).begun
+        return [one for one in begun if self.read.get(one.name) != one.tag]
+
+    def save(self, begun: Sequence[Begun]) -> None:
+        """Replace the position; it is durable when this returns."""
+        durable.replace(self._position, msgspec.json.encode(_Position(_VERSION, list(begun))))
+
+    def add(self, name: str, tag: str) -> None:
+        """Remember an object that was read to its end; durable when this returns."""
+        if len(self.read) >= MOST_READ:
+            what = f"{MOST_READ} objects were read and are still in the store"
+            todo = "Set after: delete or after: move; or let the receiver read a folder with newer objects only"
+            raise ConnectionLost("E7664", self._where, what, "A receiver remembers no more", todo)
+        is_new = not self._read.exists()
+        descriptor = os.open(self._read, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, durable.PRIVATE_FILE)
+        try:
+            durable.write_all(descriptor, msgspec.json.encode((name, tag)) + b"\n")
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            durable.sync_directory(self._read.parent)
+        self.read[name] = tag
+
+    def _whole_lines(self) -> Sequence[bytes]:
+        """The lines; a last one without its end was not finished, and its object is still begun: it is cut off."""
+        content = read_whole(self._read) or b""
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(self._read, len(whole))
+        return whole.splitlines()
+
+    def _decoded(self, decoder: msgspec.json.Decoder[T], content: bytes, path: Path) -> T:
+        try:
+            return decoder.decode(content)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            todo = "Restore it, or remove both files of the receiver to read all objects again"
+            raise ConnectionLost("E7017", self._where, f"{path} is damaged: {error}", "", todo) from error

@@ -1,0 +1,148 @@
+"""The sink of objects: each batch becomes one object, which leaves out what the store has."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, groupby
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from connectors.objects.formats import Writer
+from connectors.objects.series import Series
+from connectors.objects.stores import Store
+from connectors.table_rules import check_gap, misfit
+from correlator.errors import ConnectionLost, SendRejected
+from correlator.events import Outgoing
+from correlator.processes import LockFile, Maker
+from correlator.settings import SenderSettings
+
+_source_of = attrgetter("source")
+
+
+class ObjectsSink:
+    """Writes below the folder of its sender.
+
+    Args:
+        sender: the settings of the sender; its destination is the folder with the ending of the objects.
+        store: holds the objects.
+        folder: the folder.
+        ending: of the names.
+        writer: makes the content.
+        missing_up_to: up to this number the folder may lack messages of the sender.
+    """
+
+    def __init__(
+        self, sender: SenderSettings, store: Store, folder: str, ending: str, writer: Writer, missing_up_to: int
+    ) -> None:
+        self._where = f"senders.{sender.id}"
+        self._destination = sender.destination
+        self._sends_again = sender.reliability != "BEST_EFFORT"
+        self._store = store
+        self._folder = folder
+        self._ending = ending
+        self._writer = writer
+        self._missing_up_to = missing_up_to
+        self._series: dict[str, Series] = {}
+        self._locks: list[LockFile] = []
+        self._own_source = uuid.uuid4().hex
+        self._own_numbers = count(1)
+        self._maker = Maker()
+        self._connected = False
+
+    def connect(self) -> None:
+        """Reach the store. `UsageError` E2050 in a forked child of a process that uses it."""
+        if self._connected:
+            self._maker.check(self._where)
+        self.close()
+        self._maker = Maker()
+        with self._closing_on_error():
+            self._store.connect(self._where)
+            self._store.check_creation(self._folder)
+        self._connected = True
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Make an object of the messages of each source; the store has them when this returns."""
+        self._maker.check(self._where)
+        if not self._connected:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        with self._closing_on_error():
+            parts = groupby(map(self._numbered, batch), _source_of)
+            return [result for source, part in parts for result in self._add(source, list(part))]
+
+    def close(self) -> None:
+        """Release the locks. In a forked child it does nothing."""
+        if self._maker.is_another_process:
+            return
+        for lock in self._locks:
+            lock.close()
+        self._locks.clear()
+        self._series.clear()
+        self._store.close()
+        self._connected = False
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _numbered(self, out: Outgoing) -> Outgoing:
+        """The message with a source and a number: a producer of a session has no source, and repeats are unknown."""
+        if out.source:
+            return out
+        return msgspec.structs.replace(out, source=self._own_source, sequence=next(self._own_numbers))
+
+    def _add(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        series = self._series.get(source) or self._opened(source)
+        if self._sends_again:
+            cause = "its newest object was removed or replaced"
+            check_gap(
+                self._where,
+                part[0],
+                series.last,
+                self._missing_up_to,
+                kind="folder",
+                holder=self._folder,
+                cause=cause,
+            )
+        first, last = part[0].sequence, series.last
+        earlier = series.refused_from(first) if first <= last else ()
+        results: list[SendRejected | None] = []
+        new: list[tuple[int, Any]] = []
+        for out in part:
+            row, refusal = self._row(out, was_refused=out.sequence in earlier or series.is_refused(out.sequence))
+            if out.sequence > last:
+                new.append((out.sequence, row))
+                results.append(refusal)
+            else:
+                results.append(refusal if out.sequence in earlier else None)
+        if new:
+            series.add([number for number, _ in new], [row for _, row in new], self._writer)
+        return results
+
+    def _opened(self, source: str) -> Series:
+        """Find out what the store has of a source, once no other process can add to it."""
+        lock = self._store.lock(self._folder, source)
+        if lock is not None:
+            self._locks.append(lock)
+        series = self._series[source] = Series(self._where, self._store, self._folder, self._ending, source)
+        return series
+
+    def _row(self, out: Outgoing, *, was_refused: bool) -> tuple[Any, SendRejected | None]:
+        """The row of a message, or why it is refused; an earlier life may have refused it."""
+        if refusal := misfit(self._where, out, self._destination):
+            return None, refusal
+        try:
+            row = self._writer.row(out)
+        except ValueError as error:
+            return None, self._refusal(out, str(error))
+        if was_refused:
+            return None, self._refusal(out, "the message did not fit when it was first sent")
+        return row, None
+
+    def _refusal(self, out: Outgoing, what: str) -> SendRejected:
+        return SendRejected("E8110", f"{self._where} message {out.sequence}", what)

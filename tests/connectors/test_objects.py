@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from correlator.configuration.secrets import is_secret_name
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -29,7 +30,6 @@ from connectors.objects.folder import Folder
 from connectors.objects.series import _last, _runs
 from connectors.objects.sink import ObjectsSink
 from connectors.objects.source import ObjectsSource
-from correlator.configuration.secrets import is_secret_name
 from correlator.connector import Backlog, Chunk
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import CUT_FROM, Headers, Message, Outgoing

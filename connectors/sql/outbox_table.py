@@ -13,7 +13,7 @@ from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.sql import quoted_name
 from sqlalchemy.types import TypeEngine
 
-from connectors.sql.database import check_table, oid_of
+from connectors.sql.database import check_table, identifier, oid_of
 from connectors.sql.reading import cut, size, within
 from correlator.errors import ConnectionLost, quoted
 
@@ -223,9 +223,9 @@ class OutboxTable:
 
 def statements(outbox: Outbox, *, is_sqlite: bool) -> Sequence[str]:
     """The statements that make the table, and in PostgreSQL the trigger that wakes the receiver."""
-    name = {role: _quote(outbox.column(role)) for role in ROLES}
-    schema = "" if outbox.schema is None else f"{_quote(outbox.schema)}."
-    table = f"{schema}{_quote(outbox.table)}"
+    name = {role: identifier(outbox.column(role)) for role in ROLES}
+    schema = "" if outbox.schema is None else f"{identifier(outbox.schema)}."
+    table = f"{schema}{identifier(outbox.table)}"
     if is_sqlite:
         return (_SQLITE_TABLE.format(table=table, **name),)
     function = f"{schema}{FUNCTION}"
@@ -272,7 +272,3 @@ def _oid(connection: Connection, outbox: Outbox, name: str) -> int:
         todo = "Grant SELECT and DELETE on it"
         raise ConnectionLost("E7007", outbox.where, f"the user may not delete rows of {name}", "", todo)
     return oid
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.connectors.sql_campaign import rounds
+from tests.connectors.sql_campaign.bridge import CAPTURE, OUTBOX
 from tests.connectors.sql_campaign.rounds import Result, one_round
 from tests.servers import PostgresServer, running
 
@@ -23,11 +24,12 @@ def test_kills_of_a_bridge_in_sqlite(tmp_path: Path) -> None:
 
 @pytest.mark.postgres
 def test_kills_of_a_bridge_and_of_its_server(tmp_path: Path) -> None:
-    result = Result("postgres", 3)
-    with running(PostgresServer()) as server:
-        one_round(tmp_path / "round", result, random.Random(3), server, [False, True, False])
-    assert result.violations == []
-    assert (result.figures.kills, result.figures.server_kills) == (3, 1)
+    with running(PostgresServer(settings=["wal_level=logical"])) as server:
+        for source in (OUTBOX, CAPTURE):
+            result = Result("postgres", 3, source)
+            one_round(tmp_path / source, result, random.Random(3), server, [False, True, False])
+            assert result.violations == []
+            assert (result.figures.kills, result.figures.server_kills) == (3, 1)
 
 
 def test_what_is_there_twice_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

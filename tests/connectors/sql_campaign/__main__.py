@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from tests.connectors.campaign.command import carry_out
+from tests.connectors.sql_campaign.bridge import CAPTURE, OUTBOX
 from tests.connectors.sql_campaign.rounds import campaign
 
 
@@ -14,16 +15,18 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, help="of the process")
     parser.add_argument("--server-kills", type=int, default=0, help="with --database postgres")
     parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--capture", action="store_true", help="the bridge captures changes; with --database postgres")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", type=Path)
     parsed = parser.parse_args()
-    if parsed.server_kills and parsed.database == "sqlite":
+    if (parsed.server_kills or parsed.capture) and parsed.database == "sqlite":
         parser.error("SQLite has no server")
+    source = CAPTURE if parsed.capture else OUTBOX
     kills = {"kills": parsed.kills, "server_kills": parsed.server_kills}
     return carry_out(
         "sql",
         parsed.report,
-        lambda directory, say: campaign(directory, parsed.database, **kills, seed=parsed.seed, say=say),
+        lambda directory, say: campaign(directory, parsed.database, **kills, source=source, seed=parsed.seed, say=say),
     )
 
 

@@ -884,6 +884,20 @@ class Advising(Protocol):
         ...
 
 
+@runtime_checkable
+class Noting(Protocol):
+    """A connection that knows exceptions from what its receivers guarantee."""
+
+    def notes(self, receiver: ReceiverSettings) -> Iterable[str]:
+        """Return a sentence for each exception, without a full stop, for `correlator explain`. Never raises."""
+        ...
+
+
+def notes_of(connection: Connection, receiver: ReceiverSettings) -> Sequence[str]:
+    """The exceptions from what a receiver guarantees."""
+    return tuple(connection.notes(receiver)) if isinstance(connection, Noting) else ()
+
+
 class ConnectionFactory(Protocol):
     """The entry point of a connector, in group `correlator.connectors` of a package: a class, or a function."""
 

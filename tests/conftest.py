@@ -72,7 +72,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server for the whole session; a test that harms it starts one of its own."""
-    with running(PostgresServer()) as server:
+    with running(
+        PostgresServer(settings=["wal_level=logical", "max_replication_slots=50", "max_wal_senders=50"])
+    ) as server:
         yield server
 
 

@@ -102,7 +102,7 @@ ONLY_IN = {
         "correlator/testing/kill9/stores.py",
     },
     "alembic": {"correlator/storage", "correlator/cli/db.py", "connectors/embedded"},
-    "psycopg": {"correlator/storage", "connectors/embedded"},
+    "psycopg": {"correlator/storage", "connectors/embedded", "connectors/sql"},
     "pymysql": {"connectors/sql"},
     "pika": {"connectors/rabbitmq/"},
     "uvicorn": {"correlator/serving.py", "connectors/http"},

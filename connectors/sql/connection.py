@@ -7,10 +7,20 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from connectors.sql.capture import CaptureSource
 from connectors.sql.database import address, open_database, translated
 from connectors.sql.examination import look
 from connectors.sql.mysql import check_name
-from connectors.sql.options import is_polled, outbox_of, place_of, poll_interval_of, polled_of, writing_of
+from connectors.sql.options import (
+    captured_of,
+    is_captured,
+    is_polled,
+    outbox_of,
+    place_of,
+    poll_interval_of,
+    polled_of,
+    writing_of,
+)
 from connectors.sql.outbox import OutboxSource
 from connectors.sql.outbox_table import Outbox, OutboxTable, statements
 from connectors.sql.polling import PolledSource
@@ -27,7 +37,7 @@ _LAST_NUMBER = 2**63 - 1
 class SqlConnection:
     """A database with tables, from which receivers take messages and to which senders write.
 
-    Options: `database`, its address; `state`, the directory in which receivers of polled tables keep their positions.
+    Options: `database`, its address; `state`, the directory in which receivers of topics keep their positions.
 
     Receivers take the rows of an outbox table, `queue:TABLE`, and delete them. Their options are `schema` of the table;
     `columns`, which names the columns of the table where they have other names; and `poll_interval` (5s), after which a
@@ -37,6 +47,10 @@ class SqlConnection:
     `order_column`, whose values grow; `key_columns`, which order rows with equal values (those of the primary key);
     `lag`, how long a row has to be there before it is read; `start` (`first`), also `next`: with which row a receiver
     without a position begins; and `poll_interval` (5s).
+
+    Receivers of `topic:PUBLICATION` with the option `slot`, the name of a replication slot, take the changes of the
+    tables of a publication of PostgreSQL. Their other option is `snapshot` (`first`), also `never`: whether a receiver
+    without a position begins with the rows that are there.
 
     Senders write to `queue:TABLE`; their options are `mode` (`insert`), also `upsert`, `delete` or `statement`;
     `key_columns`, the columns that identify a row (those of the primary key); `schema` of the table; `statement`, which
@@ -56,18 +70,27 @@ class SqlConnection:
         self._where = where
         given = text_option(where, settings.options, "state") if "state" in settings.options else None
         self._state = None if given is None else Path(given).absolute()
+        self._slots: dict[str, str] = {}
+        """For each slot the subscription of its receiver."""
 
-    def source(self, receiver: ReceiverSettings) -> OutboxSource | PolledSource:
-        """A reader of the outbox table, or of the table that it leaves as it is."""
+    def source(self, receiver: ReceiverSettings) -> OutboxSource | PolledSource | CaptureSource:
+        """A reader of the outbox table, of the table that it leaves as it is, or of changes."""
+        if is_captured(receiver):
+            captured = captured_of(receiver)
+            if self._url.get_backend_name() != "postgresql":
+                what, allowed = "this database has no replication slots", "PostgreSQL has them"
+                raise ConfigError("E1022", f"{captured.where}.slot", what, allowed)
+            other = self._slots.setdefault(captured.slot, receiver.subscription)
+            if other != receiver.subscription:
+                what = f"the receiver of subscription {quoted(other)} reads slot {quoted(captured.slot)}"
+                raise ConfigError("E1022", f"{captured.where}.slot", what, "Each receiver needs a slot of its own")
+            return CaptureSource(receiver, self._url, captured, self._positions(captured.where))
         interval_s = poll_interval_of(receiver)
         if not is_polled(receiver):
             return OutboxSource(receiver, self._url, self._outbox_of(receiver), interval_s)
         polled = polled_of(receiver)
         self._check_name(polled.where, polled.table)
-        if self._state is None:
-            todo = "Name a directory for the positions of receivers"
-            raise ConfigError("E1021", self._where, f"'state' is missing, which {polled.where} needs", "", todo)
-        return PolledSource(receiver, self._url, polled, interval_s, self._state)
+        return PolledSource(receiver, self._url, polled, interval_s, self._positions(polled.where))
 
     def sink(self, sender: SenderSettings) -> SqlSink:
         """A writer of the table."""
@@ -134,6 +157,13 @@ class SqlConnection:
             todo = "In PostgreSQL, order by a column of the type xid8, or use an outbox table"
             yield Advice("W1230", "lag", what, "", todo)
 
+    @staticmethod
+    def notes(receiver: ReceiverSettings) -> Iterator[str]:
+        """The exception of a receiver that begins with a snapshot."""
+        if "slot" in receiver.options and receiver.options.get("snapshot", "first") == "first":
+            what = f"A snapshot of '{receiver.id}' that is interrupted begins again"
+            yield f"{what}: rows that came before come again, with other ids, behind a message 'truncate'"
+
     def close(self) -> None:
         """Do nothing: sources and sinks share nothing."""
 
@@ -145,6 +175,13 @@ class SqlConnection:
     def _check_name(self, where: str, table: str) -> None:
         if self._url.get_backend_name() == "mysql":
             check_name(where, table)
+
+    def _positions(self, where: str) -> Path:
+        """The directory for the position of a receiver. Raises `ConfigError` E1021."""
+        if self._state is None:
+            todo = "Name a directory for the positions of receivers"
+            raise ConfigError("E1021", self._where, f"'state' is missing, which {where} needs", "", todo)
+        return self._state
 
     def _use(self, where: str, use: Callable[[Connection], object]) -> None:
         """Call a function within a transaction. Raises `ConnectionLost`."""

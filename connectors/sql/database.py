@@ -136,6 +136,11 @@ def oid_of(connection: Connection, table: str, schema: str | None) -> int:
     return inspector.get_table_oid(table, schema=schema)
 
 
+def identifier(name: str) -> str:
+    """A name as it stands in a statement."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def raw_sqlite(connection: Connection) -> sqlite3.Connection:
     """The driver's connection below a connection to a file of SQLite."""
     raw = connection.connection.driver_connection

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from sqlalchemy import Connection
 
 from connectors.sql.mysql import flushes_each_commit
-from connectors.sql.options import is_polled, outbox_of, place_of, polled_of, writing_of
+from connectors.sql.options import captured_of, is_captured, is_polled, outbox_of, place_of, polled_of, writing_of
 from connectors.sql.outbox_table import OutboxTable
 from connectors.sql.polled_table import PolledTable
+from connectors.sql.replication_slot import LOST, Captured, server_of, tables_of
 from connectors.sql.rows import rows_of
-from correlator.errors import ConfigError, CorrelatorError, quoted
+from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
 from correlator.settings import ReceiverSettings, SenderSettings
 
 LONG_S = 300
@@ -34,6 +35,9 @@ def look(connection: Connection, part: ReceiverSettings | SenderSettings) -> Ite
             what = "the server confirms transactions that are not on disk: a power cut may take rows back"
             yield ConfigError("W7645", where, what, "", "Set innodb_flush_log_at_trx_commit = 1")
         return
+    if is_captured(part):
+        yield from _look_at_slot(connection, captured_of(part))
+        return
     if is_polled(part):
         if PolledTable(connection, polled_of(part)).by_transaction:
             effect = "a polled table gives no row that was written after it began"
@@ -50,6 +54,42 @@ def look(connection: Connection, part: ReceiverSettings | SenderSettings) -> Ite
             yield ConfigError("W7051", where, what, "", "Make it with 'correlator outbox create', or leave it so")
         effect = "the server keeps the deleted rows of the outbox table meanwhile, which slows the receiver down"
         yield from _long_transactions(connection, where, effect, also_readers=True)
+
+
+def _look_at_slot(connection: Connection, captured: Captured) -> Iterator[CorrelatorError]:
+    """Findings about a replication slot and the tables of its publication. Raises `ConnectionLost`."""
+    where, server = captured.where, server_of(connection, captured)
+    tables = tables_of(connection, captured)
+    if not tables:
+        what = f"publication {quoted(captured.publication)} has no table: the receiver gets nothing"
+        yield ConfigError("W7624", where, what, "", "ALTER PUBLICATION name ADD TABLE orders")
+    for table in tables:
+        if not table.has_identity:
+            name = f"{table.relation.schema}.{table.relation.table}"
+            what = f"UPDATE and DELETE of table {quoted(name)} fail in your programs: it has no replica identity"
+            todo = f"Give it a primary key, or ALTER TABLE {name} REPLICA IDENTITY FULL"
+            yield ConfigError("W7620", where, what, "Unless the publication publishes only insert and truncate", todo)
+    query = "SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
+    if connection.exec_driver_sql(query).scalar_one() == "-1":
+        what = (
+            "max_slot_wal_keep_size is -1: the server keeps its log for a slot that nobody reads until its disk is full"
+        )
+        yield ConfigError("W7621", where, what, "", "Set a limit, behind which the receiver has to begin anew (E7602)")
+    effect = "the server keeps its log since then for the slot, and cannot make a slot meanwhile"
+    yield from _long_transactions(connection, where, effect, also_readers=False)
+    if server.slot is None:
+        return
+    if server.slot.wal_status == LOST:
+        what = f"replication slot {quoted(captured.slot)} has lost its log: the server kept no more of it"
+        yield ConnectionLost(
+            "E7602", where, what, "", "Drop the slot, and remove the position of the receiver to begin anew"
+        )
+        return
+    size = server.lsn - server.slot.flushed
+    yield ConfigError("I7622", where, f"the receiver has {size / 2**20:.1f} MiB of the server's log to read")
+    if server.slot.wal_status == "unreserved":
+        what = "the server removes the log of the slot at its next checkpoint: it is longer than max_slot_wal_keep_size"
+        yield ConfigError("W7623", where, what, "", "Let the receiver read on, or raise the limit now")
 
 
 def _long_transactions(

@@ -1,10 +1,12 @@
 """The options of senders and receivers of the connector `sql`, as values."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connectors.sql.outbox_table import ROLES, Outbox
 from connectors.sql.polled_table import Polled
+from connectors.sql.replication_slot import Captured
 from connectors.sql.rows import Writing
 from connectors.sql.statement import check_statement
 from correlator.errors import ConfigError, quoted
@@ -23,7 +25,9 @@ _OF_SENDERS = ("mode", "extra_fields", "missing_up_to")
 _OF_TABLES = ("key_columns", "schema")
 _OF_OUTBOXES = ("schema", "columns", "poll_interval")
 _OF_POLLED = ("schema", "order_column", "key_columns", "lag", "start", "poll_interval")
+_OF_CAPTURED = ("slot", "snapshot")
 _POLL_INTERVAL_S = 5.0
+_SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 
 def place_of(part: ReceiverSettings | SenderSettings) -> str:
@@ -31,15 +35,37 @@ def place_of(part: ReceiverSettings | SenderSettings) -> str:
     return f"{'receivers' if isinstance(part, ReceiverSettings) else 'senders'}.{part.id}"
 
 
+def is_captured(receiver: ReceiverSettings) -> bool:
+    """Whether the receiver takes the changes of tables from the log of the server."""
+    return receiver.destination.startswith("topic:") and "slot" in receiver.options
+
+
 def is_polled(receiver: ReceiverSettings) -> bool:
-    """Whether the receiver leaves the rows of its table as they are."""
-    return receiver.destination.startswith("topic:")
+    """Whether the receiver reads the rows of a table and leaves them as they are."""
+    return receiver.destination.startswith("topic:") and not is_captured(receiver)
+
+
+def captured_of(receiver: ReceiverSettings) -> Captured:
+    """Read the settings of a receiver that captures changes. Raises `ConfigError`."""
+    where, options = place_of(receiver), receiver.options
+    check_options(where, options, _OF_CAPTURED)
+    _, publication = check_destination(where, receiver.destination)
+    slot = text_option(where, options, "slot")
+    if not _SLOT_NAME.fullmatch(slot):
+        allowed = "1 to 63 small letters, digits and underscores"
+        raise ConfigError("E1022", f"{where}.slot", f"{quoted(slot)} is not a name of a slot", allowed)
+    snapshot = choice_option(where, options, "snapshot", ("first", "never"), "first")
+    return Captured(where, publication, slot, snapshot == "first")
 
 
 def polled_of(receiver: ReceiverSettings) -> Polled:
     """Read the settings of a receiver of a polled table. Raises `ConfigError`."""
     where, options = place_of(receiver), receiver.options
     check_options(where, options, _OF_POLLED)
+    if "order_column" not in options:
+        what = "neither 'order_column' nor 'slot' is there"
+        allowed = "order_column polls a table, slot captures the changes of the tables of a publication"
+        raise ConfigError("E1021", where, what, allowed)
     _, table = check_destination(where, receiver.destination)
     lag_s = duration_option(where, options, "lag", "From 1ms to 1h", lambda given: 0.001 <= given <= 3600)
     start = choice_option(where, options, "start", ("first", "next"), "first")

@@ -59,13 +59,18 @@ class RowProgress:
         self._returned.difference_update(places)
         return self._held.hold(places)
 
-    def acknowledge(self, tokens: Sequence[int]) -> bool:
-        """Acknowledge rows; ignore unknown tokens. Returns whether anything has changed."""
+    @property
+    def first(self) -> Place | None:
+        """The place of the first row that was read and is not acknowledged; `None` if there is none."""
+        return next(iter(self._rows), None)
+
+    def acknowledge(self, tokens: Sequence[int]) -> Sequence[Place]:
+        """Acknowledge rows; ignore unknown tokens. Returns the places of the rows."""
         places = self._held.release(tokens)
         for place in places:
             self._rows[place] = True
         self._advance()
-        return bool(places)
+        return places
 
     def reject(self, tokens: Sequence[int]) -> None:
         """Give rows back; they are read again before new ones."""
@@ -81,6 +86,11 @@ class RowProgress:
     def is_returned(self, place: Place) -> bool:
         """Whether this row was given back."""
         return place in self._returned
+
+    @property
+    def returned(self) -> Sequence[Place]:
+        """The places of the rows that were given back, in order."""
+        return [place for place in self._rows if place in self._returned] if self._returned else ()
 
     def forget_returned(self) -> None:
         """Count the rows that were given back as acknowledged: they are not in the table any more."""

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -16,7 +15,7 @@ from correlator.cli.failures import say, telling
 from correlator.cli.loading import connection_of, importable, load_engine
 from correlator.cli.output import write_json, write_line, write_table
 from correlator.configuration.problems import OVERRIDDEN, Position
-from correlator.connector import Features
+from correlator.connector import Connection, notes_of
 from correlator.core.guarantee import Guarantee, PathEnd, PathMiddle, described, guarantee, needs
 from correlator.core.monitor import Monitor
 from correlator.core.registry import default_domain, default_senders
@@ -117,10 +116,10 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
 def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
     """Return the receivers that no pipeline or bridge names and whose messages no monitor listens for."""
     classes: list[type[Monitor]] = [resolve(monitor.type) for monitor in settings.monitors]
-    features, taken = _features(settings), settings.taken
+    connections, taken = _connections(settings), settings.taken
     for receiver in settings.receivers:
         if receiver.id not in taken and (event_type := unhandled_type(receiver, classes)) is not None:
-            yield Unhandled(_end(receiver, features), event_type.__name__, receiver.unhandled)
+            yield Unhandled(_end(receiver, connections), event_type.__name__, receiver.unhandled)
 
 
 def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator[MessagePath]:
@@ -131,8 +130,8 @@ def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator
     sender.
     """
     nowhere = {one.receiver.id for one in unhandled}
-    features = _features(settings)
-    senders = {sender.id: _end(sender, features) for sender in _senders(settings)}
+    connections = _connections(settings)
+    senders = {sender.id: _end(sender, connections) for sender in _senders(settings)}
     routes: dict[str, list[tuple[PathMiddle, Sequence[PathEnd]]]] = {}
     for pipeline in settings.pipelines:
         to = dict.fromkeys(step.to for step in pipeline.steps if isinstance(step, RouteStep))
@@ -149,24 +148,25 @@ def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator
         for middle, reached in routes.get(receiver.id, by_monitors):
             ends: Sequence[PathEnd | None] = reached or [None]
             for sender in ends:
-                yield MessagePath(_end(receiver, features), middle, sender)
+                yield MessagePath(_end(receiver, connections), middle, sender)
 
 
 def _senders(settings: PipelineFile) -> list[SenderSettings]:
     return [*settings.senders, *(default_senders(settings) if settings.monitors else ())]
 
 
-def _features(settings: PipelineFile) -> Mapping[str, Features]:
-    """The features of each connection, by its name."""
-    features = {}
-    for name in settings.connections:
-        with closing(connection_of(name, settings)) as connection:
-            features[name] = connection.features
-    return features
+def _connections(settings: PipelineFile) -> Mapping[str, Connection]:
+    """The connections by their names, already closed."""
+    connections = {name: connection_of(name, settings) for name in settings.connections}
+    for connection in connections.values():
+        connection.close()
+    return connections
 
 
-def _end(part: ReceiverSettings | SenderSettings, features: Mapping[str, Features]) -> PathEnd:
-    return PathEnd(part.id, part.reliability, part.connection, features[part.connection], called_by(part))
+def _end(part: ReceiverSettings | SenderSettings, connections: Mapping[str, Connection]) -> PathEnd:
+    connection = connections[part.connection]
+    notes = notes_of(connection, part) if isinstance(part, ReceiverSettings) else ()
+    return PathEnd(part.id, part.reliability, part.connection, connection.features, called_by(part), notes)
 
 
 def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[PathMiddle]:

@@ -39,7 +39,8 @@ WITHOUT_SENDER = {
 class PathEnd(NamedTuple):
     """A receiver or a sender: its id, its mode, the name of its connection, and what its broker can do.
 
-    `calls` names the function that a sender calls with each message; "" for none.
+    `calls` names the function that a sender calls with each message; "" for none. `notes` are exceptions from what a
+    receiver guarantees.
     """
 
     id: str
@@ -47,6 +48,7 @@ class PathEnd(NamedTuple):
     connection: str
     features: Features
     calls: str = ""
+    notes: Sequence[str] = ()
 
 
 class PathMiddle(NamedTuple):
@@ -162,7 +164,7 @@ def _sender_link(part: str, sender: PathEnd, *, flushed: bool) -> PathLink:
 
 
 def _notes(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> list[str]:
-    notes = []
+    notes = list(receiver.notes)
     if middle.transient:
         names = ", ".join(middle.transient)
         notes.append(f"State of {names} is not part of checkpoints: it begins anew after a restart")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from correlator.configuration.connectors import connector
-from correlator.connector import Connection, Features, Listening
+from correlator.connector import Connection, Features, Listening, notes_of
 from correlator.core.admission import at_same_place, refuse_beside, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
@@ -550,6 +550,10 @@ class Parts:
     def features(self, connection: str) -> Features:
         """What the broker of a connection can do. The connection has parts."""
         return self._connections[connection].features
+
+    def notes(self, receiver: ReceiverSettings) -> Sequence[str]:
+        """The exceptions from what a receiver guarantees. Its connection has parts."""
+        return notes_of(self._connections[receiver.connection], receiver)
 
     def close(self) -> None:
         """Close the connections. Call it after all senders and receivers are closed."""

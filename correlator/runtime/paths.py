@@ -8,7 +8,7 @@ from correlator.runtime.names import resolve
 from correlator.runtime.parts import Parts
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.sender import Sender
-from correlator.settings import MonitorSettings, called_by
+from correlator.settings import MonitorSettings, ReceiverSettings, called_by
 
 
 def paths_through(part_id: str, parts: Parts, monitors: Sequence[MonitorSettings]) -> list[dict[str, object]]:
@@ -51,4 +51,5 @@ def _middles(
 def _end(part: Receiver | Sender, parts: Parts) -> PathEnd:
     settings = part.settings
     features = parts.features(settings.connection)
-    return PathEnd(settings.id, settings.reliability, settings.connection, features, called_by(settings))
+    notes = parts.notes(settings) if isinstance(settings, ReceiverSettings) else ()
+    return PathEnd(settings.id, settings.reliability, settings.connection, features, called_by(settings), notes)

@@ -112,6 +112,28 @@ def connect_server(engine: Engine, where: str) -> Connection:
     return connection
 
 
+def replication_session(url: URL) -> "PostgresSession":
+    """Open a session that can read the log of the server, beside statements without parameters.
+
+    As `connect_server`, it notices the loss of this host, and ends with this process. Connect to the server in the
+    usual way first, which checks the address and the driver.
+
+    Raises:
+        psycopg.Error: the session cannot be opened.
+    """
+    arguments, named = postgres_engine(url).dialect.create_connect_args(url)
+    all_named: dict[str, Any] = {**named, **_driver_arguments(url), "replication": "database", "autocommit": True}
+    session = PostgresSession.connect(*arguments, **all_named)
+    keep(session)
+    never_finalize(session)
+    try:
+        session.execute(_NOTICE_LOST_CLIENTS)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
 def session_of(connection: Connection) -> "PostgresSession":
     """Return the session of the driver that a connection of SQLAlchemy uses."""
     return cast("PostgresSession", connection.connection.driver_connection)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.connectors.sql_campaign import rounds
+from tests.connectors.sql_campaign.bridge import CAPTURE, OUTBOX
 from tests.connectors.sql_campaign.rounds import SERVERS, Result, one_round
 from tests.servers import running
 
@@ -21,13 +22,20 @@ def test_kills_of_a_bridge_in_sqlite(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("database", [pytest.param(one, marks=getattr(pytest.mark, one)) for one in SERVERS])
-def test_kills_of_a_bridge_and_of_its_server(tmp_path: Path, database: str) -> None:
-    result = Result(database, 3)
+@pytest.mark.parametrize(
+    ("database", "sources"),
+    [
+        pytest.param("postgres", (OUTBOX, CAPTURE), marks=pytest.mark.postgres),
+        pytest.param("mysql", (OUTBOX,), marks=pytest.mark.mysql),
+    ],
+)
+def test_kills_of_a_bridge_and_of_its_server(tmp_path: Path, database: str, sources: tuple[str, ...]) -> None:
     with running(SERVERS[database]()) as server:
-        one_round(tmp_path / "round", result, random.Random(3), server, [False, True, False])
-    assert result.violations == []
-    assert (result.figures.kills, result.figures.server_kills) == (3, 1)
+        for source in sources:
+            result = Result(database, 3, source)
+            one_round(tmp_path / source, result, random.Random(3), server, [False, True, False])
+            assert result.violations == []
+            assert (result.figures.kills, result.figures.server_kills) == (3, 1)
 
 
 def test_what_is_there_twice_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from tests.connectors.places import BucketPlace, FolderPlace
 from tests.connectors.tables import sqlite_file
 from tests.connectors.web import serving
 from tests.contract.worlds import (
+    CapturedWorld,
     CsvWorld,
     DeduplicatingMemoryWorld,
     DeduplicatingPulsarWorld,
@@ -180,6 +181,13 @@ def test_tables_of_mysql(check: Check, mysql_server: MysqlServer) -> None:
 @_checks(PolledWorld)
 def test_tables_that_are_polled(check: Check, tmp_path: Path) -> None:
     check(PolledWorld(sqlite_file(tmp_path), tmp_path / "state"))
+
+
+@pytest.mark.postgres
+@_checks(CapturedWorld)
+def test_changes_that_are_captured(check: Check, postgres_server: PostgresServer, tmp_path: Path) -> None:
+    with closing(CapturedWorld(postgres_server.fresh_schema(), tmp_path / "state")) as world:
+        check(world)
 
 
 @_checks(WebhookWorld)

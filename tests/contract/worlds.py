@@ -38,6 +38,7 @@ from connectors.pulsar.source import PulsarSource
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
 from connectors.sql import SqlConnection
+from connectors.sql.capture import CaptureSource
 from connectors.sql.outbox import OutboxSource
 from connectors.sql.polling import PolledSource
 from correlator.connector import Connection, Features, Order, Source
@@ -49,11 +50,14 @@ from correlator.testing.contract import PATIENCE_S, BrokerWorld, receiver
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
 from correlator.testing.service import SERVICE_FEATURES, ServiceBroker
 from tests.connectors.places import Place
-from tests.connectors.tables import sql_engine
+from tests.connectors.tables import execute, rows, sql_engine
 from tests.connectors.web import WebService, post
 from tests.kafka_server import KafkaServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
+from tests.waiting import wait_until
+
+_worlds = count(1)
 
 
 class MemoryWorld(BrokerWorld):
@@ -733,10 +737,80 @@ class DeduplicatingServiceOfOneWorld(ServiceOfOneWorld):
     features = replace(ServiceOfOneWorld.features, deduplicates_sends=True)
 
 
+class _Capturing(SqlConnection):
+    """A connection as the contract expects it: a subscriber of a topic gets later rows only, any other one every row."""
+
+    def __init__(self, world: "CapturedWorld", options: Mapping[str, object]) -> None:
+        super().__init__("tables", ConnectionSettings(type="sql", options=dict(options)))
+        self._world = world
+
+    def source(self, receiver: ReceiverSettings) -> OutboxSource | PolledSource | CaptureSource:
+        slot = self._world.slot(receiver.destination, receiver.subscription)
+        return super().source(replace(receiver, options={"slot": slot, "snapshot": "never"}))
+
+
+class CapturedWorld(BrokerWorld):
+    """Tables of PostgreSQL whose changes are captured. Close it: a server has few slots."""
+
+    features = replace(SqlConnection.features, shares=False)
+    sends = False
+    whole_messages = False
+
+    def __init__(self, url: str, state: Path) -> None:
+        super().__init__()
+        self.url = url
+        self.state = state
+        self._prefix = f"contract_{next(_worlds)}_"
+        self._slots: dict[tuple[str, str], str] = {}
+
+    def connection(self) -> SqlConnection:
+        return _Capturing(self, {"database": self.url, "state": str(self.state)})
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = super().destination("topic", f"{self._prefix} {kind} {label}")
+        table = destination.removeprefix("topic:")
+        execute(
+            self.url,
+            f'CREATE TABLE "{table}" (text TEXT PRIMARY KEY)',
+            f'CREATE PUBLICATION "{table}" FOR TABLE "{table}"',
+        )
+        if kind == "queue":
+            execute(self.url, f"SELECT pg_create_logical_replication_slot('{self._name(destination, '')}', 'pgoutput')")
+        return destination
+
+    def slot(self, destination: str, subscription: str) -> str:
+        """The slot of a subscription. That of a queue begins with the first message of the queue."""
+        is_new = (destination, subscription) not in self._slots
+        slot = self._name(destination, subscription)
+        if is_new and " queue " in destination:
+            begin = self._slots[destination, ""]
+            execute(self.url, f"SELECT pg_copy_logical_replication_slot('{begin}', '{slot}')")
+        return slot
+
+    def body(self, text: str) -> bytes:
+        return b'{"text":"%s"}' % text.encode()
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        with sql_engine(self.url) as engine, engine.begin() as connection:
+            table = sa.Table(destination.removeprefix("topic:"), sa.MetaData(), sa.Column("text", sa.Text))
+            connection.execute(sa.insert(table), [json.loads(message.body) for message in messages])
+
+    def close(self) -> None:
+        """Drop the slots and publications."""
+        own = f"FROM pg_replication_slots WHERE starts_with(slot_name::text, '{self._prefix}')"
+        wait_until(lambda: not rows(self.url, f"SELECT 1 {own} AND active"))
+        execute(self.url, f"SELECT pg_drop_replication_slot(slot_name) {own}")
+        for destination in {destination for destination, _ in self._slots}:
+            execute(self.url, f'DROP PUBLICATION IF EXISTS "{destination.removeprefix("topic:")}"')
+
+    def _name(self, destination: str, subscription: str) -> str:
+        return self._slots.setdefault((destination, subscription), f"{self._prefix}{len(self._slots)}")
+
+
 class _Polling(SqlConnection):
     """A connection as the contract expects it: a new subscriber of a topic gets later rows only."""
 
-    def source(self, receiver: ReceiverSettings) -> OutboxSource | PolledSource:
+    def source(self, receiver: ReceiverSettings) -> OutboxSource | PolledSource | CaptureSource:
         start = "next" if receiver.destination.startswith("topic:topic ") else "first"
         return super().source(replace(receiver, options={"start": start, "order_column": "text"}))
 

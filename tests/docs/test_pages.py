@@ -4,9 +4,11 @@ The examples of a page are one script, in an empty directory. A YAML example who
 other one that begins with `# FILE NAME`, is written there before.
 """
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -33,14 +35,22 @@ def test_the_examples_of_a_page_run(page, tmp_path):
     run_examples(page, tmp_path)
 
 
-def run_examples(page: Path, place: Path) -> str:
-    """Write the files of a page into a directory and run its script there; returns what it printed."""
+def run_examples(page: Path, place: Path, language: str = "python", variables: Mapping[str, str] = {}) -> str:
+    """Write the files of a page into a directory and run its script there; returns what it printed.
+
+    Args:
+        page: the page.
+        place: the directory.
+        language: of the examples that are the script: `python` for those that need nothing else.
+        variables: variables of the environment, besides those of the tests.
+    """
     write_files(page, place)
-    script = [text for language, text in blocks(page) if language == "python" and not _NAMED.match(text)]
+    script = [text for kind, text in blocks(page) if kind == language and not _NAMED.match(text)]
     (place / "example.py").write_text("\n\n".join(script))
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"],
         cwd=place,
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,4 +1,5 @@
-"""The process that is killed: an engine that numbers the orders of an outbox table and sends a row for each.
+"""The process that is killed: an engine that numbers the orders of an outbox table, or captured ones, and sends a row
+for each.
 
 The processes are forked from one that has imported what they need, and in which nothing else runs.
 """
@@ -16,6 +17,8 @@ import msgspec
 import sqlalchemy as sa
 import structlog
 
+from connectors.sql import replication
+from connectors.sql.capture import CaptureSource
 from connectors.sql.outbox import OutboxSource
 from connectors.sql.sink import SqlSink
 from correlator import Engine, Message, Monitor, Reliability, StateTable, on
@@ -29,6 +32,7 @@ from correlator.settings import (
     ReceiverSettings,
     SenderSettings,
 )
+from tests.servers import database_of
 
 NAME = "bridge"
 SINK, SOURCE = "sink", "source"
@@ -36,6 +40,9 @@ MISFIT = 50
 """One order in so many gets a body that does not fit."""
 LARGEST_RECEIVED, LARGEST_SENT = 40, 25
 LOOK_S = 0.05
+OUTBOX, CAPTURE = "outbox", "capture"
+PUBLICATION = "orders"
+STATUS_S = 0.2
 
 
 class Numbers(Monitor, persistent=True):
@@ -47,29 +54,34 @@ class Numbers(Monitor, persistent=True):
     @on(Message)
     def order(self, order: Message) -> None:
         """Number one order, and send its row."""
-        name = order.body.decode()
+        captured = "operation" in order.properties
+        name = msgspec.json.decode(order.body)["name"] if captured else order.body.decode()
         self.last += 1
         self.numbers[name] = self.last
         number: Any = "no number" if self.last % MISFIT == 0 else self.last
         self.send(msgspec.json.encode({"order_name": name, "number": number}), to="rows")
 
 
-def settings(directory: Path, url: str, *, is_control: bool) -> EngineSettings:
+def settings(directory: Path, url: str, source: str, *, is_control: bool) -> EngineSettings:
     """The settings of the engine."""
+    captured = {"slot": database_of(url), "snapshot": "never"}
+    looks = "20ms" if url.startswith("mysql") else "1s"  # where nothing wakes it
     return EngineSettings(
         name=NAME,
         store=f"sqlite:///{directory}/engine.db",
         checkpoint=CheckpointSettings(interval=0.02),
-        connections={"tables": ConnectionSettings(type="sql", options={"database": url})},
+        connections={
+            "tables": ConnectionSettings(type="sql", options={"database": url, "state": f"{directory}/state"})
+        },
         receivers=(
             ReceiverSettings(
                 id="orders",
                 connection="tables",
-                destination="queue:outbox",
+                destination=f"topic:{PUBLICATION}" if source == CAPTURE else "queue:outbox",
                 reliability=Reliability.AT_LEAST_ONCE if is_control else Reliability.EXACTLY_ONCE,
                 max_batch_size=LARGEST_RECEIVED,
                 max_batch_interval_ms=5,
-                options={"poll_interval": "20ms" if url.startswith("mysql") else "1s"},  # where nothing wakes it
+                options=captured if source == CAPTURE else {"poll_interval": looks},
             ),
         ),
         senders=(
@@ -91,12 +103,14 @@ def settings(directory: Path, url: str, *, is_control: bool) -> EngineSettings:
 def arm(kill: int, of: Collection[str]) -> None:
     """Let the process kill itself at a transaction in which the sink writes rows, or the source deletes some.
 
+    A source that captures has no transaction: in its place is the file with its position.
+
     Args:
         kill: the number of the transaction, 0 for none; positive: before its COMMIT, negative: behind it.
         of: whose transactions count: of the `SINK`, of the `SOURCE`.
     """
     seen = 0
-    write, acknowledge = SqlSink._transaction, OutboxSource.acknowledge
+    write, acknowledge, save = SqlSink._transaction, OutboxSource.acknowledge, CaptureSource._save
 
     def met(whose: str) -> Callable[[int], None]:
         """Count a transaction; returns what kills the process before (1) or behind (-1) its COMMIT."""
@@ -125,7 +139,14 @@ def arm(kill: int, of: Collection[str]) -> None:
         acknowledge(source, tokens)
         meets(-1)
 
+    def saving(source: CaptureSource) -> None:
+        meets = met(SOURCE)
+        meets(1)  # the messages are stored, and the position is before them
+        save(source)
+        meets(-1)  # and the server does not know
+
     SqlSink._transaction = writing  # type: ignore[method-assign]
+    CaptureSource._save = saving  # type: ignore[method-assign]
     OutboxSource.acknowledge = acknowledging  # type: ignore[method-assign]
 
 
@@ -140,12 +161,15 @@ def forget_the_source() -> None:
     SqlSink.send = renamed  # type: ignore[method-assign]
 
 
-def live(directory: Path, url: str, kill: int, of: Collection[str], parent: Connection, *, is_control: bool) -> None:
+def live(
+    directory: Path, url: str, source: str, kill: int, of: Collection[str], parent: Connection, *, is_control: bool
+) -> None:
     """Run the engine until the parent says so; tell the parent when the engine has begun.
 
     Args:
         directory: the place of the store.
         url: the database.
+        source: `OUTBOX` or `CAPTURE`.
         kill, of: see `arm`.
         parent: tells and is told.
         is_control: whether nothing recognises repeats.
@@ -155,7 +179,8 @@ def live(directory: Path, url: str, kill: int, of: Collection[str], parent: Conn
     if is_control:
         forget_the_source()
     arm(kill, of)
-    with Engine(settings(directory, url, is_control=is_control)) as engine:
+    replication.STATUS_S = STATUS_S
+    with Engine(settings(directory, url, source, is_control=is_control)) as engine:
         parent.send("begun")
         while not parent.poll(LOOK_S):
             engine.raise_failure()

@@ -22,10 +22,10 @@ from correlator.storage.inspect import dead_letters
 from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.sql_campaign import bridge
-from tests.connectors.sql_campaign.bridge import MISFIT, NAME, SINK, SOURCE
+from tests.connectors.sql_campaign.bridge import CAPTURE, MISFIT, NAME, OUTBOX, PUBLICATION, SINK, SOURCE
 from tests.connectors.tables import execute, rows, sql_engine, sqlite_file
 from tests.mysql_server import MysqlServer
-from tests.servers import PostgresServer, running
+from tests.servers import PostgresServer, database_of, running
 from tests.waiting import wait_until
 
 FORKING = multiprocessing.get_context("forkserver")
@@ -38,7 +38,10 @@ PLACED = 20
 PAUSE_S = 0.02
 FAILURES = (sqlite3.Error, sa.exc.DBAPIError)
 AnyServer = PostgresServer | MysqlServer
-SERVERS: Mapping[str, type[AnyServer]] = {"postgres": PostgresServer, "mysql": MysqlServer}
+SERVERS: Mapping[str, Callable[[], AnyServer]] = {
+    "postgres": lambda: PostgresServer(settings=["wal_level=logical"]),
+    "mysql": MysqlServer,
+}
 
 
 @dataclass
@@ -74,10 +77,11 @@ class Figures:
 
 @dataclass
 class Result:
-    """The result of a campaign."""
+    """The result of a campaign; `source` is where the orders come from: `OUTBOX` or `CAPTURE`."""
 
     database: str
     seed: int
+    source: str = OUTBOX
     figures: Figures = field(default_factory=Figures)
     control: Figures = field(default_factory=Figures)
 
@@ -97,7 +101,7 @@ class Result:
         one, control = self.figures, self.control
         twice = "{0.handled_twice} orders handled twice, {0.written_twice} rows written twice"
         return [
-            f"{self.database}, seed {self.seed}: {one.kills} kills of the process, {one.server_kills} of the server",
+            f"{self.database}, {self.source}, seed {self.seed}: {one.kills} kills of the process, {one.server_kills} of the server",
             f"{one.waiting} kills while orders were under way, {one.at_a_call} at a transaction",
             f"{one.orders} orders: {one.rows} rows, {one.refused} dead letters; {twice.format(one)}",
             f"{len(one.violations)} violations, {one.seconds:.0f} s",
@@ -114,16 +118,21 @@ class Result:
 class Program:
     """A program of a user, which places orders in its own transactions."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, source: str) -> None:
         self._url = url
+        self._source = source
         self._next = count(1)
-        connection = SqlConnection("tables", ConnectionSettings(type="sql", options={"database": url}))
-        connection.create_outbox(ReceiverSettings(id="orders", connection="tables", destination="queue:outbox"))
         execute(
             url,
             "CREATE TABLE placed (name VARCHAR(40) PRIMARY KEY)",
             "CREATE TABLE orders (order_name VARCHAR(40), number BIGINT)",
         )
+        if source == CAPTURE:
+            execute(url, f"CREATE PUBLICATION {PUBLICATION} FOR TABLE placed")
+            execute(url, f"SELECT pg_create_logical_replication_slot('{database_of(url)}', 'pgoutput')")
+        else:
+            connection = SqlConnection("tables", ConnectionSettings(type="sql", options={"database": url}))
+            connection.create_outbox(ReceiverSettings(id="orders", connection="tables", destination="queue:outbox"))
 
     def place(self, number: int) -> None:
         """Place so many orders. Those of a transaction that fails may be placed or not, as the database says."""
@@ -149,11 +158,26 @@ class Program:
             return int(rows(self._url, "SELECT count(*) FROM orders")[0][0])
         return -1
 
+    def all_taken(self) -> Callable[[], bool]:
+        """Tells whether the bridge has taken, and acknowledged, every order that is placed by now."""
+        if self._source == OUTBOX:
+            return lambda: not rows(self._url, "SELECT 1 FROM outbox LIMIT 1")
+        end = rows(self._url, "SELECT pg_current_wal_lsn()::text")[0][0]
+        slot = database_of(self._url)
+        query = f"SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        return lambda: bool(rows(self._url, query)[0][0])
+
+    def end(self) -> None:
+        """Drop the slot, of which a server has few."""
+        if self._source == CAPTURE:
+            slot = f"FROM pg_replication_slots WHERE slot_name = '{database_of(self._url)}'"
+            wait_until(lambda: not rows(self._url, f"SELECT active {slot}")[0][0])
+            execute(self._url, f"SELECT pg_drop_replication_slot(slot_name) {slot}")
+
     def _batch(self, number: int) -> list[str]:
         names = [f"order {next(self._next)}" for _ in range(number)]
-        return [
-            f"INSERT INTO {into} VALUES ('{name}')" for name in names for into in ("placed (name)", "outbox (body)")
-        ]
+        places = ("placed (name)",) if self._source == CAPTURE else ("placed (name)", "outbox (body)")
+        return [f"INSERT INTO {into} VALUES ('{name}')" for name in names for into in places]
 
 
 def campaign(
@@ -163,10 +187,11 @@ def campaign(
     kills: int,
     seed: int,
     server_kills: int = 0,
+    source: str = OUTBOX,
     say: Callable[[str], object] = lambda _: None,
 ) -> Result:
     """Run the control, then rounds until there were enough kills. A violation ends the campaign."""
-    result = Result(database, seed)
+    result = Result(database, seed, source)
     with _server(database) as server:
         rng = random.Random(f"{seed} 0")
         one_round(directory / "control", result, rng, server, [False] * KILLS_OF_A_CONTROL, is_control=True)
@@ -213,14 +238,18 @@ def one_round(
     directory.mkdir(mode=0o700)
     begin = time.monotonic()
     url = sqlite_file(directory) if server is None else server.fresh_database()
-    program = Program(url)
+    program = Program(url, result.source)
     for kills_server in victims:
-        _one_life(directory, url, program, rng, figures, server if kills_server else None, control=is_control)
+        victim = server if kills_server else None
+        _one_life(directory, url, program, rng, figures, victim, source=result.source, control=is_control)
         figures.waiting += program.stored() < len(program.placed()) * (1 - 1 / MISFIT) - 1
-    status = _last_life(directory, url, program, control=is_control)
+    status, left = _last_life(directory, url, program, source=result.source, control=is_control)
     found = _compare(directory, url, program, figures, is_control=is_control)
     if status:
         found.append(f"the last life ended with status {status}")
+    if left:
+        found.append("orders are left in the outbox table, or behind the place of the slot")
+    program.end()
     figures.violations += [f"{directory.name}: {one}" for one in found]
     figures.seconds += time.monotonic() - begin
     if not found:
@@ -235,6 +264,7 @@ def _one_life(
     figures: Figures,
     server: AnyServer | None,
     *,
+    source: str,
     control: bool,
 ) -> None:
     """Start the bridge, place orders as long as it lives, and kill it; before that perhaps its server."""
@@ -244,7 +274,7 @@ def _one_life(
     if control:  # in turn where the next life handles messages again, and where it writes rows again
         number = rng.randint(1, LAST_CALL_OF_A_CONTROL)
         kill, of = (-number, (SINK,)) if figures.kills % 2 else (number, (SOURCE,))
-    life = Life(FORKING, bridge.live, directory, url, kill, of, is_control=control)
+    life = Life(FORKING, bridge.live, directory, url, source, kill, of, is_control=control)
     began = life.begin()
     deadline = time.monotonic() + LONGEST_LIFE_S * (5 if kill else rng.random())
     while began and life.is_alive and time.monotonic() < deadline:
@@ -261,14 +291,15 @@ def _one_life(
     figures.kills += 1
 
 
-def _last_life(directory: Path, url: str, program: Program, *, control: bool) -> int | None:
-    """Let the bridge go on until it has taken and written all; returns its exit status."""
-    life = Life(FORKING, bridge.live, directory, url, 0, (SINK, SOURCE), is_control=control)
+def _last_life(directory: Path, url: str, program: Program, *, source: str, control: bool) -> tuple[int | None, bool]:
+    """Let the bridge go on until it has taken and written all; returns its exit status, and whether something is left."""
+    life = Life(FORKING, bridge.live, directory, url, source, 0, (SINK, SOURCE), is_control=control)
     life.begin()
+    all_taken = program.all_taken()
     deadline = time.monotonic() + PATIENCE_S
-    while life.is_alive and rows(url, "SELECT 1 FROM outbox LIMIT 1") and time.monotonic() < deadline:
+    while life.is_alive and not all_taken() and time.monotonic() < deadline:
         time.sleep(PAUSE_S)
-    return life.stop()  # which sends all that is there
+    return life.stop(), not all_taken()  # a stop sends all that is there
 
 
 def _compare(directory: Path, url: str, program: Program, figures: Figures, *, is_control: bool) -> list[str]:
@@ -290,8 +321,6 @@ def _compare(directory: Path, url: str, program: Program, figures: Figures, *, i
     if set(state) != placed:
         lost, foreign = sorted(placed - set(state)), sorted(set(state) - placed)
         found.append(f"the state lacks the orders {lost[:20]}, and has {foreign[:20]}, which nobody has placed")
-    if left := rows(url, "SELECT count(*) FROM outbox")[0][0]:
-        found.append(f"{left} rows are left in the outbox table")
     if not wanted <= set(there):
         found.append(f"the table lacks {sorted(wanted - set(there))[:20]}")
     if is_control:

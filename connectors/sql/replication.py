@@ -1,0 +1,208 @@
+"""Sessions with PostgreSQL that stream: the log of the server by a replication slot, and the rows of a query.
+
+The driver has no calls for this, so this module uses the functions of libpq that the driver has beneath them.
+"""
+
+import contextlib
+import math
+import select
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from sqlalchemy import URL
+
+from connectors.sql.database import identifier, reason_of
+from connectors.sql.pgoutput import Keepalive, Wal, lsn_of, lsn_text, read_frame, status
+from correlator.errors import ConnectionLost
+from correlator.storage.postgres import replication_session
+
+with contextlib.suppress(ImportError):  # the driver is an extra; without it `open_database` raises E3310
+    import psycopg
+    from psycopg import generators
+    from psycopg.pq import ExecStatus
+
+SESSION = (
+    "SET datestyle = 'ISO'; SET intervalstyle = 'iso_8601'; SET timezone = 'UTC'; SET extra_float_digits = 1;"
+    " SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0"
+)
+"""Let the texts of values not depend on settings of the server or the user, and let a stream take long."""
+STATUS_S = 10.0
+"""Seconds between two messages to the server."""
+SILENT_S = 30.0
+"""A server that has not answered for so many seconds counts as lost."""
+_CREATE_S = 20
+_END_S = 1.0
+
+
+class Made(NamedTuple):
+    """A slot that was made: the place in the log where it begins, and the name of a snapshot of this moment."""
+
+    lsn: int
+    snapshot: str | None
+
+
+class CopyStream:
+    """Takes the pieces of a COPY one after the other, and waits no longer than the caller wants.
+
+    Args:
+        session: is not in the middle of another statement.
+        command: begins to copy out, or in both directions.
+
+    The methods raise `psycopg.Error`.
+
+    Attributes:
+        heard: when something has come at last, in seconds of the monotonic clock.
+    """
+
+    def __init__(self, session: "psycopg.Connection[Any]", command: str) -> None:
+        self._session = session
+        self.heard = time.monotonic()
+        session.pgconn.send_query(command.encode())
+        (result,) = session.wait(generators.execute(session.pgconn))
+        if result.status not in (ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH):
+            raise psycopg.errors.error_from_result(result)
+
+    def take(self, timeout_s: float) -> bytes | None:
+        """The next piece; `None` if it has not come as a whole in time, an empty one at the end."""
+        pgconn = self._session.pgconn
+        size, piece = pgconn.get_copy_data(1)
+        if size == 0:
+            sockets = select.poll()
+            sockets.register(pgconn.socket, select.POLLIN)
+            if not sockets.poll(math.ceil(max(timeout_s, 0.0) * 1000)):
+                return None
+            self.heard = time.monotonic()
+            pgconn.consume_input()
+            size, piece = pgconn.get_copy_data(1)
+        if size == -1:
+            while result := pgconn.get_result():
+                if result.status == ExecStatus.FATAL_ERROR:
+                    raise psycopg.errors.error_from_result(result)
+            return b""
+        return bytes(piece) if size else None
+
+    def put(self, piece: bytes) -> None:
+        """Send a piece to the server. It leaves with a later one if the server takes nothing at present."""
+        self._session.pgconn.put_copy_data(piece)
+        self._session.pgconn.flush()
+
+    def end(self, within_s: float) -> None:
+        """Tell the server to end the COPY, and wait until it has done so, but not for long."""
+        deadline = time.monotonic() + within_s
+        self._session.pgconn.put_copy_end()
+        self._session.pgconn.flush()
+        while self.take(deadline - time.monotonic()) != b"" and time.monotonic() < deadline:
+            pass
+
+
+class Replication:
+    """A session that makes a replication slot, and reads it.
+
+    Args:
+        where: place for messages.
+        url: the database.
+
+    Raises:
+        ConnectionLost: as all methods.
+    """
+
+    def __init__(self, where: str, url: URL) -> None:
+        self._where = where
+        self._stream: CopyStream | None = None
+        self._next_status = 0.0
+        self._asked: float | None = None
+        """Since when the server owes an answer."""
+        with driver_told(where):
+            self._session = replication_session(url)
+            try:
+                self._session.execute(SESSION)
+            except BaseException:
+                self._session.close()
+                raise
+
+    def create(self, slot: str, *, exports: bool) -> Made:
+        """Make the slot, and wait until the transactions that have begun before have ended.
+
+        Args:
+            slot: its name.
+            exports: whether to make a snapshot of its beginning. It can be taken until the next call of a method.
+        """
+        option = "export" if exports else "nothing"
+        with driver_told(self._where):
+            self._session.execute(f"SET lock_timeout = '{_CREATE_S}s'")
+            command = f"CREATE_REPLICATION_SLOT {identifier(slot)} LOGICAL pgoutput (SNAPSHOT '{option}')"
+            row = self._session.execute(command.encode()).fetchone()
+        assert row is not None
+        return Made(lsn_of(row[1]), row[2])
+
+    def begin(self, slot: str, publication: str, lsn: int) -> None:
+        """Let the server send the transactions that end behind this place."""
+        names = identifier(publication).replace("'", "''")
+        command = (
+            f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn_text(lsn)}"
+            f" (proto_version '1', publication_names '{names}')"
+        )
+        with driver_told(self._where):
+            self._stream = CopyStream(self._session, command)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to tell the server what the receiver has."""
+        return time.monotonic() >= self._next_status
+
+    def take(self, timeout_s: float) -> Wal | Keepalive | None:
+        """What the server sends next; `None` if nothing comes in time."""
+        assert self._stream is not None
+        with driver_told(self._where):
+            piece = self._stream.take(timeout_s)
+        if piece is None:
+            asked, heard = self._asked, self._stream.heard
+            if asked is not None and time.monotonic() - max(asked, heard) >= SILENT_S - STATUS_S:
+                raise ConnectionLost("E7003", self._where, f"the server has said nothing for {SILENT_S:g} s")
+            return None
+        if not piece:
+            raise ConnectionLost("E7003", self._where, "the server has ended the replication")
+        self._asked = None
+        return read_frame(piece)
+
+    def tell(self, received: int, flushed: int, *, at_once: bool = False) -> None:
+        """Tell the server what the receiver has, at once or when it is time; call it often. Then the server answers."""
+        is_due = self.is_due
+        if self._stream is None or not (is_due or at_once):
+            return
+        with driver_told(self._where):
+            self._stream.put(status(received, flushed, time.time_ns(), asks=is_due))
+        if is_due:
+            now = time.monotonic()
+            self._next_status = now + STATUS_S
+            self._asked = self._asked or now
+
+    def close(self) -> None:
+        """End the session, after which another one can read the slot. Never raises."""
+        with contextlib.suppress(psycopg.Error, OSError):
+            if self._stream is not None:
+                self._stream.end(_END_S)
+        self._session.close()
+
+
+@contextlib.contextmanager
+def driver_told(where: str) -> Iterator[None]:
+    """Raise an error of the driver as `ConnectionLost`."""
+    try:
+        yield
+    except psycopg.Error as error:
+        state, said = error.sqlstate or "", reason_of(error)
+        if state == "42704" and "publication" in said:
+            what = f"the slot has to read the log of a time at which the publication was not there: {said}"
+            raise ConnectionLost("E7609", where, what, "", _MADE_ANEW) from error
+        if state == "55P03":
+            what = "transactions that began before the slot have been open for too long"
+            raise ConnectionLost("E7611", where, what, "", "End them; the receiver tries again") from error
+        if state == "55006":
+            what = f"another session reads the slot: {said}"
+            raise ConnectionLost("E7607", where, what, "One receiver reads it at a time") from error
+        raise ConnectionLost("E7003", where, f"the database failed: {said}") from error
+
+
+_MADE_ANEW = "Never drop a publication that a receiver uses; drop the slot and remove the position to begin anew"

@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from tests.benchmarks.peer_structured_streaming import APIS, JOBS, MANY, cut, li
 from tests.spark_cluster import children, command_of
 
 ROOT = Path(__file__).parents[2]
+DATA = "flights-all.csv"
 YEAR = 336_776
 """Departures of a year."""
 PIECE = 50_000
@@ -59,17 +60,23 @@ class Found(NamedTuple):
     samples: Sequence[Sample]
 
 
-def prepare(directory: Path, rows: int) -> Path:
-    """A copy of the examples with so many records; returns the records."""
-    shutil.copytree(ROOT / "config", directory / "config", ignore=shutil.ignore_patterns(".positions", "*.jsonl"))
-    make = [sys.executable, "config/flights/make_data.py", "--all"]
-    subprocess.run(make, cwd=directory, check=True, stdout=subprocess.DEVNULL)
-    data = directory / "config/data/flights-all.csv"
+def make(directory: Path, rows: int) -> Path:
+    """A file with so many records."""
+    copy(directory)
+    command = [sys.executable, "config/flights/make_data.py", "--all"]
+    subprocess.run(command, cwd=directory, check=True, stdout=subprocess.DEVNULL)
+    data = directory / "config/data" / DATA
     header, *year = data.read_text(encoding="utf-8").splitlines(keepends=True)
     with data.open("w", encoding="utf-8") as file:
         file.write(header)
         file.writelines(islice(years(year), rows))
     return data
+
+
+def copy(directory: Path) -> None:
+    """A copy of the examples."""
+    ignored = shutil.ignore_patterns(".positions", "*.jsonl", DATA)
+    shutil.copytree(ROOT / "config", directory / "config", ignore=ignored)
 
 
 def years(year: Sequence[str]) -> Iterator[str]:
@@ -89,8 +96,10 @@ def stateless(file: Path) -> Path:
     return made
 
 
-def ours(directory: Path, job: str, *, memory: bool) -> Found:
+def ours(directory: Path, data: Path, job: str, *, memory: bool) -> Found:
     """`correlator run`."""
+    copy(directory)
+    (directory / "config/data" / DATA).hardlink_to(data)
     file = directory / "config/flights-all.yaml"
     file = stateless(file) if job == "stateless" else file
     command = [str(Path(sys.executable).with_name("correlator")), "run", "--log-json", str(file)]
@@ -190,14 +199,14 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="sample the memory of both")
     arguments = parser.parse_args()
     ratios: dict[tuple[str, str], list[float]] = {}
-    for number in range(arguments.rounds):
-        for job in arguments.jobs:
-            with tempfile.TemporaryDirectory() as name:
-                data = prepare(Path(name), arguments.rows)
-                cut(data, PIECE, Path(name) / "pieces")
-                mine = ours(Path(name), job, memory=arguments.memory)
+    with tempfile.TemporaryDirectory() as name:
+        data, pieces = make(Path(name), arguments.rows), Path(name) / "pieces"
+        cut(data, PIECE, pieces)
+        for number, job in product(range(arguments.rounds), arguments.jobs):
+            with tempfile.TemporaryDirectory() as run:
+                mine = ours(Path(run), data, job, memory=arguments.memory)
                 many = arguments.rows > MANY
-                theirs = peer(Path(name), Path(name) / "pieces", job, arguments.api, many=many, memory=arguments.memory)
+                theirs = peer(Path(run), pieces, job, arguments.api, many=many, memory=arguments.memory)
             assert (mine.alerts, mine.delayed) == (theirs.alerts, theirs.delayed), (mine[2:4], theirs[2:4])
             rates = []
             for what, one, other in (("run", mine.run_s, theirs.run_s), ("cycle", mine.cycles_s, theirs.cycles_s)):

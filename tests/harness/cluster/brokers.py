@@ -206,22 +206,32 @@ def _all(source: Source) -> Iterator[Message]:
         source.acknowledge(chunk.tokens)
 
 
+def on_rabbitmq(server: RabbitServer) -> ServerBroker:
+    """The broker on a RabbitMQ server, which stores what a sender repeats."""
+    settings = {"type": RABBITMQ, **server.options, "queue_type": "quorum"}
+    return ServerBroker(RabbitConnection, settings, {}, untouched=False)
+
+
+def on_pulsar(server: PulsarServer) -> ServerBroker:
+    """The broker on a Pulsar server, in a namespace of its own that drops what a sender repeats."""
+    namespace = server.namespace(deduplication=True)
+    settings = {"type": PULSAR, **server.options, "namespace": namespace, "deduplication": True}
+    return ServerBroker(PulsarConnection, settings, {"queue_subscription": "watch"}, untouched=True)
+
+
 @contextlib.contextmanager
 def broker_of(kind: str, database: PostgresServer) -> Iterator[tuple[Broker, Server]]:
     """A broker, and the server that is killed when the broker is to be killed."""
     with contextlib.ExitStack() as stack:
-        if kind == EMBEDDED:
-            broker: Broker = EmbeddedBroker(database.fresh_database())
-            server: Server = database
-        elif kind == RABBITMQ:
-            rabbit = stack.enter_context(running(RabbitServer()))
-            settings = {"type": kind, **rabbit.options, "queue_type": "quorum"}
-            broker, server = ServerBroker(RabbitConnection, settings, {}, untouched=False), rabbit
+        broker: Broker
+        server: Server = database
+        if kind == RABBITMQ:
+            server = rabbit = stack.enter_context(running(RabbitServer()))
+            broker = on_rabbitmq(rabbit)
+        elif kind == PULSAR:
+            server = pulsar = stack.enter_context(running(PulsarServer()))
+            broker = on_pulsar(pulsar)
         else:
-            pulsar = stack.enter_context(running(PulsarServer()))
-            namespace = pulsar.namespace(deduplication=True)
-            settings = {"type": kind, **pulsar.options, "namespace": namespace, "deduplication": True}
-            watching = {"queue_subscription": "watch"}
-            broker, server = ServerBroker(PulsarConnection, settings, watching, untouched=True), pulsar
+            broker = EmbeddedBroker(database.fresh_database())
         stack.callback(broker.close)
         yield broker, server

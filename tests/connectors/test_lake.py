@@ -196,6 +196,7 @@ def test_a_table_of_parquet_has_times_of_a_day(tmp_path: Path) -> None:
         {"at": time_of_day(10, 11, 12)},
         {"at": None},
     ]
+    sink.close()
     assert codes(opened(tmp_path, "parquet", schema="at TIME(6)").send(batch([5], bodies={5: b"{}"}))) == [None]
     with pytest.raises(ConfigError, match=r"E1022.*'TIME\(0\)', which a lake does not write.* TIME,"):
         opened(tmp_path, "parquet", schema="at TIME(0)")

@@ -37,9 +37,9 @@ def depart(airport, numbers):
 @pytest.mark.usefixtures("session")
 def test_each_departure_is_a_row_and_what_was_rolled_back_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main.execute(["outbox", "create", str(FILE), "departures"]) == 0
     airport = sqlite3.connect("airport.db")
     airport.execute("CREATE TABLE departures (flight INTEGER)")
+    assert main.execute(["outbox", "create", str(FILE), "departures"]) == 0
     for life in (range(1, ROWS // 2), range(ROWS // 2, ROWS)):
         depart(airport, life[: len(life) // 2])  # while no engine runs
         settings = read_file(FILE, PipelineFile, connectors=("sql", "lake")).settings

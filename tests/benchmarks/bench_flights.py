@@ -10,12 +10,14 @@ More `--rows` than the year has are those of further years, with the same flight
 is the time of the pipeline's thread, for Structured Streaming that of its triggers; receiving, commits and senders run
 beside our pipeline, while a trigger reads and writes files, too. Each is a ratio of rates, more is better for us.
 
-With `--memory`, the resident memory of the driver, of its JVM and of the Python workers is sampled each second: the
-largest sum, and the slope over the second half of the run.
+`cpu`: the same of the processor time of driver, JVM and Python workers together, which other work disturbs less. It
+and the resident memory are sampled each half second; with `--memory` the largest memory of each part is shown, and its
+slope over the second half of the run.
 """
 
 import argparse
 import json
+import os
 import re
 import shutil
 import statistics
@@ -25,7 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing
 from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
@@ -40,14 +42,10 @@ YEAR = 336_776
 PIECE = 50_000
 """Records of a trigger."""
 PARTS = ("driver", "jvm", "workers")
+LOOK_S = 0.5
+LAST_LOOKS = 4
+"""At the end of a run its parts go."""
 WANTED = {"keyed": 1.0, "stateless": 0.9}
-
-
-class Sample(NamedTuple):
-    """Resident memory at a time, in MB by part."""
-
-    at_s: float
-    parts: dict[str, float]
 
 
 class Found(NamedTuple):
@@ -57,7 +55,7 @@ class Found(NamedTuple):
     cycles_s: float
     alerts: int
     delayed: int
-    samples: Sequence[Sample]
+    watched: "Watched"
 
 
 def make(directory: Path, rows: int) -> Path:
@@ -96,97 +94,105 @@ def stateless(file: Path) -> Path:
     return made
 
 
-def ours(directory: Path, data: Path, job: str, *, memory: bool) -> Found:
+def ours(directory: Path, data: Path, job: str) -> Found:
     """`correlator run`."""
     copy(directory)
     (directory / "config/data" / DATA).hardlink_to(data)
     file = directory / "config/flights-all.yaml"
     file = stateless(file) if job == "stateless" else file
     command = [str(Path(sys.executable).with_name("correlator")), "run", "--log-json", str(file)]
-    run_s, output, log, samples = timed(command, directory, memory=memory)
+    run_s, output, log, watched = timed(command, directory)
     (ended,) = (json.loads(line) for line in log.splitlines() if '"time of a pipeline"' in line)
     cycles_s = sum(ended[part] for part in ("take_s", "plan_s", "compute_s", "apply_s"))
-    print(
-        f"          {ended['batches']} batches: " + ", ".join(f"{k} {v}" for k, v in ended.items() if k.endswith("_s"))
-    )
     alerts = re.search(r"sender alerts\D+(\d+)\D+(\d+)", output)
     delayed = (directory / "config/data/delayed-all.jsonl").read_bytes().count(b"\n")
-    return Found(run_s, cycles_s, int(alerts.group(2)) if alerts else 0, delayed, samples)
+    return Found(run_s, cycles_s, int(alerts.group(2)) if alerts else 0, delayed, watched)
 
 
-def peer(directory: Path, pieces: Path, job: str, api: str, *, many: bool, memory: bool) -> Found:
+def peer(directory: Path, pieces: Path, job: str, api: str, *, many: bool) -> Found:
     """The same of Structured Streaming."""
     out = directory / "out"
     options = ["--pieces", pieces, "--job", job, "--api", api, "--keep", out, *(["--many"] if many else [])]
     command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.peer_structured_streaming", *map(str, options)]
-    run_s, output, _, samples = timed(command, ROOT, memory=memory)
+    run_s, output, _, watched = timed(command, ROOT)
     cycles_s = json.loads(output.splitlines()[-1])["cycles_s"]
-    return Found(run_s, cycles_s, lines_in(out / "alerts"), lines_in(out / "delayed" / "malformed=false"), samples)
+    return Found(run_s, cycles_s, lines_in(out / "alerts"), lines_in(out / "delayed" / "malformed=false"), watched)
 
 
-def timed(command: Sequence[str], directory: Path, *, memory: bool) -> tuple[float, str, str, Sequence[Sample]]:
-    """Seconds, standard output and standard error of a command, and samples of its memory."""
+def timed(command: Sequence[str], directory: Path) -> tuple[float, str, str, "Watched"]:
+    """Seconds, standard output and standard error of a command, and what was seen of its processes."""
     with tempfile.TemporaryFile("w+") as log:
         began = time.perf_counter()
         with (
             subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-            sampled(process.pid, memory=memory) as samples,
+            closing(Watched(process.pid)) as watched,
         ):
             output, _ = process.communicate()
         seconds = time.perf_counter() - began
         log.seek(0)
         text = log.read()
     assert process.returncode == 0, text[-4000:]
-    return seconds, output, text, samples
+    return seconds, output, text, watched
 
 
-@contextmanager
-def sampled(pid: int, *, memory: bool) -> Iterator[list[Sample]]:
-    """Take samples of a process and of those that it has started, until the end of the block."""
-    samples: list[Sample] = []
-    ended = threading.Event()
+class Watched:
+    """Looks at a driver, its JVM and the Python workers below that until it is closed.
 
-    def take() -> None:
+    Attributes:
+        memory: for each look the time, in minutes, and the resident memory of each part, in MB.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.memory: list[tuple[float, tuple[float, ...]]] = []
+        self._pid = pid
+        self._spent: dict[int, tuple[str, float]] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of all parts."""
+        return sum(spent for _, spent in self._spent.values())
+
+    def cpu_of(self, part: str) -> float:
+        """Processor time of a part."""
+        return sum(spent for its_part, spent in self._spent.values() if its_part == part)
+
+    def shown(self) -> str:
+        """The largest memory of each part, and its slope over the second half."""
+        half = self.memory[len(self.memory) // 2 : -LAST_LOOKS]
+        shown = []
+        for at, part in enumerate(PARTS):
+            most = max(sizes[at] for _, sizes in self.memory)
+            times, sizes = [when for when, _ in half], [sizes[at] for _, sizes in half]
+            slope = statistics.linear_regression(times, sizes).slope if len(half) > 1 else 0.0
+            shown.append(f"{part} {most:,.0f} MB ({slope:+,.0f} MB/min)")
+        return ", ".join(shown)
+
+    def _look(self) -> None:
         began = time.monotonic()
-        while not ended.wait(1.0):
-            samples.append(Sample(time.monotonic() - began, memory_of(pid)))
+        while not self._ended.wait(LOOK_S):
+            jvms = [one for one in children(self._pid) if b"java" in command_of(one)]
+            workers = [below for jvm in jvms for one in children(jvm) for below in (one, *children(one))]
+            sizes = tuple(
+                sum(self._seen(part, one) for one in pids)
+                for part, pids in zip(PARTS, ([self._pid], jvms, workers), strict=True)
+            )
+            self.memory.append(((time.monotonic() - began) / 60, sizes))
 
-    thread = threading.Thread(target=take)
-    if memory:
-        thread.start()
-    try:
-        yield samples
-    finally:
-        ended.set()
-        if memory:
-            thread.join()
-
-
-def memory_of(pid: int) -> dict[str, float]:
-    """MB of a driver, of its JVM, and of all processes below that one."""
-    jvms = [one for one in children(pid) if b"java" in command_of(one)]
-    workers = [below for jvm in jvms for one in children(jvm) for below in (one, *children(one))]
-    return {part: sum(map(resident, some)) for part, some in zip(PARTS, ([pid], jvms, workers), strict=True)}
-
-
-def resident(pid: int) -> float:
-    """MB; 0 for a process that has ended."""
-    with suppress(OSError):
-        found = re.search(r"^VmRSS:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-        return int(found[1]) / 1024 if found else 0.0
-    return 0.0
-
-
-def told(samples: Sequence[Sample]) -> str:
-    """The largest memory of each part, and its slope over the second half."""
-    half = samples[len(samples) // 2 : -2]  # at the very end the parts go
-    times = [one.at_s / 60 for one in half]
-    parts = []
-    for part in PARTS:
-        most = max(one.parts[part] for one in samples)
-        slope = statistics.linear_regression(times, [one.parts[part] for one in half]).slope if len(half) > 2 else 0.0
-        parts.append(f"{part} {most:,.0f} MB ({slope:+,.0f} MB/min)")
-    return ", ".join(parts)
+    def _seen(self, part: str, pid: int) -> float:
+        """Note the processor time of a process; returns its resident memory, 0 if it has ended."""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        self._spent[pid] = part, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def main() -> None:
@@ -204,20 +210,25 @@ def main() -> None:
         cut(data, PIECE, pieces)
         for number, job in product(range(arguments.rounds), arguments.jobs):
             with tempfile.TemporaryDirectory() as run:
-                mine = ours(Path(run), data, job, memory=arguments.memory)
-                many = arguments.rows > MANY
-                theirs = peer(Path(run), pieces, job, arguments.api, many=many, memory=arguments.memory)
+                mine = ours(Path(run), data, job)
+                theirs = peer(Path(run), pieces, job, arguments.api, many=arguments.rows > MANY)
             assert (mine.alerts, mine.delayed) == (theirs.alerts, theirs.delayed), (mine[2:4], theirs[2:4])
             rates = []
-            for what, one, other in (("run", mine.run_s, theirs.run_s), ("cycle", mine.cycles_s, theirs.cycles_s)):
+            for what, one, other in (
+                ("run", mine.run_s, theirs.run_s),
+                ("cycle", mine.cycles_s, theirs.cycles_s),
+                ("cpu", mine.watched.cpu_s, theirs.watched.cpu_s),
+            ):
                 ratios.setdefault((job, what), []).append(other / one)
                 rates.append(
                     f"{what} {arguments.rows / one:,.0f}/s : {arguments.rows / other:,.0f}/s = {other / one:.2f}"
                 )
             found = f"{mine.alerts} alerts and {mine.delayed} delayed departures in both"
             print(f"{job:9} round {number + 1}: {', '.join(rates)}; {found}", flush=True)
-            if arguments.memory:
-                print(f"          memory, ours: {told(mine.samples)}\n          memory, peer: {told(theirs.samples)}")
+            for who, one in (("ours", mine.watched), ("peer", theirs.watched)):
+                spent = ", ".join(f"{part} {one.cpu_of(part):.1f}" for part in PARTS)
+                memory = f"; memory {one.shown()}" if arguments.memory else ""
+                print(f"{'':9} {who}: cpu {spent} s{memory}", flush=True)
     for (job, what), some in ratios.items():
         print(f"{job:9} median ratio, {what}: {statistics.median(some):.2f} (wanted: at least {WANTED[job]:.2f})")
 

@@ -95,6 +95,21 @@ def test_each_order_of_more_than_nothing_becomes_one_row(world):
     assert world.sent("table").values("order") == expected != []
 
 
+@crash_test(config="outbox-to-lake.yaml", budget="20s")
+def test_each_departure_that_was_not_cancelled_becomes_one_row(world):
+    records = [
+        {**row, "flight": int(row["flight"]), "dep_delay": int(row["dep_delay"]) if row["dep_delay"] else None}
+        for row in flights()[0]
+    ]
+    world.publish("queue:outbox", records)
+    world.run_until_quiet()
+    world.check()
+    departed = [row for row in records if row["dep_delay"] is not None]
+    assert 0 < len(departed) < len(records)
+    assert world.sent("table").values("flight") == [row["flight"] for row in departed]
+    assert world.sent("table").values("late") == [row["dep_delay"] > 15 for row in departed]
+
+
 @crash_test(config="webhook-to-table-and-topic.yaml", budget="20s")
 def test_each_order_is_in_the_table_and_in_the_topic(world):
     orders = [{"id": number, "customer": f"c{number % 3}", "cents": 100 * number} for number in range(1, 31)]

@@ -1,8 +1,8 @@
 """The columns of a table: read from the options of a sender, compared with the columns of a table that exists."""
 
 import re
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -36,10 +36,14 @@ _TYPES: Mapping[str, tuple[pa.DataType, Any]] = {
     "date": (pa.date32(), date),
     "timestamp": (pa.timestamp("us", "UTC"), Annotated[datetime, Meta(tz=True)]),
     "timestamp_ntz": (pa.timestamp("us"), Annotated[datetime, Meta(tz=False)]),
+    "time": (pa.time64("us"), Annotated[time, Meta(tz=False)]),
     "string": (pa.string(), str),
     "binary": (pa.binary(), bytes),
 }
 """For each type of Spark's DDL the type in Arrow, and the type of a value in a JSON body."""
+_MICROSECONDS = "(6)"
+"""The digits of the seconds of a TIME, which Spark writes and which no other type has."""
+_TIME = "time"
 _TEXTS = {arrow: name.upper() for name, (arrow, _) in _TYPES.items()}
 
 
@@ -81,10 +85,17 @@ class Columns(NamedTuple):
         return pa.schema([*((one.name, one.arrow) for one in self.of_body), *others])
 
 
-def columns_from(where: str, options: Mapping[str, Any]) -> Columns:
-    """Read the options of a sender. Raises `ConfigError`."""
+def columns_from(where: str, options: Mapping[str, Any], *, has_times: bool) -> Columns:
+    """Read the options of a sender. Raises `ConfigError`.
+
+    Args:
+        where: the place of the sender.
+        options: its options.
+        has_times: whether the format of the table has times of a day.
+    """
     check_options(where, options, _OPTIONS)
-    of_body = _of_body(f"{where}.schema", text_option(where, options, "schema"))
+    types = [name for name in _TYPES if has_times or name != _TIME]
+    of_body = _of_body(f"{where}.schema", text_option(where, options, "schema"), types)
     key, unique_id, properties = (
         text_option(where, options, name) if name in options else ""
         for name in ("key_column", "unique_id_column", "properties_column")
@@ -135,7 +146,7 @@ def type_from(text: str) -> pa.DataType | None:
     return None if found is None else found[0]
 
 
-def _of_body(where: str, ddl: str) -> Sequence[Column]:
+def _of_body(where: str, ddl: str, types: Sequence[str]) -> Sequence[Column]:
     if _NOT_NULL.search(ddl):
         todo = "Leave NOT NULL out: a missing field is null"
         raise ConfigError("E1022", where, "NOT NULL is not supported", "Every column may hold nulls", todo)
@@ -146,23 +157,23 @@ def _of_body(where: str, ddl: str) -> Sequence[Column]:
     if found is None:
         allowed = "NAME TYPE, NAME TYPE, ..., as in id BIGINT, amount DECIMAL(9,2)"
         raise ConfigError("E1022", where, f"{quoted(ddl)} cannot be understood", allowed)
-    return [_column(where, name, kind) for name, kind in found]
+    return [_column(where, name, kind, types) for name, kind in found]
 
 
-def _column(where: str, name: str, kind: Kind) -> Column:
-    found = _typed(kind.name)
+def _column(where: str, name: str, kind: Kind, types: Sequence[str]) -> Column:
+    found = _typed(kind.name.removesuffix(_MICROSECONDS), types)
     if found is None:
-        allowed = f"Types: {', '.join(one.upper() for one in _TYPES)}, DECIMAL(p,s)"
+        allowed = f"Types: {', '.join(one.upper() for one in types)}, DECIMAL(p,s)"
         what = f"column {quoted(name)} has type {quoted(kind.name.upper())}, which cannot be written"
         raise ConfigError("E1022", where, what, allowed)
     return Column(name, *found)
 
 
-def _typed(name: str) -> tuple[pa.DataType, Any] | None:
+def _typed(name: str, types: Collection[str] = _TYPES) -> tuple[pa.DataType, Any] | None:
     decimal = _DECIMAL.fullmatch(name)
     if decimal is not None:
         return pa.decimal128(int(decimal[1]), int(decimal[2])), Decimal
-    return _TYPES.get(name)
+    return _TYPES[name] if name in types else None
 
 
 def _check_names(where: str, names: Sequence[str]) -> None:

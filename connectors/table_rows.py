@@ -1,13 +1,13 @@
 """Turns messages into rows: the JSON body fills the columns of the body, and the message fills the others."""
 
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from connectors.table_columns import Columns
+from connectors.table_rules import holds
 from correlator.events import Outgoing
 
 Row = tuple[Any, ...]
@@ -34,7 +34,7 @@ class RowMaker:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
             raise ValueError(f"the body does not fit the schema: {error}") from error
         for at, column in self._decimals:
-            if values[at] is not None and not _fits(values[at], column.arrow):
+            if values[at] is not None and not holds(column.arrow.precision, column.arrow.scale, values[at]):
                 raise ValueError(f"the body does not fit the schema: `$.{column.name}` has too many digits")
         return (*values, *self._others(out))
 
@@ -70,14 +70,3 @@ def _properties(properties: Any) -> str:
         return msgspec.json.encode(properties).decode()
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ValueError(f"the properties are no JSON: {error}") from error
-
-
-def _fits(value: Decimal, wanted: pa.DataType) -> bool:
-    """Whether the type holds the number exactly."""
-    if not value.is_finite() or value.adjusted() >= wanted.precision:
-        return False
-    _, digits, exponent = value.as_tuple()
-    beyond = -int(exponent) - wanted.scale  # digits behind the last one that the type holds
-    if beyond > 0 and any(digits[-beyond:]):
-        return False
-    return not any(digits) or value.adjusted() < wanted.precision - wanted.scale

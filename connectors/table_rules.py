@@ -1,5 +1,7 @@
 """What all sinks that write messages as rows of a table refuse."""
 
+from decimal import Decimal
+
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
 
@@ -46,3 +48,30 @@ def check_gap(
         f"A {kind} has each message that was confirmed",
         f"Restore the {kind}; or set missing_up_to: {end} to go on without these messages",
     )
+
+
+def significant(value: Decimal) -> tuple[int, int]:
+    """How many digits a finite number has without the zeros at its end, and the exponent of the last of them."""
+    _, digits, exponent = value.as_tuple()
+    end = len(digits)
+    while end and not digits[end - 1]:
+        end -= 1
+    return end, int(exponent) + len(digits) - end
+
+
+def holds(precision: int | None, scale: int, value: Decimal) -> bool:
+    """Whether a column holds a number exactly.
+
+    Args:
+        precision: how many digits the column has; `None` for any number of them.
+        scale: how many of these digits are behind the point.
+        value: the number.
+    """
+    if not value.is_finite():
+        return False
+    if precision is None:
+        return True
+    digits, exponent = significant(value)
+    if not digits:
+        return value.adjusted() < precision  # a zero may have an exponent that no column has
+    return -exponent <= scale and value.adjusted() < precision - scale

@@ -11,7 +11,7 @@ from connectors.lake.places import TablePlace, table_name
 from connectors.lake.plain import ParquetLog
 from connectors.lake.sink import LakeSink
 from connectors.lake.tables import TABLE_ERRORS, TableLog, unusable
-from connectors.table_columns import columns_from
+from connectors.table_columns import Columns, columns_from
 from connectors.table_rows import RowMaker
 from correlator.connector import Advice, Features
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
@@ -58,7 +58,7 @@ class LakeConnection:
         """A writer of the table."""
         where = f"senders.{sender.id}"
         table = _table(where, sender.destination)
-        maker = RowMaker(columns_from(where, sender.options))
+        maker = RowMaker(self._columns(where, sender))
         missing_up_to = whole_option(where, sender.options, "missing_up_to", 0, _LAST_NUMBER, least=0)
         place = TablePlace(where, self._path, table)
         return LakeSink(sender, place, self._log(place, maker.arrow, sender), maker, missing_up_to)
@@ -72,6 +72,9 @@ class LakeConnection:
     def close(self) -> None:
         """Do nothing: sinks share nothing."""
 
+    def _columns(self, where: str, sender: SenderSettings) -> Columns:
+        return columns_from(where, sender.options, has_times=self._format == "parquet")
+
     def _log(self, place: TablePlace, columns: pa.Schema, sender: SenderSettings) -> TableLog:
         if self._format == "parquet":
             return ParquetLog(place, columns)
@@ -81,7 +84,7 @@ class LakeConnection:
         where = f"senders.{sender.id}"
         place = TablePlace(where, self._path, _table(where, sender.destination))
         try:
-            self._log(place, columns_from(where, sender.options).arrow, sender).check()
+            self._log(place, self._columns(where, sender).arrow, sender).check()
         except ConnectionLost as error:
             yield error
         except TABLE_ERRORS as error:

@@ -205,7 +205,7 @@ class RowWriter:
 def writer(where: str, ending: str, options: Mapping[str, Any]) -> Writer:
     """Read the options of a sender. Raises `ConfigError`."""
     if ending == PARQUET:
-        return RowWriter(RowMaker(columns_from(where, options)))
+        return RowWriter(RowMaker(columns_from(where, options, has_times=True)))
     check_options(where, options, ("missing_up_to",))
     return LineWriter(packs=ending == PACKED_LINES)
 

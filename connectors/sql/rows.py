@@ -18,6 +18,7 @@ from sqlalchemy.types import TypeEngine
 from connectors.sql.database import check_table, connection_of
 from connectors.sql.mysql import OF_BYTES, json_columns, unique_keys
 from connectors.sql.statement import StatementRows
+from connectors.table_rules import holds, significant
 from correlator.errors import ConnectionLost, quoted
 from correlator.events import Message
 
@@ -194,7 +195,8 @@ class TableRows:
     def _check_decimal(self, column: _Column, value: Decimal) -> None:
         """Raise `ValueError` unless the column holds the number exactly."""
         precision, scale = getattr(column.type, "precision", None), getattr(column.type, "scale", None)
-        if not value.is_finite() or not _fits(value, precision, scale or 0, self._is_sqlite):
+        fits = holds(precision, scale or 0, value)
+        if not fits or (self._is_sqlite and significant(value)[0] > _SQLITE_DIGITS):
             raise ValueError(f"the body does not fit the table: `$.{column.name}` has too many digits")
 
 
@@ -302,16 +304,3 @@ def _in_utc(value: datetime) -> datetime:
         return value.astimezone(UTC).replace(tzinfo=None)
     except OverflowError as error:
         raise ValueError("the body does not fit the table: a time is out of range") from error
-
-
-def _fits(value: Decimal, precision: int | None, scale: int, is_sqlite: bool) -> bool:
-    _, digits, exponent = value.as_tuple()
-    end = len(digits)
-    while end and not digits[end - 1]:
-        end -= 1
-    if not end:
-        return True
-    if is_sqlite and end > _SQLITE_DIGITS:
-        return False
-    decimals = -(int(exponent) + len(digits) - end)
-    return precision is None or (decimals <= scale and value.adjusted() < precision - scale)

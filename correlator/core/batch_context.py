@@ -119,7 +119,7 @@ class BatchContext:
     ) -> tuple[list[Delivered], list[tuple[Run, int]]]:
         """Return the next batch, and for each of its runs the position up to which the batch handles the run.
 
-        The queue stays as it is until `apply` gets these positions.
+        The queue stays as it is until `apply` gets these positions. Back-pressure does not count the batch any more.
 
         Args:
             max_rows: largest number of messages of the batch.
@@ -141,6 +141,7 @@ class BatchContext:
                 position += 1
                 most -= 1
             reached.append((run, position))
+            self.queue.take(run, position)
             if position < len(run):
                 break
         return batch, reached

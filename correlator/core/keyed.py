@@ -19,7 +19,8 @@ import copy
 import typing
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from datetime import time as time_of_day
 from decimal import Decimal
 from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_type_hints
@@ -241,7 +242,7 @@ class Handled(NamedTuple):
 Unit = Callable[[KeyedMonitor[Any, Any]], Iterable[Any] | None]
 Check = Callable[[list[dict[str, Any]]], None]
 
-_PLAIN = (bytes, datetime, date, Decimal)
+_PLAIN = (bytes, datetime, date, time_of_day, timedelta, Decimal)
 
 
 class KeyedRun:

@@ -6,7 +6,8 @@ value. It does not record messages of BEST_EFFORT receivers, which may be lost, 
 which the broker redelivers, and notices of this life, such as `SenderFlushed` (invariant F2).
 
 Threads: any thread may call `deliver` and `len` and read `finished` and `numbers`; the receiver's thread calls
-`backlog`. All other methods are for the context's thread, and for the checkpointer while it holds the context's lock.
+`backlog` and `untaken`. All other methods are for the context's thread, and for the checkpointer while it holds the
+context's lock.
 """
 
 from collections import deque
@@ -90,6 +91,7 @@ class InputQueue:
         self._runs: deque[Run] = deque()
         self._entered: dict[str, int] = {}
         self._handled: dict[str, int] = {}
+        self._taken: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
 
     def deliver(self, run: Run) -> None:
@@ -99,8 +101,13 @@ class InputQueue:
         self._inbox.append(run)
 
     def backlog(self, receiver: str) -> int:
-        """Return how many messages of a receiver wait here. Back-pressure depends on this number."""
+        """Return how many messages of a receiver are not handled."""
         return self._delivered.get(receiver, 0) - self._handled.get(receiver, 0)
+
+    def untaken(self, receiver: str) -> int:
+        """As `backlog`, without the messages that a processor works on. Back-pressure depends on this number."""
+        begun = max(self._handled.get(receiver, 0), self._taken.get(receiver, 0))
+        return self._delivered.get(receiver, 0) - begun
 
     def __len__(self) -> int:
         """How many runs wait."""
@@ -142,6 +149,11 @@ class InputQueue:
         if position >= len(run):
             self._runs.popleft()
             self.finished += 1
+
+    def take(self, run: Run, position: int) -> None:
+        """Note that a processor works on the messages of a run before a position, so that the next ones may come."""
+        if run.receiver and position > run.position:
+            self._taken[run.receiver] = run.first + position - 1
 
     def runs(self) -> Sequence[Run]:
         """The runs that have entered and are not handled, oldest first."""
@@ -190,7 +202,7 @@ class InputQueue:
 
     def forget(self, receiver: str) -> None:
         """Forget the numbers of a removed receiver: a new receiver with its id may begin with any number."""
-        for numbers in (self._entered, self._handled, self._delivered):
+        for numbers in (self._entered, self._handled, self._taken, self._delivered):
             numbers.pop(receiver, None)
         if self._on_forgotten is not None:
             self._on_forgotten(receiver)

@@ -10,8 +10,8 @@ from msgspec import inspect
 from correlator.errors import ConfigError, quoted
 
 _ALLOWED = (
-    "Allowed: bool, int, float, str, bytes, datetime, date, Decimal, UUID, enums, and list, dict with text keys, "
-    "structs, events and dataclasses of these"
+    "Allowed: bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID, enums, and list, dict with "
+    "text keys, structs, events and dataclasses of these"
 )
 _PLAIN: dict[type[Any], str] = {
     inspect.BoolType: "BOOLEAN",
@@ -21,6 +21,8 @@ _PLAIN: dict[type[Any], str] = {
     inspect.BytesType: "BINARY",
     inspect.DateTimeType: "TIMESTAMP",
     inspect.DateType: "DATE",
+    inspect.TimeType: "TIME",
+    inspect.TimeDeltaType: "INTERVAL DAY TO SECOND",
     inspect.DecimalType: "DECIMAL(38,18)",
     inspect.UUIDType: "STRING",
     inspect.EnumType: "STRING",

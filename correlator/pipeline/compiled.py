@@ -1,6 +1,6 @@
 """A compiled pipeline: a chain of stages that Spark executes for each batch.
 
-A local Spark runs a batch of few rows as `small` describes. For any other batch, all stages together are one Spark job,
+A local Spark runs most batches as `small` describes. For any other batch, all stages together are one Spark job,
 which Spark plans anew; only a keyed step with very much state first asks for the keys of the batch.
 """
 
@@ -19,7 +19,7 @@ from correlator.pipeline.arrow_rows import KEYED_SCHEMA
 from correlator.pipeline.envelope import GROUPED, KEY, LIVE, PART, POSITION, TIME, live_row
 from correlator.pipeline.lookup import Lookup
 from correlator.pipeline.planning import Jobs, Planning
-from correlator.pipeline.small import MOST_ROWS, SmallBatches
+from correlator.pipeline.small import SmallBatches
 from correlator.pipeline.spec import DecodeStep
 from correlator.pipeline.stages import KeyedWork, Stage, steps_of
 from correlator.ports import StateView
@@ -53,7 +53,7 @@ class CompiledPipeline:
         senders: the sender of each route by step number.
         decodes: the decode steps by step number, to explain malformed bodies.
         lookups: files that are joined.
-        small: runs small batches; `None` if Spark is not local.
+        small: runs most batches; `None` if Spark is not local.
         jobs: names the Spark jobs.
         planning: measures how long Spark plans.
     """
@@ -141,7 +141,7 @@ class CompiledPipeline:
         return self._run(work.apply(self.session.createDataFrame(markers), states, ending=True), at + 1, state)
 
     def _small_for(self, rows: pa.Table) -> SmallBatches | None:
-        return self.small if rows.num_rows <= MOST_ROWS else None
+        return self.small if self.small is not None and self.small.takes(rows.num_rows) else None
 
     def _run(self, rows: DataFrame, first: int, state: StateView, last: int | None = None) -> pa.Table:
         """The rows after the stage `last`, or the effects after all stages."""

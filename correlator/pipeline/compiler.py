@@ -328,8 +328,9 @@ class _Compiler:
         self._compiled.decodes[number] = step
         names = ["text"]
         if step.schema is not None:
-            names = self._parsed(step.schema).names
-            self._try(replace(step, options={}), "E1511", "schema")
+            columns = self._parsed(step.schema)
+            names = columns.names
+            self._try_columns(step, columns)
             self._try(step, "E1527", "options")
         reason = f"E5101 {self._where}: not {step.format} of the schema"
         self._add(sql.decode_sql(step, self._last, number, self._hidden, names, reason))
@@ -351,6 +352,21 @@ class _Compiler:
             evaluate_constants(self._session.sql(sql.trial_sql(step)))
         except (PySparkException, Py4JJavaError) as error:
             raise ConfigError(code, setting, f"{setting}: {first_line(error)}") from error
+
+    def _try_columns(self, step: DecodeStep, columns: StructType) -> None:
+        """Let Spark decode the columns of a step; one that it cannot decode is named."""
+        plain = replace(step, options={})
+        try:
+            self._try(plain, "E1511", "schema")
+        except ConfigError as error:
+            for column in columns:
+                alone = replace(plain, schema=StructType([column]).toDDL())
+                try:
+                    self._try(alone, "E1511", "schema")
+                except ConfigError as found:
+                    what = f"schema: column {quoted(column.name)} is {column.dataType.simpleString()}: "
+                    raise ConfigError("E1511", "schema", what + found.what.removeprefix("schema: ")) from found
+            raise error from error.__cause__
 
     def _parsed(self, ddl: str) -> StructType:
         try:
@@ -402,14 +418,12 @@ class _Compiler:
 
     def _python(self, step: PythonStep, number: int) -> None:
         schema = self._analyzed(f"SELECT * FROM {self._last}").schema
+        _arrow(schema)
         if step.schema is not None:
             hidden = [entry for entry in schema if entry.name in self._hidden]
             schema = StructType([*hidden, *self._parsed(step.schema)])
         refuse_deferred(import_object(step.function, "function"), "function")
-        try:
-            made = _arrow(schema)
-        except PySparkException as error:
-            raise ConfigError("E1511", "schema", f"schema: {first_line(error)}") from error
+        made = _arrow(schema, "schema" if step.schema is not None else "")
         function = ArrowFunction(step.function, self._directories, number, self._where, made)
         place = self._placed(number, step, "")
         self._end(f"SELECT * FROM {self._last}", PythonWork(place=place, function=function, schema=schema))
@@ -420,6 +434,7 @@ class _Compiler:
         self._check_means(step)
         text = sql.keyed_sql(step, self._last, number, values, self._where)
         rows = self._checked(text).schema
+        _arrow(rows)
         factory, output = self._machine(step, rows)
         schema = StructType([*self._parsed(HIDDEN_DDL), *output])
         configured = self._compiled.keyed[number] = self._configured(step, number, rows, factory())
@@ -547,8 +562,18 @@ def _is_monitor(found: object) -> bool:
     return isinstance(found, type) and issubclass(found, KeyedMonitor)
 
 
-def _arrow(schema: StructType) -> pa.Schema:
-    return to_arrow_schema(schema, timezone="UTC")
+def _arrow(schema: StructType, where: str = "") -> pa.Schema:
+    """The columns as Python gets them. Raises `ConfigError` E1513 for a column of a type that it cannot get."""
+    fields = []
+    for column in schema:
+        kind = column.dataType.simpleString()
+        try:
+            fields += to_arrow_schema(StructType([column]), timezone="UTC")
+        except PySparkException as error:
+            what = f"column {quoted(column.name)} is {kind}, which Python cannot get"
+            todo = "Convert it in a 'select' step before this one, or leave it out"
+            raise ConfigError("E1513", where, what, "", todo) from error
+    return pa.schema(fields)
 
 
 def _known(columns: Mapping[str, str]) -> str:

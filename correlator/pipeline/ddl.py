@@ -41,8 +41,13 @@ _PLAIN = {
 }
 _DECIMALS = ("decimal", "dec", "numeric")
 _NESTED = ("array", "map", "struct")
-_WITH_MORE_WORDS = ("timestamp", "string", "double")
-_OTHERS = ("char", "character", "varchar", "interval", "time", "geometry", "geography")
+_WITH_MORE_WORDS = ("timestamp", "string", "double", "time")
+_TEXTS = {"char": "char", "character": "char", "varchar": "varchar"}
+_TIME = "time"
+_INTERVAL = "interval"
+_UNITS = (("year", "month"), ("day", "hour", "minute", "second"))
+"""The units of intervals; an interval has one of them, or those from one to another one of the same line."""
+_OTHERS = ("geometry", "geography")
 _MOST_DIGITS = 38
 _MICROSECONDS = 6
 _NANOSECONDS = range(7, 10)
@@ -190,10 +195,8 @@ class _Parser:
         if token.kind != "word":
             raise _Unknown
         word = token.text.lower()
-        if word in _NESTED:
-            return self._nested(word)
-        if word in _DECIMALS:
-            return self._decimal()
+        if (found := self._with_parameters(word)) is not None:
+            return found
         if word in _PLAIN and self._took("("):
             self._precision(word)
         if word in _OTHERS or (self._next.kind == "sign" and self._next.text not in (",", ">")):
@@ -207,6 +210,50 @@ class _Parser:
                 raise _Unknown
             raise _mistake(f"there is no ',' before {quoted(self._next.text)}")
         return Kind(_PLAIN[word])
+
+    def _with_parameters(self, word: str) -> Kind | None:
+        """A type that may have parameters or further words; `None` for any other word."""
+        if word in _NESTED:
+            return self._nested(word)
+        if word in _DECIMALS:
+            return self._decimal()
+        if word in _TEXTS:
+            return Kind(f"{_TEXTS[word]}({self._length()})")
+        if word == _INTERVAL:
+            return self._interval()
+        if word == _TIME:
+            return self._time()
+        return None
+
+    def _length(self) -> int:
+        """`(3)` behind a text of a certain length."""
+        if not self._took("("):
+            raise _Unknown
+        length = self._number()
+        if not self._took(")"):
+            raise _Unknown
+        return length
+
+    def _time(self) -> Kind:
+        digits = self._length() if self._next.text == "(" else _MICROSECONDS
+        if digits > _MICROSECONDS or self._next.is_word("with", "without"):
+            raise _Unknown
+        return Kind(f"{_TIME}({digits})")
+
+    def _interval(self) -> Kind:
+        for units in _UNITS:
+            if self._next.is_word(*units):
+                first = self._take().text.lower()
+                if not self._next.is_word("to"):
+                    return Kind(f"{_INTERVAL} {first}")
+                self._at += 1
+                last = self._take()
+                if not last.is_word(*units[units.index(first) + 1 :]):
+                    raise _Unknown
+                return Kind(f"{_INTERVAL} {first} to {last.text.lower()}")
+        if self._next.kind == "word" and not self._next.is_word("not", "comment"):
+            raise _Unknown
+        return Kind(_INTERVAL)
 
     def _precision(self, word: str) -> None:
         """`(6)` behind a timestamp; Spark knows no other number behind a plain type."""

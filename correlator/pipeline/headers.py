@@ -1,5 +1,6 @@
 """Headers and properties of messages as values of Spark: the types of headers, the text of properties."""
 
+import re
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,6 +10,9 @@ from correlator.errors import ConfigError, quoted
 _TEXT = ("string", "varchar", "char")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _NESTED = ("array", "map", "struct", "variant")
+_DECIMAL = re.compile(r"decimal\((\d+),")
+_EXACT_DIGITS = 15
+"""A property that is a decimal becomes a number of 64 bits, which has so many digits."""
 
 
 class _Wanted(NamedTuple):
@@ -38,6 +42,10 @@ def check_header(name: str, kind: str, where: str) -> None:
         if plain in _NESTED:
             allowed = "Numbers, booleans, text, times and bytes"
             raise ConfigError("E1513", where, what, allowed, "Write to_json(...), or name one field")
+        decimal = _DECIMAL.match(kind)
+        if decimal is not None and int(decimal[1]) > _EXACT_DIGITS:
+            allowed = f"Decimals of at most {_EXACT_DIGITS} digits"
+            raise ConfigError("E1513", where, what, allowed, "Write CAST(... AS STRING), or a shorter decimal")
     elif plain not in (*wanted.kinds, "void"):
         raise ConfigError("E1513", where, what, wanted.said, f"Write CAST(... AS {wanted.cast})")
 

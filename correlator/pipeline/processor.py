@@ -10,6 +10,7 @@ batch fails again and again, the error stops the engine.
 
 import contextlib
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ from correlator.pipeline.memory import Memory
 from correlator.pipeline.places import StepPlaces
 from correlator.pipeline.planning import Planning, group_of
 from correlator.pipeline.spark import DATA_ERRORS, SharedSession, first_line, reason
-from correlator.pipeline.spec import PipelineSettings, RouteStep
+from correlator.pipeline.spec import DecodeStep, PipelineSettings, RouteStep, Step
 from correlator.pipeline.stages import KeyedWork
 from correlator.pipeline.worker import make_importable
 from correlator.ports import StateView
@@ -62,6 +63,8 @@ _WAITS_S = 600.0
 _OF_A_MESSAGE = (*DATA_ERRORS, MappingError, UnicodeDecodeError)
 """Errors that one message of a batch causes. The texts of Spark need not be UTF-8."""
 _NOWHERE = StepPlaces()
+_ALL_COLUMNS = re.compile(r"(?<!count)[(,]\s*\*|\.\*")
+"""All columns as arguments, such as `struct(*)` and `struct(input.*)`; a product may look like the latter."""
 _views = itertools.count(1)
 _SAME_BATCH = "The batch is computed again"
 _NEXT_START = "The batch is processed again at the next start"
@@ -102,7 +105,9 @@ class SparkProcessor:
         self._directories = tuple(directories)
         self._places = places
         self._repeats = repeats
-        self._reads_numbers = MESSAGE in repr(pipeline.steps).lower()
+        self._reads_numbers = reads_message(pipeline.steps)
+        decodes_first = any(isinstance(step, DecodeStep) for step in pipeline.steps[:1])
+        self._reads_properties = self._reads_numbers or not decodes_first
         self._compiled: CompiledPipeline | None = None
         self._planning = Planning()
         self._deadline = Deadline()
@@ -293,7 +298,7 @@ class SparkProcessor:
 
     def _process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
         def run(some: Sequence[Delivered], seen: StateView) -> Effects:
-            table = input_table(some)
+            table = input_table(some, properties=self._reads_properties)
             if self._repeats and not self._reads_numbers:
                 table = _without_numbers(table)
             made = self._run(lambda: self._opened.run(table, seen), lambda: self._opened.failing(table, seen))
@@ -373,8 +378,14 @@ def _death(error: BaseException | None) -> str:
     return "its JVM has ended" if jvm.has_ended() or not isinstance(error, Py4JJavaError) else reason(error)
 
 
-def input_table(batch: Sequence[Delivered]) -> pa.Table:
-    """A batch as an Arrow table for Spark; properties become text."""
+def reads_message(steps: Sequence[Step]) -> bool:
+    """Whether a step may read the column `_message`, by its name or as one of all columns."""
+    text = repr(steps).lower()
+    return MESSAGE in text or _ALL_COLUMNS.search(text) is not None
+
+
+def input_table(batch: Sequence[Delivered], *, properties: bool = True) -> pa.Table:
+    """A batch as an Arrow table for Spark; properties become text, or are left out if no step reads them."""
     messages = [delivered.message for delivered in batch]
     headers = [message.headers for message in messages]
     columns = [
@@ -387,7 +398,8 @@ def input_table(batch: Sequence[Delivered]) -> pa.Table:
         [None if one is None else one.correlation_id for one in headers],
     ]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, INPUT.types, strict=False)]
-    return pa.table([*arrays, _texts(messages)], schema=INPUT)
+    texts = _texts(messages) if properties else pa.array([()] * len(batch), INPUT.field("properties").type)
+    return pa.table([*arrays, texts], schema=INPUT)
 
 
 def _without_numbers(table: pa.Table) -> pa.Table:

@@ -1,8 +1,9 @@
-"""Small batches in a local Spark: Spark plans each part of a pipeline once, and executes the plan for every batch.
+"""Batches in a local Spark: Spark plans each part of a pipeline once, and executes the plan for every batch.
 
 Planning takes most of the time of a small batch. So the plan does not contain the rows of a batch: it reads them from a
 file, which is replaced before each execution. A *section* is a part of a pipeline that is one plan. The keyed steps,
-which follow sections, run in the thread of the pipeline, by the functions that otherwise run in Spark's workers.
+which follow sections, run in the thread of the pipeline, by the functions that otherwise run in Spark's workers; so
+large batches of pipelines with keyed steps run in another way (`compiled`).
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,10 @@ from correlator.pipeline.stages import KeyedWork, Stage, steps_of
 from correlator.pipeline.worker import FileRows
 from correlator.ports import StateView
 
-MOST_ROWS = 5_000
-"""Most rows of a small batch."""
+MOST_ROWS = 25_000
+"""Most rows of a batch whose keyed steps run in the thread of the pipeline, which costs less than a plan."""
+ROWS_OF_A_CORE = 5_000
+"""Most rows that one core works on alone."""
 _IN_ORDER = [(name, "ascending") for name in (KEY, POSITION, PART)]
 
 
@@ -30,6 +33,7 @@ class _Section:
 
     Attributes:
         source: the file from which the plan reads its rows.
+        parts: how many cores share them.
         plan: makes the rows of the section.
         work: the keyed step that follows, if one does.
         after: the number of the stage with which the next section begins; `None` at the end of the pipeline.
@@ -37,6 +41,7 @@ class _Section:
     """
 
     source: Path
+    parts: int
     plan: DataFrame
     work: KeyedWork | None
     after: int | None
@@ -44,7 +49,7 @@ class _Section:
 
 
 class SmallBatches:
-    """Runs small batches of one pipeline, in its thread.
+    """Runs batches of one pipeline, in its thread.
 
     Args:
         session: a local Spark.
@@ -66,13 +71,19 @@ class SmallBatches:
         self._directory = directory
         self._jobs = jobs
         self._planning = planning
-        self._sections: dict[int, _Section] = {}
+        self._cores = session.sparkContext.defaultParallelism
+        self._sections: dict[tuple[int, int], _Section] = {}
+
+    def takes(self, rows: int) -> bool:
+        """Whether a batch of so many rows is to run here."""
+        return rows <= MOST_ROWS or not any(isinstance(stage.work, KeyedWork) for stage in self._stages)
 
     def run(self, rows: pa.Table, first: int, state: StateView) -> pa.Table:
         """The effects of rows that come to the stage `first`."""
         at: int | None = first
         while at is not None:
-            section = self._sections.get(at) or self._new_section(at)
+            parts = 1 if rows.num_rows <= ROWS_OF_A_CORE else self._cores
+            section = self._sections.get((at, parts)) or self._new_section(at, parts)
             rows = self._executed(section, rows)
             if section.work is not None:
                 rows = _worked(section.work, rows, state)
@@ -87,22 +98,22 @@ class SmallBatches:
 
     def _executed(self, section: _Section, rows: pa.Table) -> pa.Table:
         def execute(some: pa.Table) -> pa.Table:
-            _replace(section.source, some)
+            _replace(section.source, some, section.parts)
             self._jobs.name(section.steps)
             return section.plan.toArrow()
 
         return execute(rows) if self.memory is None else self.memory.recall(section.source, rows, execute)
 
-    def _new_section(self, first: int) -> _Section:
+    def _new_section(self, first: int, parts: int) -> _Section:
         with self._planning.measured():
-            section = self._sections[first] = self._analyzed(first)
+            section = self._sections[first, parts] = self._analyzed(first, parts)
         self._planning.finish(section.plan)
         return section
 
-    def _analyzed(self, first: int) -> _Section:
-        source = self._directory / f"{first}.arrow"
-        # In one partition: so the rows of a key need not be brought together.
-        rows = self._session.range(0, 1, 1, 1).mapInArrow(FileRows(str(source)), self._stages[first].schema)
+    def _analyzed(self, first: int, parts: int) -> _Section:
+        source = self._directory / f"{first}-{parts}.arrow"
+        markers = self._session.range(0, parts, 1, parts)
+        rows = markers.mapInArrow(FileRows(str(source), parts), self._stages[first].schema)
         at, work = first, None
         while True:
             stage = self._stages[at]
@@ -118,7 +129,7 @@ class SmallBatches:
             if at == len(self._stages) or self._stages[at].reads_twice:
                 break
         after = at if at < len(self._stages) else None
-        return _Section(source, rows, work, after, steps_of(self._stages[first:at]))
+        return _Section(source, parts, rows, work, after, steps_of(self._stages[first:at]))
 
 
 def _worked(work: KeyedWork, rows: pa.Table, state: StateView) -> pa.Table:
@@ -128,9 +139,12 @@ def _worked(work: KeyedWork, rows: pa.Table, state: StateView) -> pa.Table:
     return made if clock is None else pa.concat_tables([made, work.followed(clock, keys, state)])
 
 
-def _replace(path: Path, rows: pa.Table) -> None:
-    """Replace a file. A worker of an execution that has failed may still read the old file, which it keeps."""
+def _replace(path: Path, rows: pa.Table, parts: int) -> None:
+    """Replace a file by one whose batches so many workers can share.
+
+    A worker of an execution that has failed may still read the old file, which it keeps.
+    """
     new = path.with_suffix(".new")
     with pa.OSFile(str(new), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
-        writer.write_table(rows)
+        writer.write_table(rows, max_chunksize=max(1, -(-rows.num_rows // parts)))
     new.replace(path)

@@ -53,15 +53,22 @@ def load(path: str, directories: Iterable[str]) -> Any:
 
 @dataclass(frozen=True)
 class FileRows:
-    """Reads rows from an Arrow file that the driver has written; Spark calls it in a worker on the same host."""
+    """Reads rows from an Arrow file that the driver has written; Spark calls it in workers on the same host.
+
+    Attributes:
+        path: of the file.
+        parts: how many calls share its rows.
+    """
 
     path: str
+    parts: int
 
-    def __call__(self, marker: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the file, whatever the batches of the marker contain."""
-        for _ in marker:
-            with pa.memory_map(self.path) as file, pa.ipc.open_file(file) as rows:
-                yield from map(rows.get_batch, range(rows.num_record_batches))
+    def __call__(self, markers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the parts whose numbers the first column of the markers has."""
+        for marker in markers:
+            for part in marker.column(0).to_pylist():
+                with pa.memory_map(self.path) as file, pa.ipc.open_file(file) as rows:
+                    yield from map(rows.get_batch, range(part, rows.num_record_batches, self.parts))
 
 
 class MonitorFactory(Protocol):

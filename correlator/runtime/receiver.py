@@ -60,7 +60,8 @@ class Targets:
 
     Args:
         queues: for each context its name, its queue, and the call that wakes its thread.
-        max_backlog: how many messages of the receiver may wait in one context before the receiver pauses.
+        max_backlog: how many messages of the receiver may wait in one context before the receiver pauses; a batch that
+            a pipeline has taken does not wait.
         full_outbox: returns the name of a sender whose outbox is full, `None` if none is.
     """
 
@@ -84,7 +85,7 @@ class Targets:
     def back_pressure(self, receiver: str) -> str:
         """The full queue or outbox that the receiver must wait for: `queue:CONTEXT` or `outbox:SENDER`; "" for none."""
         for name, queue, _ in self._queues:
-            if queue.backlog(receiver) >= self._max_backlog:
+            if queue.untaken(receiver) >= self._max_backlog:
                 return f"queue:{name}"
         full = self._full_outbox()
         return f"outbox:{full}" if full is not None else ""

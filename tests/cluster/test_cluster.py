@@ -1,11 +1,13 @@
 """Pipelines on a real cluster: the same output as on one host, and what a part that dies costs."""
 
+import contextlib
 import json
 import subprocess
 
 import pytest
 
 from tests.crash.test_flights import alerts, by_carrier, place
+from tests.harness.cluster.brokers import EmbeddedBroker
 from tests.harness.cluster.world import COMMAND, FILE, World, chain_of
 from tests.harness.processes import environment
 from tests.pipeline.test_flights import reference, sample
@@ -61,9 +63,10 @@ def test_a_master_that_nobody_runs_is_told_at_once(tmp_path, postgres):
 
 @pytest.fixture
 def world(cluster, postgres, tmp_path):
-    made = World(cluster, postgres(), f"sqlite:///{tmp_path}/broker.db", tmp_path)
-    yield made
-    made.close()
+    with contextlib.closing(EmbeddedBroker(f"sqlite:///{tmp_path}/broker.db")) as broker:
+        made = World(cluster, postgres(), broker, tmp_path)
+        yield made
+        made.close()
 
 
 def test_parts_die_and_nothing_is_lost_doubled_or_out_of_order(cluster, world):

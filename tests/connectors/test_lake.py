@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
+from datetime import time as time_of_day
 from decimal import Decimal
 from pathlib import Path
 
@@ -96,7 +97,14 @@ def test_options_of_connections(options: dict[str, object], code: str, text: str
         ({"schema": "id BIGINT NOT NULL"}, "E1022", "NOT NULL is not supported"),
         ({"schema": "id BIGNIT"}, "E1022", "Did you mean 'bigint'?"),
         ({"schema": "id ARRAY<INT>"}, "E1022", "which cannot be written"),
-        ({"schema": "id VARCHAR(10)"}, "E1022", "cannot be understood"),
+        (
+            {"schema": "id INT, name VARCHAR(10)"},
+            "E1022",
+            "column 'name' has type 'VARCHAR(10)', which cannot be",
+        ),
+        ({"schema": "id INT, at TIME"}, "E1022", "column 'at' has type 'TIME(6)', which cannot be written"),
+        ({"schema": "id INT, took INTERVAL DAY TO SECOND"}, "E1022", "column 'took' has type 'INTERVAL DAY TO SECOND'"),
+        ({"schema": "id GEOMETRY(4326)"}, "E1022", "cannot be understood"),
         ({"schema": "id INT, ID INT"}, "E1022", "there twice"),
         ({"schema": "`a b` INT"}, "E1022", "not a name of a column"),
         ({"key_column": "id"}, "E1022", "there twice"),
@@ -178,6 +186,21 @@ def test_every_type(tmp_path: Path, form: str) -> None:
     assert codes(sink.send(batch([1, 2, 3], bodies={1: body, 2: with_nulls, 3: b"{}"}))) == [None] * 3
     nothing = dict.fromkeys(VALUES)
     assert rows(tmp_path, form) == [{name: value for name, (_, value) in VALUES.items()}, nothing, nothing]
+
+
+def test_a_table_of_parquet_has_times_of_a_day(tmp_path: Path) -> None:
+    bodies = {1: b'{"at": "23:59:59.123456"}', 2: b'{"at": "10:11:12"}', 3: b'{"at": "10:11:12Z"}', 4: b"{}"}
+    sink = opened(tmp_path, "parquet", schema="at TIME")
+    assert codes(sink.send(batch([1, 2, 3, 4], bodies=bodies))) == [None, None, "E8110", None]
+    assert rows(tmp_path, "parquet") == [
+        {"at": time_of_day(23, 59, 59, 123456)},
+        {"at": time_of_day(10, 11, 12)},
+        {"at": None},
+    ]
+    sink.close()
+    assert codes(opened(tmp_path, "parquet", schema="at TIME(6)").send(batch([5], bodies={5: b"{}"}))) == [None]
+    with pytest.raises(ConfigError, match=r"E1022.*'TIME\(0\)', which a lake does not write.* TIME,"):
+        opened(tmp_path, "parquet", schema="at TIME(0)")
 
 
 @pytest.mark.parametrize(

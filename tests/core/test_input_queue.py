@@ -69,6 +69,19 @@ def test_backlog_counts_messages_of_a_receiver_that_wait():
     assert queue.backlog("unknown") == 0
 
 
+def test_a_batch_that_a_processor_has_taken_leaves_room_for_the_next():
+    queue = a_queue(a_run("r", 1, 5), a_run("r", 6, 5))
+    queue.take(queue.head(), 4)
+    assert (queue.untaken("r"), queue.backlog("r")) == (6, 10)
+    queue.take(queue.head(), 0)
+    assert queue.untaken("r") == 6, "nothing was taken"
+    queue.advance(queue.head(), 5)
+    assert (queue.untaken("r"), queue.backlog("r")) == (5, 5)
+    queue.forget("r")
+    queue.deliver(a_run("r", 1, 2))
+    assert queue.untaken("r") == 2
+
+
 def test_backlog_is_right_after_a_restart():
     queue = InputQueue()
     queue.restore({"r": 9, "s": 4}, [a_run("r", 6, 4)])

@@ -1,6 +1,6 @@
 """Monitors and functions that the tests of pipelines name by import path."""
 
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,33 @@ class Changes(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         if row["value"] == -1:
             return [{**row, "sensor": ",".join(row)}]
         return [row] if row["value"] != before else []
+
+
+class Same(KeyedMonitor[dict[str, Any], dict[str, Any]]):
+    """Gives each row back."""
+
+    def on_event(self, row):
+        yield row
+
+
+class Shift(msgspec.Struct):
+    c0: time
+    c1: timedelta
+
+
+class Worked(msgspec.Struct):
+    begin: time
+    whole: timedelta
+
+
+class Shifts(KeyedMonitor[Shift, Worked]):
+    """Tells when a shift begins, and how long all shifts have been."""
+
+    whole: timedelta = timedelta()
+
+    def on_event(self, row):
+        self.whole += row.c1
+        yield Worked(begin=row.c0, whole=self.whole)
 
 
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -23,6 +23,10 @@ READ = [
     "a INT\n, b INT",
     "a TIMESTAMP(6), b ARRAY<TIMESTAMP_NTZ( 6 )>, c TIMESTAMP_LTZ(6) NOT NULL",
     "a INT, a STRING",
+    "a TIME, b TIME(0), c ARRAY<TIME(6)>, time TIME NOT NULL",
+    "a CHAR(3), b CHARACTER(3), c VARCHAR(10), d MAP<VARCHAR(3), CHAR(1)>",
+    "a INTERVAL, b INTERVAL YEAR, c INTERVAL YEAR TO MONTH, d INTERVAL MONTH, e interval day to hour",
+    "a INTERVAL DAY TO SECOND NOT NULL, b INTERVAL MINUTE TO SECOND, c ARRAY<INTERVAL SECOND>, d INTERVAL DAY COMMENT 'x'",
 ]
 REFUSED = [
     ("a INTEGERS", "'INTEGERS' is not a type", "Did you mean 'integer'?"),
@@ -45,8 +49,14 @@ REFUSED = [
     ("a DECIMAL(3,5)", "there is no DECIMAL(3,5)", ""),
 ]
 NOT_JUDGED = [
-    *("", " ", "a: INT", "struct<a: int>", "a INT -- c", "a INT /* c */", "a CHAR(3)", "a VARCHAR(3)", "a TIME(3)"),
-    *("a INTERVAL DAY TO SECOND", "a STRING COLLATE UTF8_LCASE", "a TIMESTAMP WITHOUT TIME ZONE", "a GEOMETRY(4326)"),
+    *("", " ", "a: INT", "struct<a: int>", "a INT -- c", "a INT /* c */", "a CHAR", "a VARCHAR()", "a TIME(9)"),
+    *(
+        "a INTERVAL SECOND TO DAY",
+        "a TIME WITHOUT TIME ZONE",
+        "a STRING COLLATE UTF8_LCASE",
+        "a TIMESTAMP WITHOUT TIME ZONE",
+        "a GEOMETRY(4326)",
+    ),
     *("a TIMESTAMP(6) WITHOUT TIME ZONE", "a INT()", "a TIMESTAMP(9)"),
     *("a DOUBLE PRECISION", "a ARRAY", "a MAP<INT>", "a-b INT", "é INT", "1 INT", "'a' INT", "a.b INT"),
 ]

@@ -6,7 +6,7 @@ import pytest
 
 from correlator.errors import HandlerFailed
 from correlator.events import Headers, Message
-from correlator.pipeline import compiled
+from correlator.pipeline import compiled, small
 from correlator.pipeline.correlation import Pairs
 from correlator.pipeline.spec import (
     AggregateStep,
@@ -349,8 +349,18 @@ def test_the_function_of_a_python_step_runs_once_for_a_row_though_the_next_step_
     assert (e.bodies(), told.read_text()) == (['{"value":1}'], "seen\n")
 
 
+def test_without_keyed_steps_cores_share_a_batch_of_any_size_by_one_plan(engine, monkeypatch):
+    monkeypatch.setattr(small, "MOST_ROWS", 2)
+    monkeypatch.setattr(small, "ROWS_OF_A_CORE", 2)
+    e = engine(READINGS, PythonStep(function="machines:same"), OUT)
+    for values in ((1, 2, 3, 4, 5), (6, 7), (8, 9, 10)):
+        e.run(*(reading("a", 0, value) for value in values), large=values[0] == 1)
+    assert [row["value"] for row in rows(e)] == list(range(1, 11))
+    assert sorted(section.parts for section in e.processor._opened.small._sections.values()) == [1, 2]
+
+
 def test_only_a_batch_of_few_rows_is_a_small_one(engine, monkeypatch):
-    monkeypatch.setattr(compiled, "MOST_ROWS", 2)
+    monkeypatch.setattr(small, "MOST_ROWS", 2)
     e = engine(READINGS, SUMS, OUT)
     planned = e.processor._opened.small._sections
     e.run(*(reading("a", 0, value) for value in (1, 2, 3)))

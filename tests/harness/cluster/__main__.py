@@ -5,19 +5,27 @@ import sys
 from pathlib import Path
 
 from correlator.testing.files import write_json
-from tests.harness.cluster.campaign import FORGETFUL, KINDS, NOTHING, campaign
+from tests.harness.cluster.brokers import EMBEDDED, PULSAR, RABBITMQ
+from tests.harness.cluster.campaign import BROKER, FORGETFUL, KINDS, NOTHING, campaign, kinds_of
 
 
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.cluster", description=__doc__)
     parser.add_argument("--kills", type=int, required=True, help="how many processes to kill")
-    parser.add_argument("--kinds", nargs="*", choices=(*KINDS, FORGETFUL, NOTHING), default=KINDS, help="what to kill")
+    parser.add_argument(
+        "--broker", choices=(EMBEDDED, RABBITMQ, PULSAR), default=EMBEDDED, help="where messages come from and go to"
+    )
+    parser.add_argument("--kinds", nargs="*", choices=(*KINDS, BROKER, FORGETFUL, NOTHING), help="what to kill")
     parser.add_argument("--calm", action="store_true", help="wait after each kill until messages come out again")
     parser.add_argument("--seed", type=int, default=1, help="decides what is killed, and when")
     parser.add_argument("--report", type=Path, help="write the figures to this file as JSON")
     arguments = parser.parse_args()
-    figures = campaign(arguments.kills, arguments.seed, tuple(arguments.kinds), _say, calm=arguments.calm)
+    known = kinds_of(arguments.broker)
+    kinds = tuple(arguments.kinds or known)
+    if BROKER in kinds and BROKER not in known:
+        parser.error("the embedded broker has no server of its own: kill 'postgres'")
+    figures = campaign(arguments.kills, arguments.seed, kinds, _say, broker=arguments.broker, calm=arguments.calm)
     for line in figures.lines():
         _say(line)
     if arguments.report:

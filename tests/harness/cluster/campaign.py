@@ -12,11 +12,14 @@ from statistics import median
 
 import msgspec
 
+from tests.harness.cluster.brokers import EMBEDDED, Server, broker_of
 from tests.harness.cluster.world import World, fed_steadily
 from tests.servers import PostgresServer, running
 from tests.spark_cluster import SparkCluster, children, kill, wait_until
 
 KINDS = ("python", "daemon", "executor", "worker", "master", "jvm", "engine", "postgres")
+BROKER = "broker"
+"""Another kind, for a broker with a server of its own; that of the embedded one is PostgreSQL."""
 FORGETFUL = "forgetful"
 """Another kind, which takes minutes: a master that has forgotten everything when it starts again."""
 NOTHING = "nothing"
@@ -69,16 +72,20 @@ class Campaign:
 
     Args:
         world: fed steadily by the caller.
-        server: has the store and the broker.
+        server: has the store.
+        broker: the server of the broker.
         seed: decides about kinds and times.
         figures: what is done and found.
         calm: whether each kill waits until the engine has recovered from the one before.
     """
 
-    def __init__(self, world: World, server: PostgresServer, seed: int, figures: Figures, *, calm: bool) -> None:
+    def __init__(
+        self, world: World, server: PostgresServer, broker: Server, seed: int, figures: Figures, *, calm: bool
+    ) -> None:
         self._world = world
         self._cluster = world.cluster
         self._server = server
+        self._broker = broker
         self._rng = random.Random(seed)
         self._bag: list[str] = []
         self._calm = calm
@@ -129,6 +136,8 @@ class Campaign:
             self.begin()
         elif kind == "postgres":
             self._server.start()
+        elif kind == BROKER:
+            self._broker.start()
 
     def _one_of(self, pids: list[int]) -> bool:
         return bool(pids) and kill(self._rng.choice(pids))
@@ -161,6 +170,10 @@ class Campaign:
         self._server.kill()
         return True
 
+    def _kill_broker(self) -> bool:
+        self._broker.kill()
+        return True
+
     _kills: dict[str, Callable[["Campaign"], bool]] = {
         "python": lambda self: self._one_of(self._cluster.pythons()),
         "daemon": _kill_daemon,
@@ -172,11 +185,23 @@ class Campaign:
         "jvm": _kill_jvm,
         "engine": _kill_engine,
         "postgres": _kill_postgres,
+        BROKER: _kill_broker,
     }
 
 
+def kinds_of(broker: str) -> tuple[str, ...]:
+    """What a campaign with this broker kills."""
+    return KINDS if broker == EMBEDDED else (*KINDS, BROKER)
+
+
 def campaign(
-    kills: int, seed: int, kinds: tuple[str, ...], say: Callable[[str], None], *, calm: bool = False
+    kills: int,
+    seed: int,
+    kinds: tuple[str, ...],
+    say: Callable[[str], None],
+    *,
+    broker: str = EMBEDDED,
+    calm: bool = False,
 ) -> Figures:
     """Kill so many times, the kinds in equal numbers; then let all messages come out, stop the engine, and check.
 
@@ -189,9 +214,10 @@ def campaign(
         tempfile.TemporaryDirectory(prefix="correlator-campaign-") as directory,
         running(PostgresServer()) as server,
         running(SparkCluster()) as cluster,
+        broker_of(broker, server) as (messages, broker_server),
     ):
-        world = World(cluster, server.fresh_database(), server.fresh_database(), Path(directory))
-        one = Campaign(world, server, seed, figures, calm=calm)
+        world = World(cluster, server.fresh_database(), messages, Path(directory))
+        one = Campaign(world, server, broker_server, seed, figures, calm=calm)
         try:
             one.begin()
             with fed_steadily(world, 60, 1.0) as stop_feeding:

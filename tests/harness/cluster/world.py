@@ -9,19 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from connectors.embedded import EmbeddedConnection
-from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from correlator.errors import CorrelatorError
 from correlator.events import Message
-from correlator.settings import ConnectionSettings
 from tests.harness.cluster.application.chains.model import POISON, link
+from tests.harness.cluster.brokers import Broker
 from tests.harness.processes import environment
 from tests.spark_cluster import SMALL, SparkCluster, children, jvm_of, kill, wait_until
 
 APPLICATION = Path(__file__).parent / "application"
 FILE = APPLICATION / "chains.yaml"
 COMMAND = str(Path(sys.executable).with_name("correlator"))
-ITEMS, LINKS = "queue:items", "queue:links"
+EMBEDDED_SETTINGS = '{type: embedded, store: "${BROKER}"}'
+"""The connection in the file, in place of which another broker's comes."""
 REFUSED = -1000
 """A number that Spark refuses: its message becomes a dead letter."""
 KEYS = 40
@@ -34,24 +33,32 @@ class World:
     Args:
         cluster: on which its pipeline runs.
         store: address of the engine's store.
-        broker: address of the database of the embedded broker.
+        broker: with the messages; the caller closes it.
         directory: for the log of the engine.
     """
 
-    def __init__(self, cluster: SparkCluster, store: str, broker: str, directory: Path) -> None:
+    def __init__(self, cluster: SparkCluster, store: str, broker: Broker, directory: Path) -> None:
         self.cluster = cluster
         self.log = directory / "engine.log"
         self.sent: dict[str, int] = {}
         self.refused = 0
         self._directory = directory
         small = {"SPARK_SUBMIT_OPTS": SMALL}
-        self._variables = {**cluster.environment, **small, "STORE": store, "MASTER": cluster.url, "BROKER": broker}
-        settings = ConnectionSettings(type="embedded", options={"store": broker})
-        self._connection = EmbeddedConnection("world", settings)
-        self._connection.create(ITEMS, {"max_num_msgs": -1})
-        self._connection.create(LINKS, {"max_num_msgs": -1})
-        self._factory = ConnectionFactory(EmbeddedConnection, {"store": broker})
+        self._variables = {**cluster.environment, **small, "STORE": store, "MASTER": cluster.url}
+        self._broker = broker
+        self._file = self._file_for(broker)
         self._engine: subprocess.Popen[bytes] | None = None
+
+    def _file_for(self, broker: Broker) -> Path:
+        """The file of the engine: that of the application itself, or one with the connection of another broker."""
+        if broker.settings["type"] == "embedded":
+            self._variables["BROKER"] = broker.settings["store"]
+            return FILE
+        file = self._directory / FILE.name
+        file.touch(0o600)
+        file.write_text(FILE.read_text().replace(EMBEDDED_SETTINGS, json.dumps(broker.settings)))
+        (self._directory / "chains").symlink_to(APPLICATION / "chains")
+        return file
 
     @property
     def pid(self) -> int:
@@ -73,7 +80,7 @@ class World:
         command = [sys.executable, "-m", "tests.harness.cluster.hurried"] if hurried else [COMMAND]
         with self.log.open("ab") as log:
             self._engine = subprocess.Popen(
-                [*command, "run", str(FILE)],
+                [*command, "run", str(self._file)],
                 cwd=self._directory,
                 stdout=log,
                 stderr=log,
@@ -100,7 +107,7 @@ class World:
 
     def poison(self) -> None:
         """Publish a message with which the function of a step kills its process each time."""
-        self._publish([_message("poison", POISON, "poison")])
+        self._broker.publish([_message("poison", POISON, "poison")])
 
     @property
     def has_ended(self) -> bool:
@@ -114,13 +121,12 @@ class World:
                 kill(pid)
             self._engine.kill()
             self._engine.wait()
-        self._connection.close()
 
     def feed(self, count: int, refused: int = 0) -> None:
-        """Publish so many messages in one transaction, those of the keys in turn; before them some that Spark refuses.
+        """Publish so many messages, those of the keys in turn; before them some that Spark refuses.
 
-        If the broker fails, it is not known whether it has committed: the messages are published again, and the
-        receiver drops what comes twice.
+        If the broker fails, it is not known what it has: the messages are published again, and the receiver drops what
+        comes twice.
         """
         sent = dict(self.sent)
         messages = [_message("bad", REFUSED, f"bad-{self.refused + at}") for at in range(refused)]
@@ -130,19 +136,11 @@ class World:
             messages.append(_message(key, sent[key], f"{key}-{sent[key]}"))
         while True:
             try:
-                self._publish(messages)
+                self._broker.publish(messages)
                 break
             except CorrelatorError:
                 threading.Event().wait(0.2)
         self.sent, self.refused = sent, self.refused + refused
-
-    def _publish(self, messages: Sequence[Message]) -> None:
-        with self._factory.create_connection() as connection:
-            session = connection.create_session(AcknowledgeMode.TRANSACTED)
-            producer = session.create_producer(ITEMS)
-            for message in messages:
-                producer.send(message)
-            session.commit()
 
     @property
     def fed(self) -> int:
@@ -152,13 +150,7 @@ class World:
     @property
     def come(self) -> int:
         """How many messages have come out; -1 if the broker does not answer."""
-        try:
-            return next(
-                (one.messages for one in self._connection.administration().destinations() if one.destination == LINKS),
-                0,
-            )
-        except CorrelatorError:
-            return -1
+        return self._broker.come
 
     def wait_for_all(self, engine_may_end: bool = False) -> None:
         """Wait until what was fed has come out."""
@@ -178,8 +170,8 @@ class World:
         """What is wrong with what has come out, with the dead letters and with the state; the engine has stopped."""
         wrong = []
         found: dict[str, list[dict[str, Any]]] = {}
-        for message in self._connection.browse(LINKS, 10_000_000):
-            row = json.loads(message.body)
+        for body in self._broker.links():
+            row = json.loads(body)
             found.setdefault(row["key"], []).append(row)
         for key in sorted({*found, *self.sent}):
             expected = chain_of(key, self.sent.get(key, 0))

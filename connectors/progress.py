@@ -62,7 +62,7 @@ class ReadProgress(Generic[P]):
         if until is not None:
             self._returned[:1] = [Span(end, until)] if end < until else []
         self._frontier = max(self._frontier, end)
-        return self._held.hold([Span(*span) for span in itertools.pairwise((begin, *ends))])
+        return self._held.hold(list(map(Span._make, itertools.pairwise((begin, *ends)))))
 
     def acknowledge(self, tokens: Sequence[int]) -> bool:
         """Acknowledge messages; ignore unknown tokens. Returns whether `position` has moved."""
@@ -79,13 +79,17 @@ class ReadProgress(Generic[P]):
 
 def _joined(spans: Iterable[Span[P]]) -> list[Span[P]]:
     """The spans in order; those that touch each other are one."""
+    ordered = sorted(spans)
+    if not ordered:
+        return []
     joined: list[Span[P]] = []
-    for span in sorted(spans):
-        if joined and joined[-1].end == span.start:
-            joined[-1] = Span(joined[-1].start, span.end)
-        else:
-            joined.append(span)
-    return joined
+    start, end = ordered[0]
+    for begin, until in ordered[1:]:
+        if begin != end:
+            joined.append(Span(start, end))
+            start = begin
+        end = until
+    return [*joined, Span(start, end)]
 
 
 def _gaps(position: P, done: Sequence[Span[P]]) -> Iterator[Span[P]]:

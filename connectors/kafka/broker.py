@@ -18,6 +18,7 @@ LOG.propagate = False
 _SESSION, _POLL = "session.timeout.ms", "max.poll.interval.ms"
 _SESSION_MS, _POLL_MS = 10_000, 300_000
 _TRANSACTION_MS = 60_000
+_REFRESH, _REFRESH_MS = "topic.metadata.refresh.interval.ms", 30_000
 _LARGEST_MESSAGE = 1_000_000_000
 _OURS = frozenset(
     {
@@ -26,6 +27,7 @@ _OURS = frozenset(
         "auto.offset.reset",
         "batch.size",
         "bootstrap.servers",
+        "delivery.report.only.error",
         "delivery.timeout.ms",
         "enable.auto.commit",
         "enable.auto.offset.store",
@@ -78,6 +80,17 @@ class KafkaBroker:
         """After so many seconds without a call of `receive` a consumer leaves its group."""
         return int(self.client.get(_POLL, _POLL_MS)) / 1000
 
+    @property
+    def discovers_s(self) -> float:
+        """A consumer looks for new topics and partitions each so many seconds."""
+        refresh_ms = int(self.client.get(_REFRESH, _REFRESH_MS))
+        return (refresh_ms if refresh_ms > 0 else _REFRESH_MS) / 1000
+
+    @property
+    def transaction_ms(self) -> int:
+        """After so many milliseconds the cluster ends the transaction of a producer that does not."""
+        return max(_TRANSACTION_MS, self.timeout_s * 1000)
+
     def common(self) -> dict[str, Any]:
         """Settings of any client."""
         return {
@@ -100,12 +113,12 @@ class KafkaBroker:
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": self.timeout_s * 1000,
+            "delivery.report.only.error": True,
             "message.max.bytes": _LARGEST_MESSAGE,  # the sink knows the limit of each topic
             "batch.size": batch_bytes,
         }
         if transactional_id:
-            transaction_ms = max(_TRANSACTION_MS, self.timeout_s * 1000)
-            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": transaction_ms}
+            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": self.transaction_ms}
         return settings
 
     def of_consumer(self, group: str) -> dict[str, Any]:
@@ -113,6 +126,7 @@ class KafkaBroker:
         return {
             _SESSION: _SESSION_MS,
             _POLL: _POLL_MS,
+            _REFRESH: _REFRESH_MS,
             **self.common(),
             "group.id": group,
             "enable.auto.commit": False,

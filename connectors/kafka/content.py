@@ -7,7 +7,7 @@ that begin with `correlator-`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import confluent_kafka as kafka
 import msgspec
@@ -28,6 +28,7 @@ _MESSAGE_ID, _CORRELATION_ID = "correlator-message-id", "correlator-correlation-
 _REPLY_TO, _TYPE, _PRIORITY = "correlator-reply-to", "correlator-type", "correlator-priority"
 _EXPIRATION, _SEQUENCE, _TYPES = "correlator-expiration", "correlator-group-sequence", "correlator-types"
 _RESERVED = frozenset({_MESSAGE_ID, _CORRELATION_ID, _REPLY_TO, _TYPE, _PRIORITY, _EXPIRATION, _SEQUENCE, _TYPES})
+_LEFT_OUT = _NOT_SENT | _RESERVED
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NO_HEADERS = Headers()
 _BATCH_BYTES, _RECORD_BYTES, _HEADER_BYTES = 61, 36, 10
@@ -35,18 +36,22 @@ _BATCH_BYTES, _RECORD_BYTES, _HEADER_BYTES = 61, 36, 10
 _types = msgspec.json.Decoder(dict[str, str])
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A message in the form that a producer takes.
 
     Attributes:
+        at: where the message is in its batch.
+        topic: name of the topic.
+        key: `None` for a record without a key.
         value: `None` for a record without a value.
         headers: names may be there more than once; a value may be `None`.
     """
 
+    at: int
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
+    headers: list[tuple[str, bytes | None]]
 
     @property
     def size(self) -> int:
@@ -56,8 +61,14 @@ class Record(NamedTuple):
         return _BATCH_BYTES + _RECORD_BYTES + content + headers
 
 
-def encode(outgoing: Outgoing, topic: str, now_ms: int) -> Record:
-    """Encode a message; `now_ms` is the time of sending, in milliseconds since the epoch.
+def encode(outgoing: Outgoing, topic: str, now_ms: int, at: int = 0) -> Record:
+    """Encode a message.
+
+    Args:
+        outgoing: the message.
+        topic: name of its topic.
+        now_ms: the time of sending, in milliseconds since the epoch.
+        at: where the message is in its batch.
 
     Raises `ValueError`, `TypeError` or `AttributeError` if a record cannot hold the message.
     """
@@ -69,9 +80,10 @@ def encode(outgoing: Outgoing, topic: str, now_ms: int) -> Record:
         raise ValueError(
             f"Kafka cannot delay a message, which 'delivery_delay_ms: {headers.delivery_delay_ms}' asks for"
         )
-    encoded = [*_properties(message.properties), *_standard(headers, outgoing.message_id, now_ms)]
-    null = message.properties.get(NULL) is True and not message.body
-    return Record(topic, _key(message), None if null else message.body, encoded)
+    encoded = _properties(message.properties)
+    _add_standard(encoded, headers, outgoing.message_id, now_ms)
+    null = not message.body and message.properties.get(NULL) is True
+    return Record(at, topic, _key(message), None if null else message.body, encoded)
 
 
 def _key(message: Message) -> bytes | None:
@@ -89,27 +101,25 @@ def _properties(properties: Mapping[str, PropertyValue]) -> list[tuple[str, byte
     encoded: list[tuple[str, bytes | None]] = []
     types = {}
     for name, value in properties.items():
-        if name in _NOT_SENT or name in _RESERVED:
+        if name in _LEFT_OUT:
             continue
         if "\0" in name:
             raise ValueError("the name of a property holds a zero byte")
         name.encode()
-        if value is None:
+        if type(value) is str:
+            encoded.append((name, value.encode()))
+        elif value is None:
             encoded.append((name, None))
-            continue
-        kind, content = _written(value)
-        encoded.append((name, content))
-        if kind:
-            types[name] = kind
+        else:
+            types[name], content = _written(value)
+            encoded.append((name, content))
     if types:
         encoded.append((_TYPES, msgspec.json.encode(types)))
     return encoded
 
 
 def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
-    """The name of the type, "" for a text, and the content of the header."""
-    if isinstance(value, str):
-        return "", value.encode()
+    """The name of the type, and the content of the header."""
     if isinstance(value, bytes):
         return "bytes", bytes(value)
     if isinstance(value, bool):
@@ -123,23 +133,24 @@ def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
     raise ValueError(f"a {type(value).__name__} cannot be a property")
 
 
-def _standard(headers: Headers, message_id: str, now_ms: int) -> list[tuple[str, bytes]]:
-    expiration = None
+def _add_standard(encoded: list[tuple[str, bytes | None]], headers: Headers, message_id: str, now_ms: int) -> None:
+    """Add the standard headers that a message has."""
+    if message_id:
+        encoded.append((_MESSAGE_ID, message_id.encode()))
+    if headers.correlation_id is not None:
+        encoded.append((_CORRELATION_ID, headers.correlation_id.encode()))
+    if headers.reply_to is not None:
+        encoded.append((_REPLY_TO, headers.reply_to.encode()))
+    if headers.type is not None:
+        encoded.append((_TYPE, headers.type.encode()))
+    if headers.priority is not None:
+        encoded.append((_PRIORITY, b"%d" % headers.priority))
     if headers.time_to_live_ms:  # 0 is for ever
         if not 0 < headers.time_to_live_ms <= LONGEST_LIFE_MS:
             raise ValueError(f"a time to live of {headers.time_to_live_ms} ms is not between 0 and {LONGEST_LIFE_MS}")
-        expiration = now_ms + headers.time_to_live_ms
-    texts = (
-        (_MESSAGE_ID, message_id or None),
-        (_CORRELATION_ID, headers.correlation_id),
-        (_REPLY_TO, headers.reply_to),
-        (_TYPE, headers.type),
-    )
-    numbers = ((_PRIORITY, headers.priority), (_EXPIRATION, expiration), (_SEQUENCE, headers.group_sequence))
-    return [
-        *((name, text.encode()) for name, text in texts if text is not None),
-        *((name, f"{number:d}".encode()) for name, number in numbers if number is not None),
-    ]
+        encoded.append((_EXPIRATION, b"%d" % (now_ms + headers.time_to_live_ms)))
+    if headers.group_sequence is not None:
+        encoded.append((_SEQUENCE, b"%d" % headers.group_sequence))
 
 
 class Decoder:
@@ -188,24 +199,37 @@ def headers_of(record: kafka.Message) -> Sequence[tuple[str, bytes | None]]:
 
 def _decoded(record: kafka.Message, unique_id: str, sent_ms: int | None) -> Message:
     sent = dict(headers_of(record))  # of headers with the same name the last one
-    types = _types.decode(sent[_TYPES] or b"{}") if _TYPES in sent else {}
-    properties = {name: _read(value, types.get(name)) for name, value in sent.items() if name not in _RESERVED}
+    if _RESERVED.isdisjoint(sent):
+        properties = {name: _plain(content) for name, content in sent.items()}
+        headers = Headers(message_id=unique_id, timestamp=sent_ms)
+    else:
+        types = _types.decode(sent[_TYPES] or b"{}") if _TYPES in sent else {}
+        properties = {name: _read(content, types.get(name)) for name, content in sent.items() if name not in _RESERVED}
+        headers = _headers(sent, unique_id, sent_ms)
     key, value = record.key(), record.value()
     if value is None:
         properties[NULL] = True
     if key is not None and not _is_text(key):
         properties[KEY] = key
-    return Message(
-        value or b"", properties, None if key is None else _text(key), None, _headers(sent, unique_id, sent_ms)
-    )
+    return Message(value or b"", properties, None if key is None else _text(key), None, headers)
+
+
+def _plain(content: bytes | None) -> PropertyValue:
+    """The value of a header without a type: a text, or bytes if it is none."""
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
 
 
 def _read(content: bytes | None, kind: str | None) -> PropertyValue:
-    """The value of a header; what is not of its declared type is a text, or bytes if it is none."""
-    if content is None or kind == "bytes" or not _is_text(content):
+    """The value of a header of a type; what is not of its type counts as one without."""
+    if kind == "bytes":
         return content
-    text = content.decode()
-    value = _READERS[kind](text) if kind in _READERS else None
+    text = _plain(content)
+    value = _READERS[kind](text) if isinstance(text, str) and kind in _READERS else None
     return text if value is None else value
 
 
@@ -243,9 +267,6 @@ _READERS: Mapping[str | None, Callable[[str], bool | int | float | None]] = {
 
 
 def _headers(sent: Mapping[str, bytes | None], unique_id: str, sent_ms: int | None) -> Headers:
-    if _RESERVED.isdisjoint(sent):
-        return Headers(message_id=unique_id, timestamp=sent_ms)
-
     def text(name: str) -> str | None:
         content = sent.get(name)
         return None if content is None else _text(content)

@@ -1,7 +1,9 @@
 """Maps destinations to topics, and checks the options of receivers and senders."""
 
 import re
+from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from correlator.errors import ConfigError, quoted
@@ -11,6 +13,11 @@ from correlator.settings import ReceiverSettings, SenderSettings
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _NO_TOPICS = (".", "..")
 ALLOWED = "Use topic:NAME with at most 249 letters, digits, '.', '_', '-'"
+_PATTERN = "^"
+"""Begins a pattern in the place of a topic; no topic has it in its name."""
+_INTERNAL = "__"
+"""Begins the names of topics that Kafka needs for itself."""
+_MOST_KNOWN = 1000
 _STARTS = "earliest, latest, committed, or a time such as 2026-01-31T12:00:00Z"
 
 
@@ -26,6 +33,25 @@ class Start(NamedTuple):
     time_ms: int = 0
 
 
+class Topics(NamedTuple):
+    """The topics of a receiver.
+
+    Attributes:
+        text: the name of the one topic, or a pattern for names.
+        pattern: the pattern; `None` for one topic.
+    """
+
+    text: str
+    pattern: re.Pattern[str] | None = None
+
+    def among(self, names: Iterable[str]) -> list[str]:
+        """Those of these names that match the pattern as a whole, in order; Kafka's own topics never do."""
+        assert self.pattern is not None
+        matches = self.pattern.fullmatch
+        return sorted(name for name in names if not name.startswith(_INTERNAL) and matches(name))
+
+
+@lru_cache(_MOST_KNOWN)  # a sender asks for each message
 def topic_of(destination: str) -> str | None:
     """The topic of `topic:NAME`; `None` for anything else, and for a name that no topic can have."""
     parsed = parse_destination(destination)
@@ -34,9 +60,17 @@ def topic_of(destination: str) -> str | None:
     return parsed.name
 
 
-def topic_of_receiver(receiver: ReceiverSettings) -> str:
-    """The topic that a receiver reads. Raises `ConfigError`."""
-    return _topic(f"receivers.{receiver.id}", receiver.destination)
+def topics_of_receiver(receiver: ReceiverSettings) -> Topics:
+    """The topics that a receiver reads. Raises `ConfigError`."""
+    where = f"receivers.{receiver.id}"
+    parsed = parse_destination(receiver.destination)
+    if parsed is None or parsed.kind != "topic" or not parsed.name.startswith(_PATTERN):
+        return Topics(_topic(where, receiver.destination))
+    try:
+        return Topics(parsed.name, re.compile(parsed.name))
+    except re.error as error:
+        what = f"{quoted(parsed.name)} is no regular expression: {error}"
+        raise ConfigError("E1216", f"{where}.destination", what, "As in topic:^orders-.*") from None
 
 
 def topic_of_sender(sender: SenderSettings) -> str | None:

@@ -82,7 +82,7 @@ IMPURE = {
 ONLY_IN = {
     "pyspark": {"correlator/pipeline", "pyspark_correlator"},
     "pyarrow": {"correlator/pipeline", "connectors/lake"},
-    "fastavro": {"correlator/pipeline", "connectors/pulsar"},
+    "fastavro": {"correlator/pipeline", "connectors/avro"},
     "google": {"correlator/pipeline"},
     "deltalake": {"connectors/lake"},
     "sqlalchemy": {

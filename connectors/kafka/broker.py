@@ -7,10 +7,11 @@ from typing import Any
 
 import confluent_kafka as kafka
 
+from connectors.kafka.registry import PASSWORD, URL, USER, Registry, registry
 from correlator.errors import ConfigError
 from correlator.options import check_options, text_option, whole_option
 
-OPTIONS = ("bootstrap_servers", "client", "timeout_s")
+OPTIONS = ("bootstrap_servers", "client", "timeout_s", URL, USER, PASSWORD)
 LOG = logging.getLogger("correlator.librdkafka")
 """Takes what librdkafka would print. Errors report what matters, so by default it goes nowhere."""
 LOG.addHandler(logging.NullHandler())
@@ -64,11 +65,13 @@ class KafkaBroker:
         servers: `HOST:PORT`, several with commas.
         timeout_s: the longest wait for an answer, or for the next confirm of a batch.
         client: further settings for librdkafka; may hold passwords.
+        registry: the schema registry; `None` if there is none.
     """
 
     servers: str
     timeout_s: int = 10
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    registry: Registry | None = None
 
     @property
     def session_s(self) -> float:
@@ -140,10 +143,12 @@ class KafkaBroker:
 def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
     """Make a broker from the options of a connection. Raises `ConfigError` if one is wrong; connects to nothing."""
     check_options(where, options, OPTIONS)
+    timeout_s = whole_option(where, options, "timeout_s", 10, 900)
     made = KafkaBroker(
         servers=text_option(where, options, "bootstrap_servers"),
-        timeout_s=whole_option(where, options, "timeout_s", 10, 900),
+        timeout_s=timeout_s,
         client=_client(f"{where}.client", options.get("client", {})),
+        registry=registry(where, options, timeout_s),
     )
     # Without servers, librdkafka looks at the settings and connects to nothing.
     checked = {name: value for name, value in made.client.items() if not name.endswith(_FILES)}

@@ -61,7 +61,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return _BATCH_BYTES + _RECORD_BYTES + content + headers
 
 
-def encode(outgoing: Outgoing, topic: str, now_ms: int, at: int = 0) -> Record:
+def encode(
+    outgoing: Outgoing, topic: str, now_ms: int, at: int = 0, write: Callable[[bytes], bytes] | None = None
+) -> Record:
     """Encode a message.
 
     Args:
@@ -69,6 +71,7 @@ def encode(outgoing: Outgoing, topic: str, now_ms: int, at: int = 0) -> Record:
         topic: name of its topic.
         now_ms: the time of sending, in milliseconds since the epoch.
         at: where the message is in its batch.
+        write: makes the value of the body; may raise the same errors. `None` if it is the body.
 
     Raises `ValueError`, `TypeError` or `AttributeError` if a record cannot hold the message.
     """
@@ -82,8 +85,12 @@ def encode(outgoing: Outgoing, topic: str, now_ms: int, at: int = 0) -> Record:
         )
     encoded = _properties(message.properties)
     _add_standard(encoded, headers, outgoing.message_id, now_ms)
-    null = not message.body and message.properties.get(NULL) is True
-    return Record(at, topic, _key(message), None if null else message.body, encoded)
+    value: bytes | None = message.body
+    if not message.body and message.properties.get(NULL) is True:
+        value = None
+    elif write is not None:
+        value = write(message.body)
+    return Record(at, topic, _key(message), value, encoded)
 
 
 def _key(message: Message) -> bytes | None:

@@ -4,10 +4,14 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+from connectors.kafka.broker import KafkaBroker
+from connectors.kafka.registry import URL
 from correlator.errors import ConfigError, quoted
-from correlator.options import check_destination, check_options, parse_destination
+from correlator.options import check_destination, check_options, flag_option, parse_destination, text_option
 from correlator.settings import ReceiverSettings, SenderSettings
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -18,6 +22,8 @@ _PATTERN = "^"
 _INTERNAL = "__"
 """Begins the names of topics that Kafka needs for itself."""
 _MOST_KNOWN = 1000
+_SCHEMA, _SUBJECT, _FILE = "use_schema", "subject", "schema_file"
+_KINDS = {".avsc": "AVRO", ".json": "JSON"}
 _STARTS = "earliest, latest, committed, or a time such as 2026-01-31T12:00:00Z"
 
 
@@ -31,6 +37,20 @@ class Start(NamedTuple):
 
     kind: Literal["earliest", "latest", "committed", "time"] = "earliest"
     time_ms: int = 0
+
+
+class Subject(NamedTuple):
+    """The subject of a registry with the schema of a sender.
+
+    Attributes:
+        name: its name.
+        kind: AVRO or JSON.
+        definition: the schema that the sender registers; "" to take the latest one of the registry.
+    """
+
+    name: str
+    kind: str = ""
+    definition: str = ""
 
 
 class Topics(NamedTuple):
@@ -76,14 +96,14 @@ def topics_of_receiver(receiver: ReceiverSettings) -> Topics:
 def topic_of_sender(sender: SenderSettings) -> str | None:
     """The topic of a sender; `None` if its messages name their topics. Raises `ConfigError`."""
     where = f"senders.{sender.id}"
-    check_options(where, sender.options)
+    check_options(where, sender.options, (_SUBJECT, _FILE))
     return None if sender.destination is None else _topic(where, sender.destination)
 
 
 def start_of(receiver: ReceiverSettings) -> Start:
     """Where a receiver begins at first. Raises `ConfigError` for a wrong or unknown option."""
     where = f"receivers.{receiver.id}"
-    check_options(where, receiver.options, ("start",))
+    check_options(where, receiver.options, ("start", _SCHEMA))
     value = receiver.options.get("start", "earliest")
     if value in ("earliest", "latest", "committed"):
         return Start(value)
@@ -94,6 +114,47 @@ def start_of(receiver: ReceiverSettings) -> Start:
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise ConfigError("E1022", f"{where}.start", f"{quoted(value)} is not allowed", f"Use {_STARTS}")
     return Start("time", int(moment.timestamp() * 1000))
+
+
+def uses_schema(receiver: ReceiverSettings, broker: KafkaBroker) -> bool:
+    """Whether a receiver reads bodies with the schemas of the registry. Raises `ConfigError`."""
+    where = f"receivers.{receiver.id}"
+    uses = flag_option(where, receiver.options, _SCHEMA)
+    if uses:
+        _check_registry(f"{where}.{_SCHEMA}", broker)
+    return uses
+
+
+def subject_of(sender: SenderSettings, broker: KafkaBroker) -> Subject | None:
+    """The subject whose schema a sender writes; `None` if it writes bodies as they are. Raises `ConfigError`."""
+    where, options = f"senders.{sender.id}", sender.options
+    if _SUBJECT not in options:
+        if _FILE in options:
+            raise ConfigError("E1022", f"{where}.{_FILE}", f"is of no use without '{_SUBJECT}'")
+        return None
+    name = text_option(where, options, _SUBJECT)
+    _check_registry(f"{where}.{_SUBJECT}", broker)
+    if _FILE not in options:
+        return Subject(name)
+    file = Path(text_option(where, options, _FILE))
+    if file.suffix not in _KINDS:
+        raise ConfigError(
+            "E1022", f"{where}.{_FILE}", f"{quoted(str(file))} is of no known kind", "NAME.avsc, NAME.json"
+        )
+    try:
+        return Subject(name, _KINDS[file.suffix], file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("E1022", f"{where}.{_FILE}", f"{quoted(str(file))} cannot be read: {error}") from None
+
+
+def _check_registry(where: str, broker: KafkaBroker) -> None:
+    """A missing package is an error here, since no record could be read or written without it."""
+    if broker.registry is None:
+        raise ConfigError("E1022", where, f"needs the option '{URL}' of the connection")
+    if find_spec("fastavro") is None:
+        raise ConfigError(
+            "E1213", where, "needs the package 'fastavro'", "", "Install: pip install 'correlator[kafka]'"
+        )
 
 
 def _topic(where: str, destination: str) -> str:

@@ -5,7 +5,7 @@ message is stored: so a message is refused at every try alike.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing
 from itertools import groupby
@@ -16,8 +16,10 @@ import msgspec
 from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.cluster import Cluster, Rules
 from connectors.kafka.content import Record, encode
-from connectors.kafka.destinations import ALLOWED, topic_of
+from connectors.kafka.destinations import ALLOWED, Subject, subject_of, topic_of
 from connectors.kafka.producer import KafkaProducer
+from connectors.kafka.registry import UNUSABLE, Schemas
+from connectors.kafka.schemas import body_writer
 from connectors.kafka.tail import last_number
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
@@ -47,6 +49,8 @@ class KafkaSink:
         self._topic = topic
         self._once = sender.reliability == "EXACTLY_ONCE"
         self._most_outstanding = sender.max_outstanding
+        self._subject = subject_of(sender, broker)
+        self._write: Callable[[bytes], bytes] | None = None
         self._process = Maker()
         self._connected = False
         self._rules: dict[str, Rules] = {}
@@ -59,7 +63,10 @@ class KafkaSink:
         self._are_gone = False
 
     def connect(self) -> None:
-        """Connect, and look at the sender's topic. `UsageError` E2050 in a forked child."""
+        """Connect, and look at the sender's topic and schema. `UsageError` E2050 in a forked child.
+
+        Raises `ConnectionLost`, also E7150 to E7152 if the registry does not have the schema, or it cannot be used.
+        """
         if self._connected:
             self._process.check(self._where)
         self.close()
@@ -69,6 +76,8 @@ class KafkaSink:
                 cluster.check()
             else:
                 self._rules.update(cluster.rules([self._topic]))
+        if self._subject is not None:
+            self._write = self._writer(self._subject)
         self._connected = True
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
@@ -89,6 +98,17 @@ class KafkaSink:
         self._drop()
         self._rules.clear()
         self._connected = False
+
+    def _writer(self, subject: Subject) -> Callable[[bytes], bytes]:
+        """Makes bodies with the schema of the subject, which it registers if the sender has one of its own."""
+        assert self._broker.registry is not None
+        schemas = Schemas(self._where, self._broker.registry)
+        schema = schemas.register(*subject) if subject.definition else schemas.latest(subject.name)
+        try:
+            return body_writer(schema)
+        except ValueError as error:
+            what = f"schema {schema.id} of the subject {quoted(subject.name)} cannot be used: {error}"
+            raise ConnectionLost(UNUSABLE, self._where, what) from error
 
     def _drop(self) -> None:
         if self._producer is not None:
@@ -135,7 +155,7 @@ class KafkaSink:
         records: list[Record] = []
         now_ms = time.time_ns() // 1_000_000
         for at, outgoing in enumerate(part):
-            prepared = _prepared(at, outgoing, now_ms)
+            prepared = _prepared(at, outgoing, now_ms, self._write)
             if isinstance(prepared, SendRejected):
                 results[at] = prepared
             else:
@@ -214,13 +234,15 @@ class KafkaSink:
         return last_number(self._where, self._broker, topic, self._source, first, self._most_outstanding)
 
 
-def _prepared(at: int, outgoing: Outgoing, now_ms: int) -> Record | SendRejected:
+def _prepared(
+    at: int, outgoing: Outgoing, now_ms: int, write: Callable[[bytes], bytes] | None
+) -> Record | SendRejected:
     topic = topic_of(outgoing.destination)
     if topic is None:
         what = f"{quoted(outgoing.destination)} is not a topic of Kafka"
         return SendRejected("E8104", _place(outgoing), what, ALLOWED)
     try:
-        return encode(outgoing, topic, now_ms, at)
+        return encode(outgoing, topic, now_ms, at, write)
     except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
         return SendRejected("E8110", _place(outgoing), f"a record of Kafka cannot hold the message: {error}")
 

@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.cluster import Cluster, Topic
 from connectors.kafka.content import SOURCE_ID, UNIQUE_ID, Decoder
-from connectors.kafka.destinations import Start, Topics
+from connectors.kafka.destinations import Start, Topics, uses_schema
 from connectors.kafka.member import GroupMember
 from connectors.kafka.offsets import GroupOffsets
 from connectors.kafka.partitions import Token
+from connectors.kafka.registry import Schemas
+from connectors.kafka.schemas import BodyReader
 from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk
 from correlator.errors import ConnectionLost, quoted
 from correlator.processes import Maker
@@ -43,6 +45,8 @@ class KafkaSource:
         templates = (receiver.unique_message_id, receiver.message_source_id)
         self._wants_id = any(f"property.{UNIQUE_ID}" in template for template in templates)
         self._wants_source = any(f"property.{SOURCE_ID}" in template for template in templates)
+        registry = broker.registry if uses_schema(receiver, broker) else None
+        self._reader = None if registry is None else BodyReader(Schemas(self._where, registry))
         self._process = Maker()
         self._topics: Mapping[str, Topic] = {}
         self._decoders: Mapping[str, Decoder] = {}
@@ -76,7 +80,10 @@ class KafkaSource:
             raise
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """Take the next messages of the assigned partitions as `connector.Source.receive`."""
+        """Take the next messages of the assigned partitions as `connector.Source.receive`.
+
+        Raises `ConnectionLost` E7150 or E7151 while the registry does not have a schema, or does not answer.
+        """
         member = self._connected()
         self._discover(member)
         room = min(max_messages, self._most - member.held)
@@ -88,6 +95,8 @@ class KafkaSource:
                 self._check_topics(set(topics))
                 decoders = self._decoders
                 messages = [decoders[topic].message(record) for topic, record in zip(topics, records, strict=True)]
+                if self._reader is not None:
+                    messages = [self._reader.read(one) for one in messages]
                 return Chunk(messages, tokens)
             if time.monotonic() >= deadline:
                 break

@@ -40,7 +40,7 @@ def received(one: kafka.Message, *, most_bytes: int = 1000, wants: bool = False)
 
 def round_trip(message: Message, message_id: str = "") -> Message:
     made = sent(message, message_id)
-    return received(record(made.value, made.key, list(made.headers)))
+    return received(record(made.value, made.key, made.headers))
 
 
 @given(st.binary(), st.none() | TEXTS, st.dictionaries(NAMES, VALUES, max_size=5))

@@ -1,6 +1,7 @@
 """Asks a schema registry: the REST interface of Confluent, which other registries have, too."""
 
 import base64
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -11,7 +12,6 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from correlator.configuration.urls import check_url
 from correlator.errors import ConfigError, ConnectionLost, quoted
 from correlator.options import secret_option, text_option
 
@@ -68,17 +68,24 @@ def registry(where: str, options: Mapping[str, Any], timeout_s: int) -> Registry
                 raise ConfigError("E1022", f"{where}.{name}", f"is of no use without '{URL}'")
         return None
     url = text_option(where, options, URL)
-    wrong = check_url(url)
-    if wrong is None and not url.startswith(("http://", "https://")):
-        wrong = "is no address of a registry"
-    if wrong is None and "@" in url:
-        wrong = f"holds a user: use '{USER}' and '{PASSWORD}'"
-    if wrong is not None:
-        raise ConfigError("E1214", f"{where}.{URL}", wrong, "As in https://HOST:PORT")
+    if not _is_address(url):
+        todo = f"A user belongs to '{USER}' and '{PASSWORD}'"
+        what = "is not the address of a registry"
+        raise ConfigError("E1214", f"{where}.{URL}", what, "As in https://HOST:PORT", todo)
     user = text_option(where, options, USER) if USER in options else ""
     return Registry(
         url=url.rstrip("/"), user=user, password=secret_option(where, options, PASSWORD, ""), timeout_s=timeout_s
     )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    is_plain = url.isascii() and url.isprintable() and not {" ", "@", "?", "#"} & set(url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and is_plain
 
 
 class Schemas:
@@ -134,7 +141,7 @@ class Schemas:
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refused(what, error) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = f"the registry {registry.url} cannot be asked ({str(error).lower()})"
             raise ConnectionLost(_SILENT, self._where, reason) from error
         if not isinstance(told, dict):

@@ -9,6 +9,8 @@ import confluent_kafka as confluent
 import pytest
 
 from connectors.kafka.examination import _of_cluster
+from connectors.kafka.member import GroupMember
+from connectors.kafka.offsets import GroupOffsets
 from connectors.kafka.sink import KafkaSink
 from connectors.kafka.source import KafkaSource
 from correlator import Reliability
@@ -634,6 +636,18 @@ def test_records_from_before_an_assignment_in_the_same_call_do_not_count(kafka: 
         member._waiting.clear()
         member._consumer = Changing()  # type: ignore[assignment]
         assert bodies(take(source, 9)) == texts(2, 10)
+
+
+@pytest.mark.parametrize(("batch_bytes", "ahead_kb"), [(1000, 1024), (8 * 1024 * 1024, 8192), (2**30, 65536)])
+def test_what_the_library_fetches_ahead_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, batch_bytes: int, ahead_kb: int
+) -> None:
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(confluent, "Consumer", lambda settings, **_: given.append(settings))
+    broker = KafkaServer.connection_to("127.0.0.1:9")._broker
+    GroupMember("receivers.r", broker, "g", GroupOffsets("receivers.r", broker, "g", {}), batch_bytes)
+    bounds = given[-1]["queued.max.messages.kbytes"], given[-1]["fetch.message.max.bytes"]
+    assert bounds == (ahead_kb, 1024 * 1024)
 
 
 # --- the doctor ---

@@ -83,7 +83,7 @@ ONLY_IN = {
     "pyspark": {"correlator/pipeline", "pyspark_correlator"},
     "pyarrow": {"correlator/pipeline", "connectors/lake"},
     "fastavro": {"correlator/pipeline", "connectors/avro"},
-    "google": {"correlator/pipeline"},
+    "google": {"correlator/pipeline", "connectors/kafka/protobuf.py"},
     "deltalake": {"connectors/lake"},
     "sqlalchemy": {
         "correlator/storage",

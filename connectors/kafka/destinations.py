@@ -23,7 +23,7 @@ _INTERNAL = "__"
 """Begins the names of topics that Kafka needs for itself."""
 _MOST_KNOWN = 1000
 _SCHEMA, _SUBJECT, _FILE = "use_schema", "subject", "schema_file"
-_KINDS = {".avsc": "AVRO", ".json": "JSON"}
+_KINDS = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
 _STARTS = "earliest, latest, committed, or a time such as 2026-01-31T12:00:00Z"
 
 
@@ -44,7 +44,7 @@ class Subject(NamedTuple):
 
     Attributes:
         name: its name.
-        kind: AVRO or JSON.
+        kind: AVRO, JSON or PROTOBUF.
         definition: the schema that the sender registers; "" to take the latest one of the registry.
     """
 
@@ -138,9 +138,7 @@ def subject_of(sender: SenderSettings, broker: KafkaBroker) -> Subject | None:
         return Subject(name)
     file = Path(text_option(where, options, _FILE))
     if file.suffix not in _KINDS:
-        raise ConfigError(
-            "E1022", f"{where}.{_FILE}", f"{quoted(str(file))} is of no known kind", "NAME.avsc, NAME.json"
-        )
+        raise ConfigError("E1022", f"{where}.{_FILE}", f"{quoted(str(file))} is of no known kind", ", ".join(_KINDS))
     try:
         return Subject(name, _KINDS[file.suffix], file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -6,12 +6,13 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from connectors.kafka.protobuf import File
 from correlator.errors import ConfigError, ConnectionLost, quoted
 from correlator.options import secret_option, text_option
 
@@ -24,7 +25,18 @@ _SILENT = "E7151"
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_KEPT = 1000
+_MOST_FILES = 1000
+_SERIALIZED = "?format=serialized"
+"""Asks for a schema of Protobuf as a `FileDescriptorProto` instead of its text."""
 _WAIT = "The engine goes on as soon as the registry has it"
+
+
+class Used(NamedTuple):
+    """Another schema of the registry that a schema uses, by the name that it gives it."""
+
+    name: str
+    subject: str
+    version: int
 
 
 class Schema(NamedTuple):
@@ -34,13 +46,13 @@ class Schema(NamedTuple):
         id: its number, which never stands for another schema.
         kind: AVRO, JSON or PROTOBUF.
         definition: its text.
-        refers: whether it uses other schemas of the registry.
+        uses: other schemas of the registry that it uses.
     """
 
     id: int
     kind: str
     definition: str
-    refers: bool = False
+    uses: Sequence[Used] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +115,7 @@ class Schemas:
 
     def latest(self, subject: str) -> Schema:
         """The latest schema of a subject. Raises `ConnectionLost` E7150 if there is none."""
-        return self._asked(f"the subject {quoted(subject)}", _path("subjects", subject, "versions", "latest"))
+        return self._asked(f"the subject {quoted(subject)}", _version(subject, "latest"))
 
     def register(self, subject: str, kind: str, definition: str) -> Schema:
         """Register a schema for a subject; a registry that has it gives the same id.
@@ -113,6 +125,23 @@ class Schemas:
         body = {"schema": definition} | ({} if kind == "AVRO" else {"schemaType": kind})
         answer = self._ask(f"the subject {quoted(subject)}", _path("subjects", subject, "versions"), body)
         return Schema(_id_of(self._where, answer), kind, definition)
+
+    def files(self, schema: Schema) -> tuple[str, Sequence[File]]:
+        """A schema of Protobuf as `protobuf.codec` takes it. Raises `ConnectionLost`."""
+        path = _path("schemas", "ids", str(schema.id)) + _SERIALIZED
+        found: dict[str, File] = {}
+        self._add_files(schema.uses, found)
+        return self._asked(f"schema {schema.id}", path, schema.id).definition, list(found.values())
+
+    def _add_files(self, uses: Sequence[Used], found: dict[str, File]) -> None:
+        for name, subject, version in uses:
+            if name not in found and len(found) < _MOST_FILES:
+                found[name] = File(name, "")  # a file that imports itself is malformed, and asked for once
+                what, path = f"version {version} of the subject {quoted(subject)}", _version(subject, str(version))
+                schema = self._asked(what, path + _SERIALIZED)
+                self._add_files(schema.uses, found)
+                del found[name]  # it stands behind those that it uses
+                found[name] = File(name, schema.definition)
 
     def _of_id(self, number: int) -> Schema:
         """The schema with this id. Raises `ConnectionLost` E7150 if there is none."""
@@ -124,7 +153,12 @@ class Schemas:
         if not isinstance(definition, str):
             raise ConnectionLost(UNUSABLE, self._where, f"the registry answers about {what} without a schema")
         its_id = _id_of(self._where, answer) if number is None else number
-        return Schema(its_id, str(answer.get("schemaType", "AVRO")), definition, bool(answer.get("references")))
+        try:
+            uses = [Used(one["name"], one["subject"], int(one["version"])) for one in answer.get("references") or ()]
+        except (TypeError, KeyError, ValueError) as error:
+            what = f"the registry answers about {what} with references that are none"
+            raise ConnectionLost(UNUSABLE, self._where, what) from error
+        return Schema(its_id, str(answer.get("schemaType", "AVRO")), definition, uses)
 
     def _ask(self, what: str, path: str, body: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The answer to GET, or to POST with a body. Raises `ConnectionLost`."""
@@ -160,6 +194,10 @@ class Schemas:
 
 def _path(*names: str) -> str:
     return "".join(f"/{urllib.parse.quote(name, safe='')}" for name in names)
+
+
+def _version(subject: str, version: str) -> str:
+    return _path("subjects", subject, "versions", version)
 
 
 def _id_of(where: str, answer: Mapping[str, Any]) -> int:

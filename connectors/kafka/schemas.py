@@ -8,20 +8,21 @@ schema, the message waits.
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from connectors import avro
 from connectors.avro_writer import encoder
+from connectors.kafka.protobuf import codec
 from connectors.kafka.registry import Schema, Schemas
 from correlator.connector import mark
 from correlator.events import CUT_FROM, Message
 
 _HEAD = struct.Struct(">bI")
 _MOST_KEPT = 1000
-_AVRO, _JSON = "AVRO", "JSON"
-_Decode = Callable[[bytes], bytes]
+_AVRO, _JSON, _PROTOBUF = "AVRO", "JSON", "PROTOBUF"
+_Decode = _Encode = Callable[[bytes], bytes]
 
 
 class _Reader(NamedTuple):
@@ -65,8 +66,9 @@ class BodyReader:
 
     def _made(self, number: int) -> _Reader:
         schema = self._schemas.of_id(number)
+        files = self._schemas.files(schema) if schema.kind == _PROTOBUF else None
         try:
-            return _Reader(schema.kind, _decoder(schema))
+            return _Reader(schema.kind, _decoder(schema) if files is None else codec(*files).read)
         except avro.SchemaRefused as error:
             return _Reader(schema.kind, problem=str(error))
         except Exception:  # noqa: BLE001  # a registry may hold anything
@@ -78,7 +80,7 @@ def _decoder(schema: Schema) -> _Decode:
         return _checked_json
     if schema.kind != _AVRO:
         raise avro.SchemaRefused("schemas of this kind are not read")
-    if schema.refers:
+    if schema.uses:
         raise avro.SchemaRefused("schemas that use other schemas are not read")
     decode = avro.decoder(schema.definition)
     return lambda body: msgspec.json.encode(decode(body))
@@ -89,33 +91,41 @@ def _checked_json(body: bytes) -> bytes:
     return body
 
 
-def body_writer(schema: Schema) -> Callable[[bytes], bytes]:
-    """A function that makes bodies with this schema from JSON.
+def body_writer(schema: Schema, schemas: Schemas) -> Callable[[bytes], bytes]:
+    """A function that makes bodies with this schema of a registry from JSON. Raises `ConnectionLost`.
 
     It raises `ValueError` or `TypeError` if the JSON does not fit. Raises `ValueError` if the schema cannot be used.
     """
     head = _HEAD.pack(0, schema.id)
-    encode = _encoder(schema)
+    files = schemas.files(schema) if schema.kind == _PROTOBUF else None
+    encode = _usable(lambda: _encoder(schema) if files is None else codec(*files).write)
 
     def write(body: bytes) -> bytes:
         try:
-            value = msgspec.json.decode(body)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(f"the body is no JSON: {error}") from error
-        return head + (body if encode is None else encode(value))
+            return head + encode(body)
+        except (ValueError, TypeError):
+            raise
+        except Exception as error:  # whatever a library stumbles over
+            raise ValueError(str(error)) from error
 
     return write
 
 
-def _encoder(schema: Schema) -> Callable[[Any], bytes] | None:
-    """Encodes values of JSON; `None` if JSON itself is the encoding."""
-    if schema.kind == _JSON:
-        return None
-    if schema.kind != _AVRO:
-        raise ValueError(f"schemas of the kind {schema.kind} are not written")
-    if schema.refers:
-        raise ValueError("schemas that use other schemas are not written")
+def _usable(make: Callable[[], _Encode]) -> _Encode:
     try:
-        return encoder(schema.definition)
+        return make()
+    except avro.SchemaRefused as error:
+        raise ValueError(str(error)) from error
     except Exception as error:  # a registry may hold anything
-        raise ValueError(f"the schema is malformed: {error}") from error
+        raise ValueError(f"it is malformed: {error}") from error
+
+
+def _encoder(schema: Schema) -> _Encode:
+    if schema.kind == _JSON:
+        return _checked_json
+    if schema.kind != _AVRO:
+        raise avro.SchemaRefused("schemas of this kind are not written")
+    if schema.uses:
+        raise avro.SchemaRefused("schemas that use other schemas are not written")
+    encode = encoder(schema.definition)
+    return lambda body: encode(msgspec.json.decode(body))

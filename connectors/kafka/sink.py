@@ -105,7 +105,7 @@ class KafkaSink:
         schemas = Schemas(self._where, self._broker.registry)
         schema = schemas.register(*subject) if subject.definition else schemas.latest(subject.name)
         try:
-            return body_writer(schema)
+            return body_writer(schema, schemas)
         except ValueError as error:
             what = f"schema {schema.id} of the subject {quoted(subject.name)} cannot be used: {error}"
             raise ConnectionLost(UNUSABLE, self._where, what) from error

@@ -1,7 +1,7 @@
 """A schema registry for tests: it answers as the documentation of Confluent's REST interface says.
 
-It has the three requests that the connector makes, and keeps schemas in memory. It checks no compatibility, but refuses the
-definitions that a test names.
+It has the requests that the connector makes, and keeps schemas in memory. It checks no compatibility, but refuses the
+definitions that a test names. It does not compile schemas of Protobuf: a test gives it their serialized form, too.
 """
 
 import base64
@@ -22,6 +22,7 @@ class SchemaRegistry(ThreadingHTTPServer):
 
     Attributes:
         schemas: answers about schemas, by id.
+        serialized: the definitions of schemas of Protobuf in their serialized form, by their text.
         subjects: the ids of each subject.
         asked: the requests so far, as `METHOD PATH`.
         incompatible: definitions that it refuses.
@@ -33,6 +34,7 @@ class SchemaRegistry(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.schemas: dict[int, dict[str, Any]] = {}
+        self.serialized: dict[str, str] = {}
         self.subjects: dict[str, list[int]] = {}
         self.asked: list[str] = []
         self.incompatible: set[str] = set()
@@ -73,14 +75,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         match self._names():
             case ["schemas", "ids", number] if int(number) in self.server.schemas:
-                self._answer(HTTPStatus.OK, self.server.schemas[int(number)])
+                self._answer(HTTPStatus.OK, self._shown(int(number)))
             case ["schemas", "ids", _]:
                 self._refuse(HTTPStatus.NOT_FOUND, 40403, "Schema not found")
-            case ["subjects", subject, "versions", "latest"] if subject in self.server.subjects:
+            case ["subjects", subject, "versions", version] if subject in self.server.subjects:
                 versions = self.server.subjects[subject]
-                its = {"subject": subject, "version": len(versions), "id": versions[-1]}
-                self._answer(HTTPStatus.OK, {**its, **self.server.schemas[versions[-1]]})
-            case ["subjects", subject, "versions", "latest"]:
+                at = len(versions) if version == "latest" else int(version)
+                its = {"subject": subject, "version": at, "id": versions[at - 1]}
+                self._answer(HTTPStatus.OK, {**its, **self._shown(versions[at - 1])})
+            case ["subjects", subject, "versions", _]:
                 self._refuse(HTTPStatus.NOT_FOUND, 40401, f"Subject '{subject}' not found.")
 
     def do_POST(self) -> None:
@@ -100,7 +103,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.UNAUTHORIZED, 40101, "Unauthorized")
             return []
         assert self.headers["Accept"] == MEDIA_TYPE
-        return [urllib.parse.unquote(name) for name in self.path.split("/")[1:]]
+        return [urllib.parse.unquote(name) for name in self.path.split("?")[0].split("/")[1:]]
+
+    def _shown(self, number: int) -> dict[str, Any]:
+        """A schema in the form that the request wants."""
+        schema = self.server.schemas[number]
+        if not self.path.endswith("?format=serialized"):
+            return schema
+        return {**schema, "schema": self.server.serialized[schema["schema"]]}
 
     def _refuse(self, status: HTTPStatus, code: int, text: str) -> None:
         self._answer(status, {"error_code": code, "message": text})

@@ -1,16 +1,18 @@
 """Bodies with schemas of a registry: what is read, written, held back or marked. Also through a broker."""
 
+import base64
 import datetime as dt
 import io
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 
 import fastavro
 import msgspec
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -215,7 +217,7 @@ def test_what_cannot_be_read_stays_as_it_is_and_says_so(registry: SchemaRegistry
         (head(0, number) + b"\xff", f"schema {number} (AVRO): the body does not fit it"),
         (head(0, registry.register("t", tree)) + b"\0", "contains itself"),
         (head(0, registry.register("b", "{")) + b"\0", "it is malformed"),
-        (head(0, registry.register("p", 'syntax = "proto3";', "PROTOBUF")) + b"\0", "(PROTOBUF): schemas of this kind"),
+        (head(0, registry.register("x", "<x/>", "XML")) + b"\0", "(XML): schemas of this kind are not read"),
         (head(0, registry.register("r", '"x.Y"', references=reference)) + b"\0", "schemas that use other schemas"),
         (head(0, registry.register("j", "{}", "JSON")) + b"{", "(JSON): the body does not fit it"),
     ):
@@ -246,6 +248,9 @@ def test_a_registry_that_does_not_answer_as_it_should(registry: SchemaRegistry) 
     registry.schemas[8] = []  # type: ignore[assignment]
     with pytest.raises(ConnectionLost, match="E7152 .* with something else"):
         schemas(registry.url).of_id(8)
+    registry.schemas[8] = {"schema": "x", "references": [{"name": "n"}]}
+    with pytest.raises(ConnectionLost, match="E7152 .* with references that are none"):
+        schemas(registry.url).of_id(8)
     registry.subjects["s"] = [9]
     registry.schemas[9] = {"schema": "x", "id": "nine"}
     with pytest.raises(ConnectionLost, match="E7152 .* without the id of a schema"):
@@ -258,18 +263,87 @@ def test_a_registry_that_does_not_answer_as_it_should(registry: SchemaRegistry) 
     assert schemas(registry.url, "me", "topsecret").of_id(9).definition == ORDER
 
 
+# --- Protobuf ---
+
+
+def file(name: str, *uses: str, **messages: Mapping[str, str]) -> FileDescriptorProto:
+    """A file with messages, whose fields have types: the name of another one, or of a type of the language."""
+    made = FileDescriptorProto(name=name, package="shop", syntax="proto3", dependency=uses)
+    for its_name, fields in messages.items():
+        message = made.message_type.add(name=its_name)
+        for number, (field, type_) in enumerate(fields.items(), 1):
+            one = message.field.add(name=field, number=number, label="LABEL_OPTIONAL")
+            if "." in type_:
+                one.type, one.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{type_}"
+            else:
+                one.type = FieldDescriptorProto.Type.Value(f"TYPE_{type_.upper()}")
+    return made
+
+
+def serialized(made: FileDescriptorProto) -> str:
+    return base64.b64encode(made.SerializeToString()).decode()
+
+
+def test_protobuf(registry: SchemaRegistry) -> None:
+    timestamp = "google/protobuf/timestamp.proto"
+    place = file("anything.proto", Place={"city": "string"})
+    order = file(
+        "orders.proto",
+        "places/place.proto",
+        timestamp,
+        Other={"x": "int32"},
+        Order={"number": "int64", "at": "google.protobuf.Timestamp", "place": "shop.Place", "raw": "bytes"},
+    )
+    nested = order.message_type[1].nested_type.add(name="Line")
+    nested.field.add(name="count", number=1, type="TYPE_UINT32", label="LABEL_OPTIONAL")
+    registry.serialized |= {"place": serialized(place), "order": serialized(order)}
+    registry.register("place", "place", "PROTOBUF")
+    used = [{"name": "places/place.proto", "subject": "place", "version": 1}]
+    number = registry.register("order", "order", "PROTOBUF", references=used)
+    reader = BodyReader(schemas(registry.url))
+    head = struct.pack(">bI", 0, number)
+    content = b"\x08\x07" + b"\x12\x02\x08\x01" + b"\x1a\x04\x0a\x02Rm" + b"\x22\x02\x00\xff"
+    message = reader.read(Message(head + b"\x02\x02" + content, {}))
+    wanted = {"number": 7, "at": "1970-01-01T00:00:01Z", "place": {"city": "Rm"}, "raw": "AP8="}
+    assert json.loads(message.body) == wanted
+    assert json.loads(reader.read(Message(head + b"\x04\x02\x00" + b"\x08\x05", {})).body) == {"count": 5}
+    assert reader.read(Message(head + b"\x00" + b"\x08\x05", {})).body == b'{"x": 5}'
+    for wrong in (b"\x02\x09", b"\x01", b"\x02\x01", b"\x02", b"\x00\x08", b"\xff\xff\xff\xff\x07"):
+        assert "(PROTOBUF): the body does not fit it" in reason(reader.read(Message(head + wrong, {})))
+    asked = schemas(registry.url)
+    write = body_writer(asked.latest("order"), asked)
+    assert write(b'{"x": 5}') == head + b"\x00\x08\x05"
+    with pytest.raises(ValueError, match='no field named "y"'):
+        write(b'{"y": 5}')
+
+
+def test_hostile_files_of_protobuf(registry: SchemaRegistry) -> None:
+    registry.serialized |= {
+        "self": serialized(file("x")),
+        "no base64": "?",
+        "missing": serialized(file("x", "y.proto")),
+    }
+    for text in registry.serialized:
+        itself = [{"name": "self", "subject": "self", "version": 1}] if text == "self" else []
+        number = registry.register(text, text, "PROTOBUF", references=itself)
+        reader = BodyReader(schemas(registry.url))
+        assert "(PROTOBUF)" in reason(reader.read(Message(struct.pack(">bI", 0, number) + b"\0", {})))
+    assert len(registry.asked) < 20
+
+
 # --- writing ---
 
 
 def test_bodies_are_written_with_the_schema_of_a_subject(registry: SchemaRegistry) -> None:
     number = registry.register("a/b", ORDER)
-    write = body_writer(schemas(registry.url).latest("a/b"))
+    asked = schemas(registry.url)
+    write = body_writer(asked.latest("a/b"), asked)
     assert write(BILL) == of_confluent(number, ORDER, {"customer": "ada", "price": Decimal("12.30")})
     assert registry.asked == ["GET /subjects/a%2Fb/versions/latest"]
-    made = schemas(registry.url).register("new", "JSON", '{"type": "object"}')
-    assert body_writer(made)(b'{"a": 1}') == struct.pack(">bI", 0, made.id) + b'{"a": 1}'
-    for write_ in (write, body_writer(made)):
-        with pytest.raises(ValueError, match="the body is no JSON"):
+    made = asked.register("new", "JSON", '{"type": "object"}')
+    assert body_writer(made, asked)(b'{"a": 1}') == struct.pack(">bI", 0, made.id) + b'{"a": 1}'
+    for write_ in (write, body_writer(made, asked)):
+        with pytest.raises(ValueError, match="truncated"):
             write_(b"{")
 
 
@@ -310,7 +384,7 @@ def test_options_of_receivers_and_senders(tmp_path: Path) -> None:
     for options, code in (
         ({"schema_file": str(file)}, "E1022"),
         ({"subject": "s", "schema_file": str(tmp_path / "none.avsc")}, "E1022"),
-        ({"subject": "s", "schema_file": str(tmp_path / "order.proto")}, "E1022"),
+        ({"subject": "s", "schema_file": str(tmp_path / "order.txt")}, "E1022"),
         ({"subject": 7}, "E1022"),
     ):
         with pytest.raises(ConfigError, match=code):
@@ -349,9 +423,9 @@ def test_through_a_broker(kafka: KafkaServer, registry: SchemaRegistry, tmp_path
     results = sink.send([Outgoing(at, topic, f"topic:{topic}", Message(one)) for at, one in enumerate(bodies, 1)])
     assert [one and one.code for one in results] == [None, "E8110", None]
     sink.close()
-    registry.register("protobuf", 'syntax = "proto3";', "PROTOBUF")
-    with pytest.raises(ConnectionLost, match="E7152 .* 'protobuf' cannot be used: schemas of the kind PROTOBUF"):
-        connection.sink(sender(topic, subject="protobuf")).connect()
+    registry.register("xml", "<x/>", "XML")
+    with pytest.raises(ConnectionLost, match="E7152 .* 'xml' cannot be used: schemas of this kind are not written"):
+        connection.sink(sender(topic, subject="xml")).connect()
     kafka.publish(topic, {"value": b"no schema"})
     definition = registry.schemas.pop(registry.subjects["orders"][0])
     source = connection.source(receiver(topic))

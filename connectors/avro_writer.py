@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from correlator.errors import quoted
@@ -130,7 +130,7 @@ def _union(branches: list[_Convert]) -> _Convert:
 
 def _checked(value: Any, kind: type[Any] | tuple[type[Any], ...], name: str) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f"{quoted(value)} is not {name}")
+        raise TypeError(f"{quoted(value)} ({type(value).__name__}) is not {name}")
     return value
 
 
@@ -177,7 +177,10 @@ def _decimal(schema: Mapping[str, Any], size: int | None) -> _Convert:
 
     def convert(value: Any) -> bytes:
         text = str(_checked(value, (str, int), "a decimal"))
-        sign, digits, exponent = Decimal(text).as_tuple()
+        try:
+            sign, digits, exponent = Decimal(text).as_tuple()
+        except InvalidOperation as error:
+            raise ValueError(f"{quoted(text)} is no decimal") from error
         if not isinstance(exponent, int) or exponent < -scale or len(digits) + exponent + scale > precision:
             raise ValueError(f"{quoted(text)} is no decimal of {precision} digits, {scale} of them behind the point")
         unscaled = int("".join(map(str, digits))) * 10 ** (exponent + scale) * (-1 if sign else 1)

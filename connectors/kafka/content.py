@@ -12,7 +12,7 @@ from typing import cast
 import confluent_kafka as kafka
 import msgspec
 
-from correlator.connector import readable
+from correlator.connector import readable_all
 from correlator.events import CUT_FROM, LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
 
 UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
@@ -44,21 +44,22 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         topic: name of the topic.
         key: `None` for a record without a key.
         value: `None` for a record without a value.
-        headers: names may be there more than once; a value may be `None`.
+        headers: a value may be `None`.
     """
 
     at: int
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | None]]
+    headers: dict[str, bytes | None]
 
     @property
     def size(self) -> int:
         """The most bytes of a batch that holds this record alone, as the limit of a topic counts them."""
         content = len(self.key or b"") + len(self.value or b"")
-        headers = sum(len(name.encode()) + len(value or b"") + _HEADER_BYTES for name, value in self.headers)
-        return _BATCH_BYTES + _RECORD_BYTES + content + headers
+        for name, value in self.headers.items():
+            content += (len(name) if name.isascii() else len(name.encode())) + len(value or b"") + _HEADER_BYTES
+        return _BATCH_BYTES + _RECORD_BYTES + content
 
 
 def encode(
@@ -104,8 +105,8 @@ def _text(content: bytes) -> str:
     return content.decode(errors="backslashreplace")
 
 
-def _properties(properties: Mapping[str, PropertyValue]) -> list[tuple[str, bytes | None]]:
-    encoded: list[tuple[str, bytes | None]] = []
+def _properties(properties: Mapping[str, PropertyValue]) -> dict[str, bytes | None]:
+    encoded: dict[str, bytes | None] = {}
     types = {}
     for name, value in properties.items():
         if name in _LEFT_OUT:
@@ -114,14 +115,13 @@ def _properties(properties: Mapping[str, PropertyValue]) -> list[tuple[str, byte
             raise ValueError("the name of a property holds a zero byte")
         name.encode()
         if type(value) is str:
-            encoded.append((name, value.encode()))
+            encoded[name] = value.encode()
         elif value is None:
-            encoded.append((name, None))
+            encoded[name] = None
         else:
-            types[name], content = _written(value)
-            encoded.append((name, content))
+            types[name], encoded[name] = _written(value)
     if types:
-        encoded.append((_TYPES, msgspec.json.encode(types)))
+        encoded[_TYPES] = msgspec.json.encode(types)
     return encoded
 
 
@@ -140,24 +140,24 @@ def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
     raise ValueError(f"a {type(value).__name__} cannot be a property")
 
 
-def _add_standard(encoded: list[tuple[str, bytes | None]], headers: Headers, message_id: str, now_ms: int) -> None:
+def _add_standard(encoded: dict[str, bytes | None], headers: Headers, message_id: str, now_ms: int) -> None:
     """Add the standard headers that a message has."""
     if message_id:
-        encoded.append((_MESSAGE_ID, message_id.encode()))
+        encoded[_MESSAGE_ID] = message_id.encode()
     if headers.correlation_id is not None:
-        encoded.append((_CORRELATION_ID, headers.correlation_id.encode()))
+        encoded[_CORRELATION_ID] = headers.correlation_id.encode()
     if headers.reply_to is not None:
-        encoded.append((_REPLY_TO, headers.reply_to.encode()))
+        encoded[_REPLY_TO] = headers.reply_to.encode()
     if headers.type is not None:
-        encoded.append((_TYPE, headers.type.encode()))
+        encoded[_TYPE] = headers.type.encode()
     if headers.priority is not None:
-        encoded.append((_PRIORITY, b"%d" % headers.priority))
+        encoded[_PRIORITY] = f"{headers.priority:d}".encode()
     if headers.time_to_live_ms:  # 0 is for ever
         if not 0 < headers.time_to_live_ms <= LONGEST_LIFE_MS:
             raise ValueError(f"a time to live of {headers.time_to_live_ms} ms is not between 0 and {LONGEST_LIFE_MS}")
-        encoded.append((_EXPIRATION, b"%d" % (now_ms + headers.time_to_live_ms)))
+        encoded[_EXPIRATION] = f"{now_ms + headers.time_to_live_ms:d}".encode()
     if headers.group_sequence is not None:
-        encoded.append((_SEQUENCE, b"%d" % headers.group_sequence))
+        encoded[_SEQUENCE] = f"{headers.group_sequence:d}".encode()
 
 
 class Decoder:
@@ -176,27 +176,44 @@ class Decoder:
         self._wants_id = wants_id
         self._wants_source = wants_source
 
-    def message(self, record: kafka.Message) -> Message:
-        """The message of a record. If its headers cannot be read, the message has none, and says so."""
+    def messages(self, records: Sequence[kafka.Message]) -> list[Message]:
+        """The messages of records. If the headers of one cannot be read, its message has none, and says so."""
+        most_bytes = self._most_bytes
+        messages = readable_all(records, self._read, self._as_sent, "record")
+        return [one if len(one.body) <= most_bytes else self._cut(one) for one in messages]
+
+    def _read(self, record: kafka.Message) -> Message:
         partition, offset = record.partition(), record.offset()
         unique_id = f"{self._topic_id}:{partition}:{offset}"
-        kind, time_ms = record.timestamp()
-        sent_ms = None if kind == kafka.TIMESTAMP_NOT_AVAILABLE else time_ms
-        message = readable(
-            lambda: _decoded(record, unique_id, sent_ms),
-            lambda: Message(record.value() or b"", {}, None, None, Headers(message_id=unique_id, timestamp=sent_ms)),
-            "record",
-        )
-        properties = message.properties
-        if self._wants_id:
-            properties.setdefault(UNIQUE_ID, unique_id)
-        if self._wants_source:
-            properties.setdefault(SOURCE_ID, f"{self._topic_id}:{partition}")
-        properties[PARTITION], properties[OFFSET] = partition, offset
-        if len(message.body) > self._most_bytes:
-            properties[CUT_FROM] = len(message.body)
-            return msgspec.structs.replace(message, body=message.body[: self._most_bytes + 1])
+        message = _decoded(record, unique_id, _time_of(record))
+        self._add_position(message.properties, partition, offset, unique_id)
         return message
+
+    def _as_sent(self, record: kafka.Message) -> Message:
+        partition, offset = record.partition(), record.offset()
+        unique_id = f"{self._topic_id}:{partition}:{offset}"
+        properties: dict[str, PropertyValue] = {}
+        self._add_position(properties, partition, offset, unique_id)
+        headers = Headers(message_id=unique_id, timestamp=_time_of(record))
+        return Message(record.value() or b"", properties, None, None, headers)
+
+    def _add_position(
+        self, properties: dict[str, PropertyValue], partition: int | None, offset: int | None, unique_id: str
+    ) -> None:
+        if self._wants_id and UNIQUE_ID not in properties:
+            properties[UNIQUE_ID] = unique_id
+        if self._wants_source and SOURCE_ID not in properties:
+            properties[SOURCE_ID] = f"{self._topic_id}:{partition}"
+        properties[PARTITION], properties[OFFSET] = partition, offset
+
+    def _cut(self, message: Message) -> Message:
+        message.properties[CUT_FROM] = len(message.body)
+        return msgspec.structs.replace(message, body=message.body[: self._most_bytes + 1])
+
+
+def _time_of(record: kafka.Message) -> int | None:
+    kind, time_ms = record.timestamp()
+    return None if kind == kafka.TIMESTAMP_NOT_AVAILABLE else time_ms
 
 
 def headers_of(record: kafka.Message) -> Sequence[tuple[str, bytes | None]]:

@@ -30,8 +30,9 @@ _KB = 1024
 
 
 class Taken(NamedTuple):
-    """Records that are to be delivered, with their tokens."""
+    """Records of a partition that are to be delivered, with their tokens."""
 
+    topic: str
     records: Sequence[kafka.Message]
     tokens: Sequence[Token]
 
@@ -56,7 +57,7 @@ class GroupMember:
         self._offsets = offsets
         self._batch_bytes = batch_bytes
         self.assigned: dict[Place, AssignedPartition] = {}
-        self._waiting: deque[kafka.Message] = deque()
+        self._waiting: deque[kafka.Message] = deque()  # changed in place: a call of `_fetch` may do so
         self._complaints = Complaints()
         self._fault: ConnectionLost | None = None
         self._has_joined = False
@@ -101,29 +102,32 @@ class GroupMember:
         """How many messages it holds: taken, and neither acknowledged nor given back."""
         return sum(one.progress.held for one in self.assigned.values())
 
-    def take(self, most: int, timeout_s: float) -> Taken:
+    def take(self, most: int, timeout_s: float) -> list[Taken]:
         """Take records that are at hand, or wait for the first; none if none comes in time. Raises `ConnectionLost`.
 
         Takes at most `most` (1 or more), and no more bytes than a batch may have unless the first record has more.
         """
-        if not self._waiting:
-            self._waiting.extend(self._fetch(most, timeout_s))
+        waiting = self._waiting
+        if not waiting:
+            waiting += self._fetch(most, timeout_s)
         of: dict[Place, list[kafka.Message]] = {}
-        size = count = 0
-        while self._waiting and count < most:
-            size += len(self._waiting[0])
+        size = 0
+        for count in range(min(most, len(waiting))):
+            size += len(waiting[0])
             if count and size > self._batch_bytes:
                 break
-            record = self._waiting.popleft()
+            record = waiting.popleft()
             of.setdefault(_place_of(record), []).append(record)
-            count += 1
-        taken = Taken([], [])
-        for place, records in of.items():
-            if (one := self.assigned.get(place)) is not None:
-                numbers = one.take([record.offset() or 0 for record in records])
-                taken.records.extend(record for record, number in zip(records, numbers, strict=True) if number)
-                taken.tokens.extend((one, number) for number in numbers if number)
-        return taken
+        taken = [self._hold(self.assigned[place], records) for place, records in of.items() if place in self.assigned]
+        return [one for one in taken if one.tokens]
+
+    def _hold(self, one: AssignedPartition, records: Sequence[kafka.Message]) -> Taken:
+        """Hold records of a partition, but for those that are not to be delivered (again)."""
+        numbers = one.take([record.offset() or 0 for record in records])
+        if not all(numbers):
+            records = [record for record, number in zip(records, numbers, strict=True) if number]
+            numbers = [number for number in numbers if number]
+        return Taken(one.place[0], records, [(one.epoch, number) for number in numbers])
 
     def acknowledge(self, tokens: Iterable[Token]) -> None:
         """Ask the cluster to store the offsets that these messages move."""
@@ -217,11 +221,10 @@ class GroupMember:
 
     def _by_partition(self, tokens: Iterable[Token]) -> Iterable[tuple[AssignedPartition, list[int]]]:
         """The tokens of the partitions that are still assigned."""
-        numbers: dict[Place, list[int]] = {}
-        for one, number in tokens:
-            if self.assigned.get(one.place) is one:
-                numbers.setdefault(one.place, []).append(number)
-        return [(self.assigned[place], its) for place, its in numbers.items()]
+        numbers: dict[int, list[int]] = {}
+        for epoch, number in tokens:
+            numbers.setdefault(epoch, []).append(number)
+        return [(one, numbers[one.epoch]) for one in self.assigned.values() if one.epoch in numbers]
 
     def _position(self, one: AssignedPartition) -> int:
         """The offset to commit: if all is acknowledged, also behind what is no message, as the end of a transaction."""
@@ -233,7 +236,9 @@ class GroupMember:
 
     def _forget(self, places: set[Place]) -> None:
         """Drop what was fetched of these partitions and not taken."""
-        self._waiting = deque(record for record in self._waiting if _place_of(record) not in places)
+        kept = [record for record in self._waiting if _place_of(record) not in places]
+        self._waiting.clear()
+        self._waiting.extend(kept)
 
     # --- what the client calls within `poll`, `consume` and `close` ---
 

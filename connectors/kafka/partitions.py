@@ -1,5 +1,6 @@
 """The partitions that a consumer has been assigned, with the progress of each. Pure."""
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -9,20 +10,25 @@ Place = tuple[str, int]
 """A topic and the number of a partition of it."""
 
 
+_next_epoch = itertools.count(1)
+
+
 class AssignedPartition:
     """A partition from its assignment to its revocation.
 
-    The next assignment of the same partition is another object, so a token of this one then stands for nothing: the
-    broker would accept the late acknowledgement of a consumer that has lost the partition to another one.
+    The next assignment of the same partition is another object with another epoch, so a token of this one then stands
+    for nothing: the broker would accept the late acknowledgement of a consumer that has lost the partition to another.
 
     Attributes:
+        epoch: no other assignment in this process has it.
         place: the topic and the number of the partition.
         progress: what was taken and acknowledged since the assignment.
     """
 
-    __slots__ = ("place", "progress")
+    __slots__ = ("epoch", "place", "progress")
 
     def __init__(self, place: Place, position: int) -> None:
+        self.epoch = next(_next_epoch)
         self.place = place
         self.progress = ReadProgress(position)
 
@@ -46,5 +52,7 @@ class AssignedPartition:
         return tokens
 
 
-Token = tuple[AssignedPartition, int]
-"""Stands for a message: its partition since the last assignment, and a token of its progress."""
+Token = tuple[int, int]
+"""Stands for a message: the epoch of the assignment, and a token of its progress.
+
+The garbage collector leaves tuples of numbers alone."""

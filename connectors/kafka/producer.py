@@ -114,8 +114,10 @@ class KafkaProducer:
     def _carry_out(self, records: Sequence[Record]) -> Mapping[int, kafka.KafkaError]:
         """Send the records; returns the refusals by index. Raises after any other error."""
         client, flight = self._opened, _Flight(self._broker.timeout_s)
+        settle: Callable[..., None] = flight.refuse
         for one in records:
-            settle = partial(flight.refuse, one.at)
+            if not self._name:  # with transactions it does not matter which record it is
+                settle = partial(flight.refuse, at=one.at)
             while True:
                 try:
                     client.produce(one.topic, one.value, one.key, headers=one.headers, on_delivery=settle)
@@ -169,7 +171,7 @@ class _Flight:
         self._left = -1
         self._deadline = time.monotonic() + timeout_s
 
-    def refuse(self, at: int, error: kafka.KafkaError | None, _record: kafka.Message) -> None:
+    def refuse(self, error: kafka.KafkaError | None, _record: kafka.Message, at: int = 0) -> None:
         """Take the answer for a record that is not stored: the callback of the library."""
         if error is not None:
             self.refused[at] = error

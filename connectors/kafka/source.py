@@ -89,15 +89,13 @@ class KafkaSource:
         room = min(max_messages, self._most - member.held)
         deadline = time.monotonic() + timeout_s
         while room > 0:
-            records, tokens = member.take(room, max(0.0, deadline - time.monotonic()))
-            if records:
-                topics = [record.topic() or "" for record in records]
-                self._check_topics(set(topics))
-                decoders = self._decoders
-                messages = [decoders[topic].message(record) for topic, record in zip(topics, records, strict=True)]
+            parts = member.take(room, max(0.0, deadline - time.monotonic()))
+            if parts:
+                self._check_topics({part.topic for part in parts})
+                messages = [one for part in parts for one in self._decoders[part.topic].messages(part.records)]
                 if self._reader is not None:
                     messages = [self._reader.read(one) for one in messages]
-                return Chunk(messages, tokens)
+                return Chunk(messages, [token for part in parts for token in part.tokens])
             if time.monotonic() >= deadline:
                 break
         return NOTHING

@@ -31,6 +31,8 @@ _RESERVED = frozenset({_MESSAGE_ID, _CORRELATION_ID, _REPLY_TO, _TYPE, _PRIORITY
 _LEFT_OUT = _NOT_SENT | _RESERVED
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NO_HEADERS = Headers()
+_AT_ONCE = 100
+"""Records that are decoded together."""
 _BATCH_BYTES, _RECORD_BYTES, _HEADER_BYTES = 61, 36, 10
 """What the format adds at most to the bytes of a batch, of a record, and of a header."""
 _types = msgspec.json.Decoder(dict[str, str])
@@ -176,10 +178,17 @@ class Decoder:
         self._wants_id = wants_id
         self._wants_source = wants_source
 
-    def messages(self, records: Sequence[kafka.Message]) -> list[Message]:
-        """The messages of records. If the headers of one cannot be read, its message has none, and says so."""
+    def messages(self, records: list[kafka.Message]) -> list[Message]:
+        """The messages of records. If the headers of one cannot be read, its message has none, and says so.
+
+        Empties the list on the way: a record keeps its headers once it is asked for them, and thousands of these
+        would keep the garbage collector busy.
+        """
+        messages: list[Message] = []
+        while records:
+            messages += readable_all(records[:_AT_ONCE], self._read, self._as_sent, "record")
+            del records[:_AT_ONCE]
         most_bytes = self._most_bytes
-        messages = readable_all(records, self._read, self._as_sent, "record")
         return [one if len(one.body) <= most_bytes else self._cut(one) for one in messages]
 
     def _read(self, record: kafka.Message) -> Message:

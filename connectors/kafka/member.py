@@ -33,7 +33,7 @@ class Taken(NamedTuple):
     """Records of a partition that are to be delivered, with their tokens."""
 
     topic: str
-    records: Sequence[kafka.Message]
+    records: list[kafka.Message]
     tokens: Sequence[Token]
 
 
@@ -121,7 +121,7 @@ class GroupMember:
         taken = [self._hold(self.assigned[place], records) for place, records in of.items() if place in self.assigned]
         return [one for one in taken if one.tokens]
 
-    def _hold(self, one: AssignedPartition, records: Sequence[kafka.Message]) -> Taken:
+    def _hold(self, one: AssignedPartition, records: list[kafka.Message]) -> Taken:
         """Hold records of a partition, but for those that are not to be delivered (again)."""
         numbers = one.take([record.offset() or 0 for record in records])
         if not all(numbers):

@@ -183,7 +183,7 @@ def _decimal(schema: Mapping[str, Any], size: int | None) -> _Convert:
             raise ValueError(f"{quoted(text)} is no decimal") from error
         if not isinstance(exponent, int) or exponent < -scale or len(digits) + exponent + scale > precision:
             raise ValueError(f"{quoted(text)} is no decimal of {precision} digits, {scale} of them behind the point")
-        unscaled = int("".join(map(str, digits))) * 10 ** (exponent + scale) * (-1 if sign else 1)
+        unscaled: int = int("".join(map(str, digits))) * 10 ** (exponent + scale) * (-1 if sign else 1)
         return unscaled.to_bytes(size or unscaled.bit_length() // 8 + 1, "big", signed=True)
 
     return convert

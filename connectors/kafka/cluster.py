@@ -122,7 +122,8 @@ class Cluster:
 
     def held_back(self, topic: Topic) -> Sequence[kafka.TopicPartition]:
         """Where readers of committed messages wait for the end of a transaction: the first place in each partition."""
-        latest = {kafka.TopicPartition(topic.name, number): OffsetSpec.latest() for number in range(topic.partitions)}
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        latest = {kafka.TopicPartition(topic.name, number): end for number in range(topic.partitions)}
         ends = []
         with self._translated():
             for isolation in (kafka.IsolationLevel.READ_COMMITTED, kafka.IsolationLevel.READ_UNCOMMITTED):

@@ -53,7 +53,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: dict[str, bytes | None]
+    headers: dict[str, str | bytes | None]
 
     @property
     def size(self) -> int:
@@ -107,8 +107,8 @@ def _text(content: bytes) -> str:
     return content.decode(errors="backslashreplace")
 
 
-def _properties(properties: Mapping[str, PropertyValue]) -> dict[str, bytes | None]:
-    encoded: dict[str, bytes | None] = {}
+def _properties(properties: Mapping[str, PropertyValue]) -> dict[str, str | bytes | None]:
+    encoded: dict[str, str | bytes | None] = {}
     types = {}
     for name, value in properties.items():
         if name in _LEFT_OUT:
@@ -142,7 +142,7 @@ def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
     raise ValueError(f"a {type(value).__name__} cannot be a property")
 
 
-def _add_standard(encoded: dict[str, bytes | None], headers: Headers, message_id: str, now_ms: int) -> None:
+def _add_standard(encoded: dict[str, str | bytes | None], headers: Headers, message_id: str, now_ms: int) -> None:
     """Add the standard headers that a message has."""
     if message_id:
         encoded[_MESSAGE_ID] = message_id.encode()

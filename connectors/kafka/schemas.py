@@ -22,14 +22,14 @@ from correlator.events import CUT_FROM, Message
 _HEAD = struct.Struct(">bI")
 _MOST_KEPT = 1000
 _AVRO, _JSON, _PROTOBUF = "AVRO", "JSON", "PROTOBUF"
-_Decode = _Encode = Callable[[bytes], bytes]
+_Convert = Callable[[bytes], bytes]
 
 
 class _Reader(NamedTuple):
     """How bodies with a schema are read; `problem` says why they cannot be."""
 
     kind: str
-    decode: _Decode | None = None
+    decode: _Convert | None = None
     problem: str = ""
 
 
@@ -75,7 +75,7 @@ class BodyReader:
             return _Reader(schema.kind, problem="it is malformed")
 
 
-def _decoder(schema: Schema) -> _Decode:
+def _decoder(schema: Schema) -> _Convert:
     if schema.kind == _JSON:
         return _checked_json
     if schema.kind != _AVRO:
@@ -111,7 +111,7 @@ def body_writer(schema: Schema, schemas: Schemas) -> Callable[[bytes], bytes]:
     return write
 
 
-def _usable(make: Callable[[], _Encode]) -> _Encode:
+def _usable(make: Callable[[], _Convert]) -> _Convert:
     try:
         return make()
     except avro.SchemaRefused as error:
@@ -120,7 +120,7 @@ def _usable(make: Callable[[], _Encode]) -> _Encode:
         raise ValueError(f"it is malformed: {error}") from error
 
 
-def _encoder(schema: Schema) -> _Encode:
+def _encoder(schema: Schema) -> _Convert:
     if schema.kind == _JSON:
         return _checked_json
     if schema.kind != _AVRO:

@@ -1,5 +1,6 @@
-"""A schema registry for tests: it answers as the documentation of Confluent's REST interface says.
+"""A server in place of a schema registry: it answers as the documentation of Confluent's REST interface says.
 
+Tests use it where a registry should answer wrongly or not at all, and for Protobuf; `tests/registry_server.py` is a real one.
 It has the requests that the connector makes, and keeps schemas in memory. It checks no compatibility, but refuses the
 definitions that a test names. It does not compile schemas of Protobuf: a test gives it their serialized form, too.
 """

@@ -28,7 +28,8 @@ from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.contract import take
 from tests.connectors.registry import SchemaRegistry, serving
 from tests.kafka_server import KafkaServer
-from tests.servers import free_port
+from tests.registry_server import RegistryServer
+from tests.servers import free_port, running
 
 ORDER = json.dumps(
     {
@@ -438,3 +439,23 @@ def test_through_a_broker(kafka: KafkaServer, registry: SchemaRegistry, tmp_path
     source.close()
     assert [message.body for message in messages] == [BILL, BILL, b"no schema"]
     assert [UNREADABLE in message.properties for message in messages] == [False, False, True]
+
+
+def test_a_real_registry() -> None:
+    with running(RegistryServer()) as server:
+        asked = schemas(server.url)
+        for ask in (lambda: asked.latest("none"), lambda: asked.of_id(999_999)):
+            with pytest.raises(ConnectionLost, match="E7150 .* the registry does not have"):
+                ask()
+        with pytest.raises(ConnectionLost, match="E7152 .* answers 422 about the subject 'bad'"):
+            asked.register("bad", "AVRO", '{"type": "nonsense"}')
+        number = asked.register("orders-value", "AVRO", ORDER).id
+        assert asked.register("orders-value", "AVRO", ORDER).id == number
+        latest = asked.latest("orders-value")
+        assert (latest.id, latest.kind) == (number, "AVRO")
+        body = body_writer(latest, asked)(BILL)
+        assert body == of_confluent(number, ORDER, {"customer": "ada", "price": Decimal("12.30"), "note": None})
+        assert BodyReader(schemas(server.url)).read(Message(body, {})) == Message(BILL, {})
+        definition = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
+        body = body_writer(asked.register("json", "JSON", definition), asked)(b"{}")
+        assert BodyReader(schemas(server.url)).read(Message(body, {})).body == b"{}"

@@ -1,7 +1,7 @@
-"""How much memory a receiver of a topic with a large backlog takes, beside that of a process that has only imported it.
+"""How much memory a receiver of a topic with a large backlog takes, beside that of a process that has only made it.
 
 A process of its own takes one message, lets the client library fetch ahead for a while, and then takes the whole backlog,
-batch by batch. The growth of its memory (resident set) is printed at the end of each step.
+batch by batch. The growth of its largest resident set is printed at the end of each step.
 
     python -m tests.benchmarks.kafka.bench_memory [--megabytes 1000] [--body 10000] [--batch-megabytes 16]
 """
@@ -10,6 +10,7 @@ import argparse
 import multiprocessing
 import resource
 import time
+from pathlib import Path
 
 from connectors.kafka import KafkaConnection
 from correlator.settings import ConnectionSettings, ReceiverSettings
@@ -20,8 +21,13 @@ AHEAD_S = 3.0
 _AT_ONCE = 10_000_000
 
 
-def grown_mb(since_kb: int = 0) -> float:
-    """The largest resident set of this process so far, in MB."""
+def now_kb() -> int:
+    """The resident set of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
+
+
+def grown_mb(since_kb: int) -> float:
+    """By how much the largest resident set of this process so far is larger, in MB."""
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - since_kb) / 1024
 
 
@@ -31,7 +37,7 @@ def take(servers: str, topic: str, count: int, batch_bytes: int) -> None:
     connection = KafkaConnection("kafka", settings)
     receiver = ReceiverSettings(id="r", connection="kafka", destination=f"topic:{topic}", max_batch_bytes=batch_bytes)
     source = connection.source(receiver)
-    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before_kb = now_kb()
     source.connect()
     chunk = source.receive(1, 10.0)
     time.sleep(AHEAD_S)

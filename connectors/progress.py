@@ -37,7 +37,7 @@ class ReadProgress(Generic[P]):
     def __init__(self, position: P, done: Sequence[Span[P]] = ()) -> None:
         self.position = position
         self.done = sorted(done)
-        self._held: Held[Span[P]] = Held()
+        self._held: Held[tuple[P, P]] = Held()
         self._returned = list(_gaps(position, self.done))
         self._frontier = self.done[-1].end if self.done else position
 
@@ -62,7 +62,7 @@ class ReadProgress(Generic[P]):
         if until is not None:
             self._returned[:1] = [Span(end, until)] if end < until else []
         self._frontier = max(self._frontier, end)
-        return self._held.hold([Span(*span) for span in itertools.pairwise((begin, *ends))])
+        return self._held.hold(list(itertools.pairwise((begin, *ends))))
 
     def acknowledge(self, tokens: Sequence[int]) -> bool:
         """Acknowledge messages; ignore unknown tokens. Returns whether `position` has moved."""
@@ -77,15 +77,22 @@ class ReadProgress(Generic[P]):
         self._returned = _joined([*self._returned, *self._held.release(tokens)])
 
 
-def _joined(spans: Iterable[Span[P]]) -> list[Span[P]]:
-    """The spans in order; those that touch each other are one."""
+def _joined(spans: Iterable[tuple[P, P]]) -> list[Span[P]]:
+    """The spans in order; those that touch each other are one.
+
+    Spans of single messages are plain tuples: the garbage collector leaves those of numbers alone.
+    """
+    ordered = sorted(spans)
+    if not ordered:
+        return []
     joined: list[Span[P]] = []
-    for span in sorted(spans):
-        if joined and joined[-1].end == span.start:
-            joined[-1] = Span(joined[-1].start, span.end)
-        else:
-            joined.append(span)
-    return joined
+    start, end = ordered[0]
+    for begin, until in ordered[1:]:
+        if begin != end:
+            joined.append(Span(start, end))
+            start = begin
+        end = until
+    return [*joined, Span(start, end)]
 
 
 def _gaps(position: P, done: Sequence[Span[P]]) -> Iterator[Span[P]]:

@@ -92,8 +92,8 @@ ONLY_IN = {
     },
     "boto3": {"connectors/objects/bucket.py"},
     "botocore": {"connectors/objects/bucket.py"},
-    "fastavro": {"correlator/pipeline", "connectors/pulsar"},
-    "google": {"correlator/pipeline"},
+    "fastavro": {"correlator/pipeline", "connectors/avro"},
+    "google": {"correlator/pipeline", "connectors/kafka/protobuf.py"},
     "deltalake": {"connectors/lake"},
     "sqlalchemy": {
         "correlator/storage",

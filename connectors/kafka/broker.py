@@ -7,10 +7,11 @@ from typing import Any
 
 import confluent_kafka as kafka
 
+from connectors.kafka.registry import PASSWORD, URL, USER, Registry, registry
 from correlator.errors import ConfigError
 from correlator.options import check_options, text_option, whole_option
 
-OPTIONS = ("bootstrap_servers", "client", "timeout_s")
+OPTIONS = ("bootstrap_servers", "client", "timeout_s", URL, USER, PASSWORD)
 LOG = logging.getLogger("correlator.librdkafka")
 """Takes what librdkafka would print. Errors report what matters, so by default it goes nowhere."""
 LOG.addHandler(logging.NullHandler())
@@ -18,6 +19,7 @@ LOG.propagate = False
 _SESSION, _POLL = "session.timeout.ms", "max.poll.interval.ms"
 _SESSION_MS, _POLL_MS = 10_000, 300_000
 _TRANSACTION_MS = 60_000
+_REFRESH, _REFRESH_MS = "topic.metadata.refresh.interval.ms", 30_000
 _LARGEST_MESSAGE = 1_000_000_000
 _OURS = frozenset(
     {
@@ -26,6 +28,7 @@ _OURS = frozenset(
         "auto.offset.reset",
         "batch.size",
         "bootstrap.servers",
+        "delivery.report.only.error",
         "delivery.timeout.ms",
         "enable.auto.commit",
         "enable.auto.offset.store",
@@ -62,11 +65,13 @@ class KafkaBroker:
         servers: `HOST:PORT`, several with commas.
         timeout_s: the longest wait for an answer, or for the next confirm of a batch.
         client: further settings for librdkafka; may hold passwords.
+        registry: the schema registry; `None` if there is none.
     """
 
     servers: str
     timeout_s: int = 10
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    registry: Registry | None = None
 
     @property
     def session_s(self) -> float:
@@ -77,6 +82,17 @@ class KafkaBroker:
     def holds_s(self) -> float:
         """After so many seconds without a call of `receive` a consumer leaves its group."""
         return int(self.client.get(_POLL, _POLL_MS)) / 1000
+
+    @property
+    def discovers_s(self) -> float:
+        """A consumer looks for new topics and partitions each so many seconds."""
+        refresh_ms = int(self.client.get(_REFRESH, _REFRESH_MS))
+        return (refresh_ms if refresh_ms > 0 else _REFRESH_MS) / 1000
+
+    @property
+    def transaction_ms(self) -> int:
+        """After so many milliseconds the cluster ends the transaction of a producer that does not."""
+        return max(_TRANSACTION_MS, self.timeout_s * 1000)
 
     def common(self) -> dict[str, Any]:
         """Settings of any client."""
@@ -100,12 +116,12 @@ class KafkaBroker:
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": self.timeout_s * 1000,
+            "delivery.report.only.error": True,
             "message.max.bytes": _LARGEST_MESSAGE,  # the sink knows the limit of each topic
             "batch.size": batch_bytes,
         }
         if transactional_id:
-            transaction_ms = max(_TRANSACTION_MS, self.timeout_s * 1000)
-            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": transaction_ms}
+            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": self.transaction_ms}
         return settings
 
     def of_consumer(self, group: str) -> dict[str, Any]:
@@ -113,6 +129,7 @@ class KafkaBroker:
         return {
             _SESSION: _SESSION_MS,
             _POLL: _POLL_MS,
+            _REFRESH: _REFRESH_MS,
             **self.common(),
             "group.id": group,
             "enable.auto.commit": False,
@@ -126,14 +143,16 @@ class KafkaBroker:
 def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
     """Make a broker from the options of a connection. Raises `ConfigError` if one is wrong; connects to nothing."""
     check_options(where, options, OPTIONS)
+    timeout_s = whole_option(where, options, "timeout_s", 10, 900)
     servers = text_option(where, options, "bootstrap_servers")
     if "@" in servers:
         todo = "Set sasl.username and sasl.password in client"
         raise ConfigError("E1022", f"{where}.bootstrap_servers", "holds an '@'", "HOST:PORT, several with commas", todo)
     made = KafkaBroker(
         servers=servers,
-        timeout_s=whole_option(where, options, "timeout_s", 10, 900),
+        timeout_s=timeout_s,
         client=_client(f"{where}.client", options.get("client", {})),
+        registry=registry(where, options, timeout_s),
     )
     # Without servers, librdkafka looks at the settings and connects to nothing.
     checked = {name: value for name, value in made.client.items() if not name.endswith(_FILES)}

@@ -3,12 +3,18 @@
 It does not ask about groups: in librdkafka 2.16 that call ends the process if the broker goes away meanwhile.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import confluent_kafka as kafka
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+)
 
 from connectors.kafka.broker import LOG, KafkaBroker
 from connectors.kafka.failures import Complaints, translated
@@ -19,18 +25,31 @@ _UNSEEN = (kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED, kafka.KafkaError.CLUSTER
 
 
 class Topic(NamedTuple):
-    """A topic: its id, which is another one after the topic was deleted and made again, and its partitions."""
+    """A topic.
+
+    Attributes:
+        name: its name.
+        id: is another one after the topic was deleted and made again.
+        partitions: how many it has.
+        replicas: the fewest replicas of a partition.
+    """
 
     name: str
     id: str
     partitions: int
+    replicas: int
 
 
 class Rules(NamedTuple):
-    """What a topic demands of a message: at most so many bytes, and a key if it is compacted."""
+    """What a topic demands of a message: at most so many bytes, and a key if it is compacted.
+
+    Attributes:
+        in_sync: so many replicas must be in sync, or it takes no message.
+    """
 
     most_bytes: int = DEFAULT_LIMIT
     needs_key: bool = False
+    in_sync: int = 1
 
 
 class Cluster:
@@ -51,12 +70,22 @@ class Cluster:
         with self._translated():
             self._client.describe_cluster(request_timeout=self._broker.timeout_s).result()
 
-    def topic(self, name: str) -> Topic:
-        """The topic. Raises `ConnectionLost` E7010 if there is none."""
+    def names(self) -> Collection[str]:
+        """The names of all topics that the user may see."""
         with self._translated():
-            asked = self._client.describe_topics(kafka.TopicCollection([name]), request_timeout=self._broker.timeout_s)
-            found = asked[name].result()
-        return Topic(name, str(found.topic_id), len(found.partitions))
+            return self._client.list_topics(timeout=self._broker.timeout_s).topics
+
+    def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
+        """The topics of these names. Raises `ConnectionLost` E7010 if there is none of a name."""
+        with self._translated():
+            wanted = kafka.TopicCollection(list(names))
+            asked = self._client.describe_topics(wanted, request_timeout=self._broker.timeout_s)
+            found = {name: one.result() for name, one in asked.items()}
+        return {name: _topic(name, found[name]) for name in names}
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name. Raises `ConnectionLost` E7010 if there is none."""
+        return self.topics([name])[name]
 
     def rules(self, names: Collection[str]) -> Mapping[str, Rules]:
         """What topics demand, as far as the user may see it. Raises `ConnectionLost` E7010 if one is missing."""
@@ -73,8 +102,39 @@ class Cluster:
                     rules[self.topic(resource.name).name] = Rules()
                 else:
                     policies = found["cleanup.policy"].split(",")
-                    rules[resource.name] = Rules(int(found["max.message.bytes"]), "compact" in policies)
+                    in_sync = int(found["min.insync.replicas"])
+                    rules[resource.name] = Rules(int(found["max.message.bytes"]), "compact" in policies, in_sync)
         return rules
+
+    def settings(self) -> Mapping[str, str] | None:
+        """The settings of one of the brokers; `None` if the user may not see them."""
+        with self._translated():
+            nodes = self._client.describe_cluster(request_timeout=self._broker.timeout_s).result().nodes
+            resource = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
+            asked = self._client.describe_configs([resource], request_timeout=self._broker.timeout_s)
+            try:
+                found = asked[resource].result()
+            except kafka.KafkaException as error:
+                if error.args[0].code() not in _UNSEEN:
+                    raise
+                return None
+        return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
+    def held_back(self, topic: Topic) -> Sequence[kafka.TopicPartition]:
+        """Where readers of committed messages wait for the end of a transaction: the first place in each partition."""
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        latest = {kafka.TopicPartition(topic.name, number): end for number in range(topic.partitions)}
+        ends = []
+        with self._translated():
+            for isolation in (kafka.IsolationLevel.READ_COMMITTED, kafka.IsolationLevel.READ_UNCOMMITTED):
+                asked = self._client.list_offsets(
+                    latest, isolation_level=isolation, request_timeout=self._broker.timeout_s
+                )
+                ends.append({place.partition: answer.result().offset for place, answer in asked.items()})
+        committed, all_ = ends
+        return [
+            kafka.TopicPartition(topic.name, number, end) for number, end in committed.items() if end < all_[number]
+        ]
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -84,3 +144,8 @@ class Cluster:
             except kafka.KafkaException:
                 self._client.poll(0)  # the client says what it complains about
                 raise
+
+
+def _topic(name: str, found: TopicDescription) -> Topic:
+    replicas = min(len(one.replicas) for one in found.partitions)
+    return Topic(name, str(found.topic_id), len(found.partitions), replicas)

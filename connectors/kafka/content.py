@@ -7,12 +7,12 @@ that begin with `correlator-`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import confluent_kafka as kafka
 import msgspec
 
-from correlator.connector import readable
+from correlator.connector import readable_all
 from correlator.events import CUT_FROM, LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
 
 UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
@@ -28,36 +28,53 @@ _MESSAGE_ID, _CORRELATION_ID = "correlator-message-id", "correlator-correlation-
 _REPLY_TO, _TYPE, _PRIORITY = "correlator-reply-to", "correlator-type", "correlator-priority"
 _EXPIRATION, _SEQUENCE, _TYPES = "correlator-expiration", "correlator-group-sequence", "correlator-types"
 _RESERVED = frozenset({_MESSAGE_ID, _CORRELATION_ID, _REPLY_TO, _TYPE, _PRIORITY, _EXPIRATION, _SEQUENCE, _TYPES})
+_LEFT_OUT = _NOT_SENT | _RESERVED
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NO_HEADERS = Headers()
+_AT_ONCE = 100
+"""Records that are decoded together."""
 _BATCH_BYTES, _RECORD_BYTES, _HEADER_BYTES = 61, 36, 10
 """What the format adds at most to the bytes of a batch, of a record, and of a header."""
 _types = msgspec.json.Decoder(dict[str, str])
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A message in the form that a producer takes.
 
     Attributes:
+        at: where the message is in its batch.
+        topic: name of the topic.
+        key: `None` for a record without a key.
         value: `None` for a record without a value.
-        headers: names may be there more than once; a value may be `None`.
+        headers: a value may be `None`.
     """
 
+    at: int
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
+    headers: dict[str, str | bytes | None]
 
     @property
     def size(self) -> int:
         """The most bytes of a batch that holds this record alone, as the limit of a topic counts them."""
         content = len(self.key or b"") + len(self.value or b"")
-        headers = sum(len(name.encode()) + len(value or b"") + _HEADER_BYTES for name, value in self.headers)
-        return _BATCH_BYTES + _RECORD_BYTES + content + headers
+        for name, value in self.headers.items():
+            content += (len(name) if name.isascii() else len(name.encode())) + len(value or b"") + _HEADER_BYTES
+        return _BATCH_BYTES + _RECORD_BYTES + content
 
 
-def encode(outgoing: Outgoing, topic: str, now_ms: int) -> Record:
-    """Encode a message; `now_ms` is the time of sending, in milliseconds since the epoch.
+def encode(
+    outgoing: Outgoing, topic: str, now_ms: int, at: int = 0, write: Callable[[bytes], bytes] | None = None
+) -> Record:
+    """Encode a message.
+
+    Args:
+        outgoing: the message.
+        topic: name of its topic.
+        now_ms: the time of sending, in milliseconds since the epoch.
+        at: where the message is in its batch.
+        write: makes the value of the body; may raise the same errors. `None` if it is the body.
 
     Raises `ValueError`, `TypeError` or `AttributeError` if a record cannot hold the message.
     """
@@ -69,9 +86,14 @@ def encode(outgoing: Outgoing, topic: str, now_ms: int) -> Record:
         raise ValueError(
             f"Kafka cannot delay a message, which 'delivery_delay_ms: {headers.delivery_delay_ms}' asks for"
         )
-    encoded = [*_properties(message.properties), *_standard(headers, outgoing.message_id, now_ms)]
-    null = message.properties.get(NULL) is True and not message.body
-    return Record(topic, _key(message), None if null else message.body, encoded)
+    encoded = _properties(message.properties)
+    _add_standard(encoded, headers, outgoing.message_id, now_ms)
+    value: bytes | None = message.body
+    if not message.body and message.properties.get(NULL) is True:
+        value = None
+    elif write is not None:
+        value = write(message.body)
+    return Record(at, topic, _key(message), value, encoded)
 
 
 def _key(message: Message) -> bytes | None:
@@ -85,31 +107,28 @@ def _text(content: bytes) -> str:
     return content.decode(errors="backslashreplace")
 
 
-def _properties(properties: Mapping[str, PropertyValue]) -> list[tuple[str, bytes | None]]:
-    encoded: list[tuple[str, bytes | None]] = []
+def _properties(properties: Mapping[str, PropertyValue]) -> dict[str, str | bytes | None]:
+    encoded: dict[str, str | bytes | None] = {}
     types = {}
     for name, value in properties.items():
-        if name in _NOT_SENT or name in _RESERVED:
+        if name in _LEFT_OUT:
             continue
         if "\0" in name:
             raise ValueError("the name of a property holds a zero byte")
         name.encode()
-        if value is None:
-            encoded.append((name, None))
-            continue
-        kind, content = _written(value)
-        encoded.append((name, content))
-        if kind:
-            types[name] = kind
+        if type(value) is str:
+            encoded[name] = value.encode()
+        elif value is None:
+            encoded[name] = None
+        else:
+            types[name], encoded[name] = _written(value)
     if types:
-        encoded.append((_TYPES, msgspec.json.encode(types)))
+        encoded[_TYPES] = msgspec.json.encode(types)
     return encoded
 
 
 def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
-    """The name of the type, "" for a text, and the content of the header."""
-    if isinstance(value, str):
-        return "", value.encode()
+    """The name of the type, and the content of the header."""
     if isinstance(value, bytes):
         return "bytes", bytes(value)
     if isinstance(value, bool):
@@ -123,23 +142,24 @@ def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
     raise ValueError(f"a {type(value).__name__} cannot be a property")
 
 
-def _standard(headers: Headers, message_id: str, now_ms: int) -> list[tuple[str, bytes]]:
-    expiration = None
+def _add_standard(encoded: dict[str, str | bytes | None], headers: Headers, message_id: str, now_ms: int) -> None:
+    """Add the standard headers that a message has."""
+    if message_id:
+        encoded[_MESSAGE_ID] = message_id.encode()
+    if headers.correlation_id is not None:
+        encoded[_CORRELATION_ID] = headers.correlation_id.encode()
+    if headers.reply_to is not None:
+        encoded[_REPLY_TO] = headers.reply_to.encode()
+    if headers.type is not None:
+        encoded[_TYPE] = headers.type.encode()
+    if headers.priority is not None:
+        encoded[_PRIORITY] = f"{headers.priority:d}".encode()
     if headers.time_to_live_ms:  # 0 is for ever
         if not 0 < headers.time_to_live_ms <= LONGEST_LIFE_MS:
             raise ValueError(f"a time to live of {headers.time_to_live_ms} ms is not between 0 and {LONGEST_LIFE_MS}")
-        expiration = now_ms + headers.time_to_live_ms
-    texts = (
-        (_MESSAGE_ID, message_id or None),
-        (_CORRELATION_ID, headers.correlation_id),
-        (_REPLY_TO, headers.reply_to),
-        (_TYPE, headers.type),
-    )
-    numbers = ((_PRIORITY, headers.priority), (_EXPIRATION, expiration), (_SEQUENCE, headers.group_sequence))
-    return [
-        *((name, text.encode()) for name, text in texts if text is not None),
-        *((name, f"{number:d}".encode()) for name, number in numbers if number is not None),
-    ]
+        encoded[_EXPIRATION] = f"{now_ms + headers.time_to_live_ms:d}".encode()
+    if headers.group_sequence is not None:
+        encoded[_SEQUENCE] = f"{headers.group_sequence:d}".encode()
 
 
 class Decoder:
@@ -158,27 +178,51 @@ class Decoder:
         self._wants_id = wants_id
         self._wants_source = wants_source
 
-    def message(self, record: kafka.Message) -> Message:
-        """The message of a record. If its headers cannot be read, the message has none, and says so."""
+    def messages(self, records: list[kafka.Message]) -> list[Message]:
+        """The messages of records. If the headers of one cannot be read, its message has none, and says so.
+
+        Empties the list on the way: a record keeps its headers once it is asked for them, and thousands of these
+        would keep the garbage collector busy.
+        """
+        messages: list[Message] = []
+        while records:
+            messages += readable_all(records[:_AT_ONCE], self._read, self._as_sent, "record")
+            del records[:_AT_ONCE]
+        most_bytes = self._most_bytes
+        return [one if len(one.body) <= most_bytes else self._cut(one) for one in messages]
+
+    def _read(self, record: kafka.Message) -> Message:
         partition, offset = record.partition(), record.offset()
         unique_id = f"{self._topic_id}:{partition}:{offset}"
-        kind, time_ms = record.timestamp()
-        sent_ms = None if kind == kafka.TIMESTAMP_NOT_AVAILABLE else time_ms
-        message = readable(
-            lambda: _decoded(record, unique_id, sent_ms),
-            lambda: Message(record.value() or b"", {}, None, None, Headers(message_id=unique_id, timestamp=sent_ms)),
-            "record",
-        )
-        properties = message.properties
-        if self._wants_id:
-            properties.setdefault(UNIQUE_ID, unique_id)
-        if self._wants_source:
-            properties.setdefault(SOURCE_ID, f"{self._topic_id}:{partition}")
-        properties[PARTITION], properties[OFFSET] = partition, offset
-        if len(message.body) > self._most_bytes:
-            properties[CUT_FROM] = len(message.body)
-            return msgspec.structs.replace(message, body=message.body[: self._most_bytes + 1])
+        message = _decoded(record, unique_id, _time_of(record))
+        self._add_position(message.properties, partition, offset, unique_id)
         return message
+
+    def _as_sent(self, record: kafka.Message) -> Message:
+        partition, offset = record.partition(), record.offset()
+        unique_id = f"{self._topic_id}:{partition}:{offset}"
+        properties: dict[str, PropertyValue] = {}
+        self._add_position(properties, partition, offset, unique_id)
+        headers = Headers(message_id=unique_id, timestamp=_time_of(record))
+        return Message(record.value() or b"", properties, None, None, headers)
+
+    def _add_position(
+        self, properties: dict[str, PropertyValue], partition: int | None, offset: int | None, unique_id: str
+    ) -> None:
+        if self._wants_id and UNIQUE_ID not in properties:
+            properties[UNIQUE_ID] = unique_id
+        if self._wants_source and SOURCE_ID not in properties:
+            properties[SOURCE_ID] = f"{self._topic_id}:{partition}"
+        properties[PARTITION], properties[OFFSET] = partition, offset
+
+    def _cut(self, message: Message) -> Message:
+        message.properties[CUT_FROM] = len(message.body)
+        return msgspec.structs.replace(message, body=message.body[: self._most_bytes + 1])
+
+
+def _time_of(record: kafka.Message) -> int | None:
+    kind, time_ms = record.timestamp()
+    return None if kind == kafka.TIMESTAMP_NOT_AVAILABLE else time_ms
 
 
 def headers_of(record: kafka.Message) -> Sequence[tuple[str, bytes | None]]:
@@ -188,24 +232,37 @@ def headers_of(record: kafka.Message) -> Sequence[tuple[str, bytes | None]]:
 
 def _decoded(record: kafka.Message, unique_id: str, sent_ms: int | None) -> Message:
     sent = dict(headers_of(record))  # of headers with the same name the last one
-    types = _types.decode(sent[_TYPES] or b"{}") if _TYPES in sent else {}
-    properties = {name: _read(value, types.get(name)) for name, value in sent.items() if name not in _RESERVED}
+    if _RESERVED.isdisjoint(sent):
+        properties = {name: _plain(content) for name, content in sent.items()}
+        headers = Headers(message_id=unique_id, timestamp=sent_ms)
+    else:
+        types = _types.decode(sent[_TYPES] or b"{}") if _TYPES in sent else {}
+        properties = {name: _read(content, types.get(name)) for name, content in sent.items() if name not in _RESERVED}
+        headers = _headers(sent, unique_id, sent_ms)
     key, value = record.key(), record.value()
     if value is None:
         properties[NULL] = True
     if key is not None and not _is_text(key):
         properties[KEY] = key
-    return Message(
-        value or b"", properties, None if key is None else _text(key), None, _headers(sent, unique_id, sent_ms)
-    )
+    return Message(value or b"", properties, None if key is None else _text(key), None, headers)
+
+
+def _plain(content: bytes | None) -> PropertyValue:
+    """The value of a header without a type: a text, or bytes if it is none."""
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
 
 
 def _read(content: bytes | None, kind: str | None) -> PropertyValue:
-    """The value of a header; what is not of its declared type is a text, or bytes if it is none."""
-    if content is None or kind == "bytes" or not _is_text(content):
+    """The value of a header of a type; what is not of its type counts as one without."""
+    if kind == "bytes":
         return content
-    text = content.decode()
-    value = _READERS[kind](text) if kind in _READERS else None
+    text = _plain(content)
+    value = _READERS[kind](text) if isinstance(text, str) and kind in _READERS else None
     return text if value is None else value
 
 
@@ -243,9 +300,6 @@ _READERS: Mapping[str | None, Callable[[str], bool | int | float | None]] = {
 
 
 def _headers(sent: Mapping[str, bytes | None], unique_id: str, sent_ms: int | None) -> Headers:
-    if _RESERVED.isdisjoint(sent):
-        return Headers(message_id=unique_id, timestamp=sent_ms)
-
     def text(name: str) -> str | None:
         content = sent.get(name)
         return None if content is None else _text(content)

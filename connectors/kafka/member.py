@@ -1,14 +1,18 @@
 """One consumer of the client library from its making to its end: a member of a group.
 
-The cluster divides the partitions of the topic among the members. It tells of each change while the member asks for
+The cluster divides the partitions of the topics among the members. It tells of each change while the member asks for
 records. When a partition goes to another member, this one forgets what it has taken from it: the other one begins at
 the acknowledged offset.
+
+It fetches all records that are at hand in one call of the library: a call for each record would give up the lock of the
+interpreter each time, and wait for it while other threads work.
 """
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
+from typing import NamedTuple
 
 import confluent_kafka as kafka
 
@@ -16,13 +20,21 @@ from connectors.kafka.broker import LOG, KafkaBroker
 from connectors.kafka.destinations import Start
 from connectors.kafka.failures import GONE, Complaints, lost, timed_out, translated
 from connectors.kafka.offsets import CHOOSE, NOT_NOW, GroupOffsets
-from connectors.kafka.partitions import AssignedPartition, Token
+from connectors.kafka.partitions import AssignedPartition, Place, Token
 from connectors.kafka.patience import answer_within
 from correlator.errors import ConnectionLost
 from correlator.processes import never_finalize
 
 _LOOK_S = 0.1
 _KB = 1024
+
+
+class Taken(NamedTuple):
+    """Records of a partition that are to be delivered, with their tokens."""
+
+    topic: str
+    records: list[kafka.Message]
+    tokens: Sequence[Token]
 
 
 class GroupMember:
@@ -32,78 +44,95 @@ class GroupMember:
         where: the receiver, for errors.
         broker: the cluster.
         group: name of the group.
-        topic: name of the topic.
         offsets: those of the group.
         batch_bytes: the most bytes of a batch, which bound what it fetches ahead.
 
     Attributes:
-        assigned: its partitions by number.
+        assigned: its partitions by their places.
     """
 
-    def __init__(
-        self, where: str, broker: KafkaBroker, group: str, topic: str, offsets: GroupOffsets, batch_bytes: int
-    ) -> None:
+    def __init__(self, where: str, broker: KafkaBroker, group: str, offsets: GroupOffsets, batch_bytes: int) -> None:
         self._where = where
         self._broker = broker
-        self._topic = topic
         self._offsets = offsets
-        self.assigned: dict[int, AssignedPartition] = {}
-        self._waiting: deque[kafka.Message] = deque()
+        self._batch_bytes = batch_bytes
+        self.assigned: dict[Place, AssignedPartition] = {}
+        self._waiting: deque[kafka.Message] = deque()  # changed in place: a call of `_fetch` may do so
         self._complaints = Complaints()
         self._fault: ConnectionLost | None = None
         self._has_joined = False
         self._unanswered = 0
         self._answered_s = 0.0
-        self._again: set[int] = set()
+        self._again: set[Place] = set()
         """Partitions whose offset was not stored since the members of the group were changing."""
-        ahead_kb = max(_KB, min(64 * _KB, 2 * batch_bytes // _KB))
+        self._fresh: list[kafka.TopicPartition] = []
+        """What was assigned during the present call of the library."""
+        ahead_kb = max(_KB, min(64 * _KB, batch_bytes // _KB))
         bounds = {"queued.max.messages.kbytes": ahead_kb, "fetch.message.max.bytes": _KB * _KB}
         callbacks = {"error_cb": self._complaints, "on_commit": self._on_commit}
         never_finalize(self)
         with self._translated():
             self._consumer = kafka.Consumer({**bounds, **broker.of_consumer(group), **callbacks}, logger=LOG)
 
-    def join(self, start: Start, *, was_other: bool) -> None:
+    def join(self, start: Start, others: Collection[str]) -> None:
         """Join the group, and wait for the first partitions, at most as long as for an answer.
 
         The arguments and errors are those of `GroupOffsets.begin`; also E7062.
         """
         with self._translated():
-            self._offsets.begin(self._consumer, start, was_other=was_other)
-            changes = {"on_assign": self._on_assign, "on_revoke": self._on_revoke, "on_lost": self._on_revoke}
-            self._consumer.subscribe([self._topic], **changes)
+            self._offsets.begin(self._consumer, start, others)
+        self.subscribe()
         deadline = time.monotonic() + self._broker.timeout_s
         while not self._has_joined and time.monotonic() < deadline:
-            if (record := self._poll(_LOOK_S)) is not None:
-                self._waiting.append(record)
+            self._waiting.extend(self._fetch(1, _LOOK_S))
+
+    def subscribe(self) -> None:
+        """Read the topics of the offsets. The partitions of topics that were among them before stay assigned."""
+        changes = {"on_assign": self._on_assign, "on_revoke": self._on_revoke, "on_lost": self._on_revoke}
+        with self._translated():
+            self._consumer.subscribe(list(self._offsets.topics), **changes)
 
     def check(self) -> None:
         """Raise `ConnectionLost` after a fault."""
         if self._fault is not None:
             raise self._fault
 
-    def next(self, timeout_s: float) -> kafka.Message | None:
-        """The next record, `None` if none comes in time. Raises `ConnectionLost`."""
-        return self._waiting.popleft() if self._waiting else self._poll(timeout_s)
+    @property
+    def held(self) -> int:
+        """How many messages it holds: taken, and neither acknowledged nor given back."""
+        return sum(one.progress.held for one in self.assigned.values())
 
-    def put_back(self, record: kafka.Message) -> None:
-        """Let a record be the next one."""
-        self._waiting.appendleft(record)
+    def take(self, most: int, timeout_s: float) -> list[Taken]:
+        """Take records that are at hand, or wait for the first; none if none comes in time. Raises `ConnectionLost`.
 
-    def take(self, record: kafka.Message) -> Token | None:
-        """Hold a record; `None` if it is not to be delivered."""
-        one = self.assigned.get(_partition_of(record))
-        number = None if one is None else one.take(record.offset() or 0)
-        return None if one is None or number is None else Token(one, number)
+        Takes at most `most` (1 or more), and no more bytes than a batch may have unless the first record has more.
+        """
+        waiting = self._waiting
+        if not waiting:
+            waiting += self._fetch(most, timeout_s)
+        of: dict[Place, list[kafka.Message]] = {}
+        size = 0
+        for count in range(min(most, len(waiting))):
+            size += len(waiting[0])
+            if count and size > self._batch_bytes:
+                break
+            record = waiting.popleft()
+            of.setdefault(_place_of(record), []).append(record)
+        taken = [self._hold(self.assigned[place], records) for place, records in of.items() if place in self.assigned]
+        return [one for one in taken if one.tokens]
 
-    def has(self, one: AssignedPartition) -> bool:
-        """Whether a partition is still assigned since the same time."""
-        return self.assigned.get(one.number) is one
+    def _hold(self, one: AssignedPartition, records: list[kafka.Message]) -> Taken:
+        """Hold records of a partition, but for those that are not to be delivered (again)."""
+        numbers = one.take([record.offset() or 0 for record in records])
+        if not all(numbers):
+            records = [record for record, number in zip(records, numbers, strict=True) if number]
+            numbers = [number for number in numbers if number]
+        return Taken(one.place[0], records, [(one.epoch, number) for number in numbers])
 
     def acknowledge(self, tokens: Iterable[Token]) -> None:
         """Ask the cluster to store the offsets that these messages move."""
         moved = [
-            self._offsets.mark(one.number, self._position(one))
+            self._offsets.mark(*one.place, self._position(one))
             for one, numbers in self._by_partition(tokens)
             if one.progress.acknowledge(numbers)
         ]
@@ -113,16 +142,16 @@ class GroupMember:
         """Give messages back: they come again before any new one of their partitions."""
         for one, numbers in self._by_partition(tokens):
             one.progress.reject(numbers)
-            self._forget({one.number})
+            self._forget({one.place})
             start, _ = one.progress.next()
             with self._translated():
-                self._consumer.seek(kafka.TopicPartition(self._topic, one.number, start))
+                self._consumer.seek(kafka.TopicPartition(*one.place, start))
 
     def behind(self) -> int | None:
         """How many offsets lie behind the position in the assigned partitions; `None` if that is not known of all."""
         behind = len(self._waiting)
         for one in self.assigned.values():
-            place = kafka.TopicPartition(self._topic, one.number)
+            place = kafka.TopicPartition(*one.place)
             _, high = self._consumer.get_watermark_offsets(place, cached=True)
             if high < 0:
                 return None
@@ -140,22 +169,40 @@ class GroupMember:
     def _translated(self) -> AbstractContextManager[None]:
         return translated(self._where, self._broker, self._complaints)
 
-    def _poll(self, timeout_s: float) -> kafka.Message | None:
-        """Ask for a record, and serve changes of the group meanwhile."""
+    def _fetch(self, most: int, timeout_s: float) -> list[kafka.Message]:
+        """Ask for the records that are at hand, or wait for the first, and serve changes of the group meanwhile."""
         if self._again:
-            again = [one for one in self.assigned.values() if one.number in self._again]
+            again = [one for place, one in self.assigned.items() if place in self._again]
             self._again.clear()
-            self._commit([self._offsets.mark(one.number, self._position(one)) for one in again])
+            self._commit([self._offsets.mark(*one.place, self._position(one)) for one in again])
         with self._translated():
-            record = self._consumer.poll(timeout_s)
+            first = self._consumer.poll(timeout_s)
+            self._fresh = []
+            records = [] if first is None else [first]
+            if records and most > 1:
+                records += self._consumer.consume(most - 1, 0.0)
+            if self._fresh:
+                records = self._begin_anew(records)
             if self._unanswered and time.monotonic() > self._answered_s + self._broker.timeout_s:
                 raise timed_out("a commit of offsets was not answered")
         self.check()
         if (serious := self._complaints.serious) is not None:
             raise lost(self._where, serious, self._broker, self._complaints)
-        if record is not None and (error := record.error()) is not None:
-            raise self._of_record(record, error)
-        return record
+        for record in records:
+            if (error := record.error()) is not None:
+                raise self._of_record(record, error)
+        return records
+
+    def _begin_anew(self, records: list[kafka.Message]) -> list[kafka.Message]:
+        """Let partitions that were assigned during a call of the library begin after it.
+
+        The call may have returned records from before: of a partition that this member had until then, too.
+        """
+        fresh, self._fresh = self._fresh, []
+        self._consumer.incremental_unassign(fresh)
+        self._consumer.incremental_assign(fresh)
+        places = {(one.topic, one.partition) for one in fresh}
+        return [record for record in records if _place_of(record) not in places]
 
     def _commit(self, places: list[kafka.TopicPartition]) -> None:
         if not places:
@@ -175,40 +222,44 @@ class GroupMember:
     def _by_partition(self, tokens: Iterable[Token]) -> Iterable[tuple[AssignedPartition, list[int]]]:
         """The tokens of the partitions that are still assigned."""
         numbers: dict[int, list[int]] = {}
-        for one, number in tokens:
-            if self.has(one):
-                numbers.setdefault(one.number, []).append(number)
-        return [(self.assigned[partition], its) for partition, its in numbers.items()]
+        for epoch, number in tokens:
+            numbers.setdefault(epoch, []).append(number)
+        return [(one, numbers[one.epoch]) for one in self.assigned.values() if one.epoch in numbers]
 
     def _position(self, one: AssignedPartition) -> int:
         """The offset to commit: if all is acknowledged, also behind what is no message, as the end of a transaction."""
         position, until = one.progress.next()
-        waits = any(_partition_of(record) == one.number for record in self._waiting)
-        if one.progress.held or until is not None or waits:
+        if one.progress.held or until is not None or any(_place_of(record) == one.place for record in self._waiting):
             return one.progress.position
-        (place,) = self._consumer.position([kafka.TopicPartition(self._topic, one.number)])
+        (place,) = self._consumer.position([kafka.TopicPartition(*one.place)])
         return max(position, place.offset)
 
-    def _forget(self, partitions: set[int]) -> None:
+    def _forget(self, places: set[Place]) -> None:
         """Drop what was fetched of these partitions and not taken."""
-        self._waiting = deque(record for record in self._waiting if _partition_of(record) not in partitions)
+        kept = [record for record in self._waiting if _place_of(record) not in places]
+        self._waiting.clear()
+        self._waiting.extend(kept)
 
-    # --- what the client calls within `poll` and `close` ---
+    # --- what the client calls within `poll`, `consume` and `close` ---
 
     def _on_assign(self, consumer: kafka.Consumer, places: list[kafka.TopicPartition]) -> None:
         try:
             with self._translated():
                 begin = self._offsets.of(consumer, places)
-                self.assigned.update((one.partition, AssignedPartition(one.partition, one.offset)) for one in begin)
+                for one in begin:
+                    place = one.topic, one.partition
+                    self.assigned[place] = AssignedPartition(place, one.offset)
                 consumer.incremental_assign(begin)
+                self._fresh += begin
         except ConnectionLost as error:
             self._fault = error
         self._has_joined = True
 
     def _on_revoke(self, _consumer: kafka.Consumer, places: list[kafka.TopicPartition]) -> None:
-        gone = {place.partition for place in places}
-        for partition in gone:
-            self.assigned.pop(partition, None)
+        gone = {(one.topic, one.partition) for one in places}
+        for place in gone:
+            self.assigned.pop(place, None)
+        self._fresh = [one for one in self._fresh if (one.topic, one.partition) not in gone]
         self._forget(gone)
 
     def _on_commit(self, error: kafka.KafkaError | None, places: list[kafka.TopicPartition]) -> None:
@@ -217,12 +268,13 @@ class GroupMember:
         for place in places:
             failed = error or place.error
             if failed is not None and failed.code() in NOT_NOW:
-                self._again.add(place.partition)
+                self._again.add((place.topic, place.partition))
             elif failed is not None and self._fault is None:
                 self._fault = lost(self._where, failed, self._broker)
 
 
-def _partition_of(record: kafka.Message) -> int:
-    partition = record.partition()
+def _place_of(record: kafka.Message) -> Place:
+    topic, partition = record.topic(), record.partition()
+    assert topic is not None
     assert partition is not None
-    return partition
+    return topic, partition

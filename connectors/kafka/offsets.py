@@ -4,7 +4,7 @@ The metadata of a committed offset is the id of its topic: another topic may get
 first one would leave out messages of the second one. Tools that set offsets leave no metadata.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import confluent_kafka as kafka
 
@@ -27,50 +27,58 @@ NOT_NOW = frozenset(
 
 
 class GroupOffsets:
-    """The offsets of a group for a topic, for one of its consumers. Errors are also those of the library.
+    """The offsets of a group for its topics, for one of its consumers. Errors are also those of the library.
 
     Args:
         where: the receiver, for errors.
         broker: the cluster.
         group: name of the group.
-        topic: the topic.
+
+    Attributes:
+        topics: the topics by name; the owner may replace it.
     """
 
-    def __init__(self, where: str, broker: KafkaBroker, group: str, topic: Topic) -> None:
+    def __init__(self, where: str, broker: KafkaBroker, group: str, topics: Mapping[str, Topic]) -> None:
+        self.topics = topics
         self._where = where
         self._timeout_s = broker.timeout_s
         self._group = group
-        self._topic = topic
 
-    def mark(self, partition: int, offset: int) -> kafka.TopicPartition:
+    def mark(self, topic: str, partition: int, offset: int) -> kafka.TopicPartition:
         """An offset to commit."""
-        return kafka.TopicPartition(self._topic.name, partition, offset, self._topic.id)
+        return kafka.TopicPartition(topic, partition, offset, self.topics[topic].id)
 
-    def begin(self, consumer: kafka.Consumer, start: Start, *, was_other: bool) -> None:
+    def begin(self, consumer: kafka.Consumer, start: Start, others: Collection[str]) -> None:
         """Store where a new group begins, so that a later start means the same place.
+
+        A topic that comes to those of the group later is read from its first message.
 
         Args:
             consumer: has not joined the group yet.
             start: where a group without offsets begins.
-            was_other: whether the caller has read another topic of this name.
+            others: the names under which the caller has read other topics.
 
-        Raises `ConnectionLost`: E7063 if the group has no offset and needs one; W7020, once, if the topic is another
-        one than that of the offsets: the group begins with its first message.
+        Raises `ConnectionLost`: E7063 if the group has no offset and needs one; W7020, once, if a topic is another one
+        than that of its offsets: the group begins with its first message.
         """
-        places = [kafka.TopicPartition(self._topic.name, partition) for partition in range(self._topic.partitions)]
+        places = [kafka.TopicPartition(one.name, at) for one in self.topics.values() for at in range(one.partitions)]
         committed = consumer.committed(places, self._timeout_s)
-        is_new = was_other or any(place.offset >= 0 and not self._is_of_topic(place) for place in committed)
-        if not any(self._is_of_topic(place) for place in committed):
-            if is_new:
-                start = Start("earliest")
-            if start.kind == "committed":
-                what = f"the group {quoted(self._group)} has no offset for the topic '{self._topic.name}'"
-                todo = "Set its offsets, or choose another 'start'"
-                raise ConnectionLost(NO_POSITION, self._where, what, "start: committed needs one", todo)
-            first = [self.mark(place.partition, self._first(consumer, place, start)) for place in places]
+        begun = {place.topic for place in committed if self._is_of_topic(place)}
+        not_ours = [place for place in committed if not self._is_of_topic(place)]
+        made_again = {*others, *(place.topic for place in not_ours if place.offset >= 0)}
+        if begun or made_again:
+            start = Start("earliest")
+        elif start.kind == "committed":
+            names = ", ".join(f"'{name}'" for name in self.topics)
+            what = f"the group {quoted(self._group)} has no offset for the topic {names}"
+            todo = "Set its offsets, or choose another 'start'"
+            raise ConnectionLost(NO_POSITION, self._where, what, "start: committed needs one", todo)
+        if new := [place for place in not_ours if place.offset >= 0 or place.topic not in begun]:
+            first = [self.mark(one.topic, one.partition, self._first(consumer, one, start)) for one in new]
             self._commit(consumer, first)
-        if is_new:
-            what = f"the topic '{self._topic.name}' was deleted and made again; what was in it is lost"
+        if made_again:
+            names = ", ".join(f"'{name}'" for name in sorted(made_again))
+            what = f"the topic {names} was deleted and made again; what was in it is lost"
             raise ConnectionLost("W7020", self._where, what)
 
     def of(self, consumer: kafka.Consumer, places: Sequence[kafka.TopicPartition]) -> list[kafka.TopicPartition]:
@@ -81,18 +89,18 @@ class GroupOffsets:
         if not places:
             return []
         committed = consumer.committed(list(places), self._timeout_s)
-        return [self.mark(place.partition, self._checked(consumer, place)) for place in committed]
+        return [self.mark(place.topic, place.partition, self._checked(consumer, place)) for place in committed]
 
     def _is_of_topic(self, place: kafka.TopicPartition) -> bool:
-        return place.offset >= 0 and (not place.metadata or place.metadata == self._topic.id)
+        return place.offset >= 0 and (not place.metadata or place.metadata == self.topics[place.topic].id)
 
     def _checked(self, consumer: kafka.Consumer, place: kafka.TopicPartition) -> int:
         low, high = consumer.get_watermark_offsets(place, self._timeout_s)
         if not self._is_of_topic(place):
             return low
         if not low <= place.offset <= high:
-            what = f"the group {quoted(self._group)} is at offset {place.offset} of partition {place.partition}, which "
-            what += f"holds offsets {low} to {high}"
+            what = f"the group {quoted(self._group)} is at offset {place.offset} of partition {place.partition} of "
+            what += f"'{place.topic}', which holds offsets {low} to {high}"
             raise ConnectionLost(GONE, self._where, what, "Nothing is left out silently", CHOOSE)
         return place.offset
 

@@ -1,41 +1,58 @@
 """The partitions that a consumer has been assigned, with the progress of each. Pure."""
 
-from typing import NamedTuple
+import itertools
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from connectors.progress import ReadProgress
+
+Place = tuple[str, int]
+"""A topic and the number of a partition of it."""
+
+
+_next_epoch = itertools.count(1)
 
 
 class AssignedPartition:
     """A partition from its assignment to its revocation.
 
-    The next assignment of the same partition is another object, so a token of this one then stands for nothing: the
-    broker would accept the late acknowledgement of a consumer that has lost the partition to another one.
+    The next assignment of the same partition is another object with another epoch, so a token of this one then stands
+    for nothing: the broker would accept the late acknowledgement of a consumer that has lost the partition to another.
 
     Attributes:
-        number: the number of the partition.
+        epoch: no other assignment in this process has it.
+        place: the topic and the number of the partition.
         progress: what was taken and acknowledged since the assignment.
     """
 
-    __slots__ = ("number", "progress")
+    __slots__ = ("epoch", "place", "progress")
 
-    def __init__(self, number: int, position: int) -> None:
-        self.number = number
+    def __init__(self, place: Place, position: int) -> None:
+        self.epoch = next(_next_epoch)
+        self.place = place
         self.progress = ReadProgress(position)
 
-    def take(self, offset: int) -> int | None:
-        """Hold the record at an offset; returns its token, `None` if it is not to be delivered (again)."""
-        while True:
+    def take(self, offsets: Sequence[int]) -> list[int]:
+        """Hold the records at these offsets, which ascend.
+
+        Returns their tokens in the same order; 0 for a record that is not to be delivered (again).
+        """
+        tokens: list[int] = []
+        while (at := len(tokens)) < len(offsets):
             start, until = self.progress.next()
-            if offset < start:
-                return None
-            if until is None or offset < until:
-                (token,) = self.progress.take([offset + 1])
-                return token
-            self.progress.acknowledge(self.progress.take([until]))  # what was given back is not in the topic any more
+            if offsets[at] < start:
+                tokens.append(0)
+                continue
+            end = len(offsets) if until is None else bisect_left(offsets, until)
+            if end > at:
+                tokens += self.progress.take([offset + 1 for offset in offsets[at:end]])
+            else:  # what was given back is not in the topic any more
+                assert until is not None
+                self.progress.acknowledge(self.progress.take([until]))
+        return tokens
 
 
-class Token(NamedTuple):
-    """Stands for a message: its partition since the last assignment, and a token of its progress."""
+Token = tuple[int, int]
+"""Stands for a message: the epoch of the assignment, and a token of its progress.
 
-    partition: AssignedPartition
-    number: int
+The garbage collector leaves tuples of numbers alone."""

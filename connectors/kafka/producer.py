@@ -32,18 +32,11 @@ _MARKED = 0
 """The partition of a topic whose offset is the number of a source."""
 
 
-class Numbered(NamedTuple):
-    """A record, and where its message is in the batch."""
-
-    at: int
-    record: Record
-
-
 class Refusal(NamedTuple):
     """Why the cluster has refused at least one of some records, and which of them are not stored."""
 
     reason: str
-    left: Sequence[Numbered]
+    left: Sequence[Record]
 
 
 class KafkaProducer:
@@ -84,7 +77,7 @@ class KafkaProducer:
                 raise lost(self._where, place.error, self._broker)
         return {place.topic: (place.offset, place.metadata or "") for place in places if place.offset >= 0}
 
-    def send(self, records: Sequence[Numbered], number: int, note: str) -> Refusal | None:
+    def send(self, records: Sequence[Record], number: int, note: str) -> Refusal | None:
         """Send records in order, and wait until they are stored; returns `None` if they are.
 
         Args:
@@ -100,11 +93,8 @@ class KafkaProducer:
                 self._opened.begin_transaction()
             failed = self._carry_out(records)
             if self._name and not failed:
-                topics = {one.record.topic for one in records}
-                marks = [kafka.TopicPartition(topic, _MARKED, number, note) for topic in sorted(topics)]
-                timeout_s = self._broker.timeout_s
-                self._call(lambda client: client.send_offsets_to_transaction(marks, self._group, timeout_s))
-                self._call(lambda client: client.commit_transaction(timeout_s))
+                topics = {one.topic for one in records}
+                self._commit([kafka.TopicPartition(topic, _MARKED, number, note) for topic in sorted(topics)])
         if not failed:
             return None
         reason = kafka.KafkaError(_INVALID).str()
@@ -121,30 +111,37 @@ class KafkaProducer:
         assert self._client is not None
         return self._client
 
-    def _carry_out(self, records: Sequence[Numbered]) -> Mapping[int, kafka.KafkaError]:
+    def _carry_out(self, records: Sequence[Record]) -> Mapping[int, kafka.KafkaError]:
         """Send the records; returns the refusals by index. Raises after any other error."""
-        flight = _Flight(self._broker.timeout_s)
+        client, flight = self._opened, _Flight(self._broker.timeout_s)
+        settle: Callable[..., None] = flight.refuse
         for one in records:
-            self._produce(one, flight)
-        while flight.settled < len(records) and not (flight.failed and self._name):
-            self._opened.flush(_LOOK_S)
-            flight.check()
-        for error in flight.failed.values():
+            if not self._name:  # with transactions it does not matter which record it is
+                settle = partial(flight.refuse, at=one.at)
+            while True:
+                try:
+                    client.produce(one.topic, one.value, one.key, headers=one.headers, on_delivery=settle)
+                except BufferError:
+                    client.poll(_LOOK_S)
+                    flight.check(len(client))
+                else:
+                    break
+        while (left := client.flush(_LOOK_S)) and not (flight.refused and self._name):
+            flight.check(left)
+        for error in flight.refused.values():
             if error.code() not in _REFUSED:
                 raise kafka.KafkaException(error)
-        return dict(flight.failed)
+        return dict(flight.refused)
 
-    def _produce(self, one: Numbered, flight: "_Flight") -> None:
-        topic, key, value, headers = one.record
-        settle = partial(flight.settle, one.at)
-        while True:
-            try:
-                self._opened.produce(topic, value, key, headers=list(headers), on_delivery=settle)
-            except BufferError:
-                self._opened.poll(_LOOK_S)
-                flight.check()
-            else:
-                return
+    def _commit(self, marks: list[kafka.TopicPartition]) -> None:
+        """Put the marks into the transaction, and end it. The cluster has to answer twice."""
+        client, group, timeout_s = self._opened, self._group, self._broker.timeout_s
+
+        def commit() -> None:
+            client.send_offsets_to_transaction(marks, group, timeout_s)
+            client.commit_transaction(timeout_s)
+
+        answer_within(2 * timeout_s, commit)
 
     def _call(self, call: Callable[[kafka.Producer], T]) -> T:
         client = self._opened
@@ -166,25 +163,23 @@ class KafkaProducer:
 
 
 class _Flight:
-    """What became of the records of a batch so far."""
+    """What became of the records of a batch so far. The library tells only of those that are not stored."""
 
     def __init__(self, timeout_s: float) -> None:
-        self.failed: dict[int, kafka.KafkaError] = {}
-        self.settled = 0
+        self.refused: dict[int, kafka.KafkaError] = {}
         self._timeout_s = timeout_s
-        self._seen = 0
+        self._left = -1
         self._deadline = time.monotonic() + timeout_s
 
-    def settle(self, index: int, error: kafka.KafkaError | None, _record: kafka.Message) -> None:
-        """Take the answer for a record: the callback of the library."""
-        self.settled += 1
+    def refuse(self, error: kafka.KafkaError | None, _record: kafka.Message, at: int = 0) -> None:
+        """Take the answer for a record that is not stored: the callback of the library."""
         if error is not None:
-            self.failed[index] = error
+            self.refused[at] = error
 
-    def check(self) -> None:
-        """Raise `KafkaException` if nothing has been settled for too long."""
+    def check(self, left: int) -> None:
+        """Raise `KafkaException` if for too long as many records as before are left to be stored."""
         now = time.monotonic()
-        if self.settled > self._seen:
-            self._seen, self._deadline = self.settled, now + self._timeout_s
+        if left != self._left:
+            self._left, self._deadline = left, now + self._timeout_s
         elif now > self._deadline:
             raise timed_out("nothing was confirmed")

@@ -5,7 +5,7 @@ message is stored: so a message is refused at every try alike.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing
 from itertools import groupby
@@ -16,8 +16,10 @@ import msgspec
 from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.cluster import Cluster, Rules
 from connectors.kafka.content import Record, encode
-from connectors.kafka.destinations import ALLOWED, topic_of
-from connectors.kafka.producer import KafkaProducer, Numbered
+from connectors.kafka.destinations import ALLOWED, Subject, subject_of, topic_of
+from connectors.kafka.producer import KafkaProducer
+from connectors.kafka.registry import UNUSABLE, Schemas
+from connectors.kafka.schemas import body_writer
 from connectors.kafka.tail import last_number
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
@@ -47,6 +49,8 @@ class KafkaSink:
         self._topic = topic
         self._once = sender.reliability == "EXACTLY_ONCE"
         self._most_outstanding = sender.max_outstanding
+        self._subject = subject_of(sender, broker)
+        self._write: Callable[[bytes], bytes] | None = None
         self._process = Maker()
         self._connected = False
         self._rules: dict[str, Rules] = {}
@@ -59,7 +63,10 @@ class KafkaSink:
         self._are_gone = False
 
     def connect(self) -> None:
-        """Connect, and look at the sender's topic. `UsageError` E2050 in a forked child."""
+        """Connect, and look at the sender's topic and schema. `UsageError` E2050 in a forked child.
+
+        Raises `ConnectionLost`, also E7150 to E7152 if the registry does not have the schema, or it cannot be used.
+        """
         if self._connected:
             self._process.check(self._where)
         self.close()
@@ -69,6 +76,8 @@ class KafkaSink:
                 cluster.check()
             else:
                 self._rules.update(cluster.rules([self._topic]))
+        if self._subject is not None:
+            self._write = self._writer(self._subject)
         self._connected = True
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
@@ -90,6 +99,17 @@ class KafkaSink:
         self._rules.clear()
         self._connected = False
 
+    def _writer(self, subject: Subject) -> Callable[[bytes], bytes]:
+        """Makes bodies with the schema of the subject, which it registers if the sender has one of its own."""
+        assert self._broker.registry is not None
+        schemas = Schemas(self._where, self._broker.registry)
+        schema = schemas.register(*subject) if subject.definition else schemas.latest(subject.name)
+        try:
+            return body_writer(schema, schemas)
+        except ValueError as error:
+            what = f"schema {schema.id} of the subject {quoted(subject.name)} cannot be used: {error}"
+            raise ConnectionLost(UNUSABLE, self._where, what) from error
+
     def _drop(self) -> None:
         if self._producer is not None:
             self._producer.close()
@@ -103,13 +123,13 @@ class KafkaSink:
             return results
         producer = self._begin(source if self._once else "")
         if self._source:
-            self._look_back(producer, {one.record.topic for one in records}, part[0].sequence)
+            self._look_back(producer, {one.topic for one in records}, part[0].sequence)
             records = self._new(records, part, results)
         self._carry_out(records, part, results)
         return results
 
     def _carry_out(
-        self, records: Sequence[Numbered], part: Sequence[Outgoing], results: list[SendRejected | None]
+        self, records: Sequence[Record], part: Sequence[Outgoing], results: list[SendRejected | None]
     ) -> None:
         """Send records. If the cluster refuses one of them, the halves go, and so on, until it is found."""
         parts = [records] if records else []
@@ -130,24 +150,24 @@ class KafkaSink:
                 results[one.at] = _refused(part[one.at], refusal.reason)
                 self._refused.add(part[one.at].sequence)
 
-    def _prepare(self, part: Sequence[Outgoing], results: list[SendRejected | None]) -> Sequence[Numbered]:
+    def _prepare(self, part: Sequence[Outgoing], results: list[SendRejected | None]) -> Sequence[Record]:
         """The records of messages; puts a refusal into `results` for each message that cannot be one."""
-        records: list[Numbered] = []
+        records: list[Record] = []
         now_ms = time.time_ns() // 1_000_000
-        for index, outgoing in enumerate(part):
-            prepared = _prepared(index, outgoing, now_ms)
+        for at, outgoing in enumerate(part):
+            prepared = _prepared(at, outgoing, now_ms, self._write)
             if isinstance(prepared, SendRejected):
-                results[index] = prepared
+                results[at] = prepared
             else:
                 records.append(prepared)
-        self._learn({one.record.topic for one in records} - self._rules.keys())
+        self._learn({one.topic for one in records} - self._rules.keys())
         for one in records:
-            results[one.at] = _unfit(one.record, self._rules[one.record.topic], _place(part[one.at]))
+            results[one.at] = _unfit(one, self._rules[one.topic], part[one.at])
         return [one for one in records if results[one.at] is None]
 
     def _new(
-        self, records: Sequence[Numbered], part: Sequence[Outgoing], results: list[SendRejected | None]
-    ) -> Sequence[Numbered]:
+        self, records: Sequence[Record], part: Sequence[Outgoing], results: list[SendRejected | None]
+    ) -> Sequence[Record]:
         """The records that the cluster does not account for; refuses what it has refused before."""
         for one in records:
             if part[one.at].sequence <= self._last and part[one.at].sequence in self._refused:
@@ -214,25 +234,27 @@ class KafkaSink:
         return last_number(self._where, self._broker, topic, self._source, first, self._most_outstanding)
 
 
-def _prepared(index: int, outgoing: Outgoing, now_ms: int) -> Numbered | SendRejected:
+def _prepared(
+    at: int, outgoing: Outgoing, now_ms: int, write: Callable[[bytes], bytes] | None
+) -> Record | SendRejected:
     topic = topic_of(outgoing.destination)
     if topic is None:
         what = f"{quoted(outgoing.destination)} is not a topic of Kafka"
         return SendRejected("E8104", _place(outgoing), what, ALLOWED)
     try:
-        return Numbered(index, encode(outgoing, topic, now_ms))
+        return encode(outgoing, topic, now_ms, at, write)
     except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
         return SendRejected("E8110", _place(outgoing), f"a record of Kafka cannot hold the message: {error}")
 
 
-def _unfit(record: Record, rules: Rules, place: str) -> SendRejected | None:
+def _unfit(record: Record, rules: Rules, outgoing: Outgoing) -> SendRejected | None:
     """Why a topic would refuse a record; `None` if it takes it."""
     if record.size > rules.most_bytes:
         what = f"the message has {record.size} bytes, and max.message.bytes of '{record.topic}' is {rules.most_bytes}"
-        return SendRejected("E8106", place, what)
+        return SendRejected("E8106", _place(outgoing), what)
     if rules.needs_key and record.key is None:
         what = f"the message has no key, which the compacted topic '{record.topic}' needs"
-        return SendRejected("E8102", place, what)
+        return SendRejected("E8102", _place(outgoing), what)
     return None
 
 

@@ -1,19 +1,19 @@
 """The source of Kafka: a member of the group of its receiver, which keeps an offset for each partition."""
 
 import time
-from collections.abc import Sequence
-
-import confluent_kafka as kafka
+from collections.abc import Collection, Mapping, Sequence
 
 from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.cluster import Cluster, Topic
 from connectors.kafka.content import SOURCE_ID, UNIQUE_ID, Decoder
-from connectors.kafka.destinations import Start
+from connectors.kafka.destinations import Start, Topics, uses_schema
 from connectors.kafka.member import GroupMember
 from connectors.kafka.offsets import GroupOffsets
 from connectors.kafka.partitions import Token
-from correlator.connector import NOTHING, Backlog, Chunk
-from correlator.errors import ConnectionLost
+from connectors.kafka.registry import Schemas
+from connectors.kafka.schemas import BodyReader
+from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk
+from correlator.errors import ConnectionLost, quoted
 from correlator.processes import Maker
 from correlator.settings import ReceiverSettings
 
@@ -21,22 +21,22 @@ _ANOTHER_LOOK_S = 0.1
 
 
 class KafkaSource:
-    """Reads a topic from the acknowledged offsets of its group.
+    """Reads topics from the acknowledged offsets of its group.
 
     A group has one offset for each partition: everything before it is acknowledged. If messages are acknowledged in
     another order, those behind the oldest unacknowledged message come again after a reconnect.
 
     Args:
         broker: the cluster.
-        topic: name of the topic.
-        start: where to begin if the group has no offset for the topic.
+        topics: which topics.
+        start: where to begin if the group has no offsets for them.
         receiver: the settings of the receiver; its subscription is the name of the group.
     """
 
-    def __init__(self, broker: KafkaBroker, topic: str, start: Start, receiver: ReceiverSettings) -> None:
+    def __init__(self, broker: KafkaBroker, topics: Topics, start: Start, receiver: ReceiverSettings) -> None:
         self._where = f"receivers.{receiver.id}"
         self._broker = broker
-        self._name = topic
+        self._wanted = topics
         self._start = start
         self._group = receiver.subscription
         self._most = receiver.max_batch_size
@@ -45,61 +45,60 @@ class KafkaSource:
         templates = (receiver.unique_message_id, receiver.message_source_id)
         self._wants_id = any(f"property.{UNIQUE_ID}" in template for template in templates)
         self._wants_source = any(f"property.{SOURCE_ID}" in template for template in templates)
+        registry = broker.registry if uses_schema(receiver, broker) else None
+        self._reader = None if registry is None else BodyReader(Schemas(self._where, registry))
         self._process = Maker()
-        self._topic: Topic | None = None
+        self._topics: Mapping[str, Topic] = {}
+        self._decoders: Mapping[str, Decoder] = {}
         self._cluster: Cluster | None = None
+        self._offsets: GroupOffsets | None = None
         self._member: GroupMember | None = None
         self._looked_s = 0.0
+        self._discovered_s = 0.0
 
     def connect(self) -> None:
         """Join the group; go on at its offsets, or store those where a new group begins.
 
         Does not wait for partitions longer than `timeout_s`: consumers that are gone or busy may hold them.
-        Raises `ConnectionLost`: E7010 if there is no such topic; E7062 if the topic does not hold the next message any
-        more; E7063 if `start` is `committed` and the group has no offset; W7020, once, if the topic was made again.
+        Raises `ConnectionLost`: E7010 if there is no such topic; E7062 if a topic does not hold the next message any
+        more; E7063 if `start` is `committed` and the group has no offset; W7020, once, if a topic was made again.
         """
         if self._member is not None:
             self._process.check(self._where)
         self.close()
         self._process = Maker()
         try:
-            self._cluster = Cluster(self._where, self._broker)
-            before, self._topic = self._topic, self._cluster.topic(self._name)
-            was_other = before is not None and before.id != self._topic.id
-            offsets = GroupOffsets(self._where, self._broker, self._group, self._topic)
-            self._decoder = Decoder(
-                self._topic.id, self._most_message_bytes, wants_id=self._wants_id, wants_source=self._wants_source
-            )
-            self._member = GroupMember(self._where, self._broker, self._group, self._name, offsets, self._most_bytes)
-            self._member.join(self._start, was_other=was_other)
+            self._cluster = cluster = Cluster(self._where, self._broker)
+            before, topics = self._topics, cluster.topics(self._names(cluster))
+            others = [name for name, one in topics.items() if name in before and before[name].id != one.id]
+            self._know(topics)
+            self._offsets = GroupOffsets(self._where, self._broker, self._group, topics)
+            self._member = GroupMember(self._where, self._broker, self._group, self._offsets, self._most_bytes)
+            self._member.join(self._start, others)
         except BaseException:
             self.close()
             raise
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """Take the next messages of the assigned partitions as `connector.Source.receive`."""
+        """Take the next messages of the assigned partitions as `connector.Source.receive`.
+
+        Raises `ConnectionLost` E7150 or E7151 while the registry does not have a schema, or does not answer.
+        """
         member = self._connected()
-        room = min(max_messages, self._most - sum(one.progress.held for one in member.assigned.values()))
-        taken: list[tuple[Token, kafka.Message]] = []
-        size = 0
+        self._discover(member)
+        room = min(max_messages, self._most - member.held)
         deadline = time.monotonic() + timeout_s
-        while len(taken) < room:
-            record = member.next(0.0 if taken else max(0.0, deadline - time.monotonic()))
-            if record is None:
-                if taken or time.monotonic() >= deadline:
-                    break
-                continue
-            size += len(record)
-            if taken and size > self._most_bytes:
-                member.put_back(record)
+        while room > 0:
+            parts = member.take(room, max(0.0, deadline - time.monotonic()))
+            if parts:
+                self._check_topics({part.topic for part in parts})
+                messages = [one for part in parts for one in self._decoders[part.topic].messages(part.records)]
+                if self._reader is not None:
+                    messages = [self._reader.read(one) for one in messages]
+                return Chunk(messages, [token for part in parts for token in part.tokens])
+            if time.monotonic() >= deadline:
                 break
-            if (token := member.take(record)) is not None:
-                taken.append((token, record))
-        taken = [(token, record) for token, record in taken if member.has(token.partition)]
-        if not taken:
-            return NOTHING
-        self._check_topic()
-        return Chunk([self._decoder.message(record) for _, record in taken], [token for token, _ in taken])
+        return NOTHING
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
         """Commit the offsets that these messages move. A later call of the source takes the answer.
@@ -135,8 +134,40 @@ class KafkaSource:
         self._member.check()
         return self._member
 
-    def _check_topic(self) -> None:
-        """Raise `ConnectionLost` if the topic is another one now: the client would go on at the same offsets.
+    def _names(self, cluster: Cluster) -> Sequence[str]:
+        """The names of the topics to read. Raises `ConnectionLost` E7010 if none matches the pattern."""
+        if self._wanted.pattern is None:
+            return [self._wanted.text]
+        self._discovered_s = time.monotonic()
+        names = self._wanted.among(cluster.names())
+        if not names:
+            what = f"no topic matches {quoted(self._wanted.text)}"
+            raise ConnectionLost(NO_SUCH_DESTINATION, self._where, what, "", "Create a topic; the engine waits for it")
+        return names
+
+    def _know(self, topics: Mapping[str, Topic]) -> None:
+        self._topics = topics
+        self._decoders = {
+            name: Decoder(one.id, self._most_message_bytes, wants_id=self._wants_id, wants_source=self._wants_source)
+            for name, one in topics.items()
+        }
+
+    def _discover(self, member: GroupMember) -> None:
+        """Look for topics that match the pattern by now, if that is due. Raises `ConnectionLost` if one is gone."""
+        if self._wanted.pattern is None or time.monotonic() < self._discovered_s + self._broker.discovers_s:
+            return
+        assert self._cluster is not None
+        assert self._offsets is not None
+        names = self._names(self._cluster)
+        for gone in self._topics.keys() - names:
+            raise ConnectionLost("E7018", self._where, f"the topic '{gone}' was deleted")
+        if new := [name for name in names if name not in self._topics]:
+            self._know({**self._topics, **self._cluster.topics(new)})
+            self._offsets.topics = self._topics
+            member.subscribe()
+
+    def _check_topics(self, names: Collection[str]) -> None:
+        """Raise `ConnectionLost` if one of these topics is another one now: the client goes on at the same offsets.
 
         Asks after messages have come and before they are handed out, though not again within a moment: nobody deletes a
         topic, makes it and fills it in so short a time.
@@ -145,7 +176,7 @@ class KafkaSource:
         if now_s - self._looked_s < _ANOTHER_LOOK_S:
             return
         assert self._cluster is not None
-        assert self._topic is not None
-        if self._cluster.topic(self._name).id != self._topic.id:
-            raise ConnectionLost("E7018", self._where, f"the topic '{self._name}' was deleted")
+        for name, topic in self._cluster.topics(names).items():
+            if topic.id != self._topics[name].id:
+                raise ConnectionLost("E7018", self._where, f"the topic '{name}' was deleted")
         self._looked_s = now_s

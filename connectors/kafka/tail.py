@@ -1,4 +1,4 @@
-"""Finds out from the messages themselves what a topic has of a source, if the number of the source is gone."""
+"""Reads messages outside of any group: those that a topic has of a source, and those of a transaction."""
 
 import time
 from collections.abc import Iterator
@@ -47,6 +47,18 @@ def last_number(where: str, broker: KafkaBroker, topic: Topic, source: str, firs
                     consumer.incremental_assign([place])
             numbers = (_number(record, source) for record in _records(where, broker, consumer, topic.name, ends))
             return max((number for number in numbers if number < first + most), default=0)
+    finally:
+        consumer.close()
+
+
+def first_after(where: str, broker: KafkaBroker, place: kafka.TopicPartition) -> kafka.Message | None:
+    """The first record from a place on, also of an open transaction; `None` without one. Raises `ConnectionLost`."""
+    consumer = kafka.Consumer(broker.of_consumer(_GROUP) | {"isolation.level": "read_uncommitted"}, logger=LOG)
+    try:
+        with translated(where, broker):
+            consumer.assign([place])
+            record = consumer.poll(broker.timeout_s)
+        return None if record is None or record.error() is not None else record
     finally:
         consumer.close()
 

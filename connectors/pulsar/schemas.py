@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pulsar
 
-from connectors.pulsar import avro, rest
+from connectors import avro
+from connectors.pulsar import rest
 from connectors.pulsar.broker import PulsarBroker
 from connectors.pulsar.link import PulsarLink
 

@@ -16,6 +16,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _headers = msgspec.msgpack.Decoder(Headers)
 _NO_PROPERTIES: dict[str, PropertyValue] = {}
 _PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
+_TEXT = (str, type(None))
 
 
 def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes]) -> Any:
@@ -58,14 +59,15 @@ def checked(message: Message) -> Message:
         kind = type(message.body).__name__
         raise MappingError("E5201", "send", f"a message with a body of {kind}", "Bytes", "Encode the body")
     properties, headers = message.properties, message.headers
-    allowed = isinstance(message.key, str | None) and isinstance(message.destination, str | None)
+    allowed = isinstance(message.key, _TEXT) and isinstance(message.destination, _TEXT)
     carried = (properties, message.key, message.destination)
     try:
         _encode(carried)
         if headers is not None:
             _headers.decode(_encode(headers))
-            spans = (headers.time_to_live_ms, headers.delivery_delay_ms)
-            allowed &= all(span is None or 0 <= span <= LONGEST_LIFE_MS for span in spans)
+            for span in (headers.time_to_live_ms, headers.delivery_delay_ms):
+                if span is not None and not 0 <= span <= LONGEST_LIFE_MS:
+                    allowed = False
     except (TypeError, ValueError, OverflowError):  # such as an integer of more than 64 bits, or half a surrogate pair
         allowed = False
     for name, value in properties.items():

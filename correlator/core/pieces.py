@@ -6,6 +6,7 @@ from typing import TypeVar
 from correlator.events import Message
 
 T = TypeVar("T")
+_MEASURED = (str, bytes)
 
 MOST_BYTES = 16 * 1024 * 1024
 """Approximate limit in bytes of the content of one row. A larger item has a row of its own."""
@@ -29,6 +30,6 @@ def size_of(message: Message) -> int:
     """Approximate number of bytes that a message adds to its row."""
     size = len(message.body)
     for value in message.properties.values():
-        if isinstance(value, str | bytes):
+        if isinstance(value, _MEASURED):
             size += len(value)
     return size

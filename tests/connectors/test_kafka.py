@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 import confluent_kafka as confluent
 import pytest
 
+from connectors.kafka.examination import _of_cluster
+from connectors.kafka.member import GroupMember
+from connectors.kafka.offsets import GroupOffsets
 from connectors.kafka.sink import KafkaSink
 from connectors.kafka.source import KafkaSource
 from correlator import Reliability
@@ -346,7 +349,7 @@ def test_the_acknowledged_offset_is_that_of_the_next_message(kafka: KafkaServer)
 
 def partitions(source: KafkaSource) -> list[int]:
     assert source._member is not None
-    return list(source._member.assigned)
+    return [number for _, number in source._member.assigned]
 
 
 def both_have_partitions(one: KafkaSource, other: KafkaSource) -> tuple[list[Chunk], list[Chunk]]:
@@ -449,7 +452,9 @@ def test_what_retention_has_removed_is_never_left_out_silently(kafka: KafkaServe
         source.acknowledge(tokens(take(source, 2)))
     kafka.delete_records(topic, 5)
     source = kafka.connection().source(receiver(topic, "slow"))
-    with pytest.raises(ConnectionLost, match=r"E7062 .* is at offset 2 of partition 0, .* holds offsets 5 to 10"):
+    with pytest.raises(
+        ConnectionLost, match=r"E7062 .* is at offset 2 of partition 0 of '.*', which holds offsets 5 to 10"
+    ):
         source.connect()
 
 
@@ -534,7 +539,170 @@ def test_a_receiver_of_a_missing_topic_waits(kafka: KafkaServer) -> None:
         source.connect()
 
 
+# --- patterns ---
+
+
+QUICK = {"topic.metadata.refresh.interval.ms": 100, "heartbeat.interval.ms": 100}
+
+
+def matching(prefix: str, name: str, **options: object) -> ReceiverSettings:
+    return receiver(f"^{prefix}\\..*", name, **options)
+
+
+def test_topics_that_match_a_pattern_are_read_also_new_ones(kafka: KafkaServer) -> None:
+    for name in ("shop.a", "shop.b", "shopping"):
+        kafka.make_topic(name)
+        kafka.publish(name, {"value": name.encode()})
+    settings = matching("shop", "pattern", start="latest")
+    with source_of(kafka, settings, **QUICK) as source:
+        kafka.publish("shop.a", {"value": b"now"})
+        held = take(source, 1)
+        assert bodies(held) == [b"now"]
+        kafka.make_topic("shop.new", 2)
+        kafka.publish("shop.new", {"value": b"0", "partition": 0}, {"value": b"1", "partition": 1})
+        new = take(source, 2)
+        assert sorted(bodies(new)) == [b"0", b"1"], "a new topic begins with its first message"
+        source.acknowledge(tokens(held))  # of a partition that stayed assigned
+    offsets = kafka.offsets("pattern")
+    assert (offsets["shop.a", 0], offsets["shop.b", 0]) == (2, 1)
+    kafka.make_topic("shop.later")
+    kafka.publish("shop.later", {"value": b"later"})
+    with source_of(kafka, settings, **QUICK) as source:
+        assert sorted(bodies(take(source, 3))) == [b"0", b"1", b"later"], "also one made while no engine ran"
+
+
+def test_a_topic_of_a_pattern_that_was_made_again_begins_anew(kafka: KafkaServer) -> None:
+    for name in ("again.a", "again.b"):
+        kafka.make_topic(name)
+        kafka.publish(name, *[{"value": b"old"}] * 3)
+    settings = matching("again", "anew")
+    with source_of(kafka, settings, **QUICK) as source:
+        old = take(source, 6)
+        source.acknowledge(tokens(old))
+        kafka.delete_topic("again.b")
+        kafka.make_topic("again.b")
+        kafka.publish("again.b", *[{"value": text} for text in texts(1, 5)])
+        assert lost_by(source).code in ("E7018", "E7010")
+        with pytest.raises(ConnectionLost, match=r"W7020 .*'again\.b' was deleted and made again"):
+            source.connect()
+        source.connect()
+        new = take(source, 5)
+        assert bodies(new) == texts(1, 5)
+        ids = [[one.properties["uniqueMessageId"] for chunk in some for one in chunk.messages] for some in (old, new)]
+        assert set(ids[0]).isdisjoint(ids[1])
+
+
+def test_a_pattern_without_topics_waits_and_one_that_goes_is_noticed(kafka: KafkaServer) -> None:
+    source = kafka.connection(client=QUICK).source(matching("none", "empty"))
+    with pytest.raises(ConnectionLost, match=r"E7010 receivers\.empty: no topic matches"):
+        source.connect()
+    for name in ("none.a", "none.b"):
+        kafka.make_topic(name)
+    source.connect()
+    kafka.delete_topic("none.b")
+    assert lost_by(source).code in ("E7018", "E7010")
+    source.connect()
+    kafka.publish("none.a", {"value": b"goes on"})
+    assert bodies(take(source, 1)) == [b"goes on"]
+    source.close()
+
+
+# --- what the library returns in one call ---
+
+
+def test_records_from_before_an_assignment_in_the_same_call_do_not_count(kafka: KafkaServer) -> None:
+    """The library may serve a change of the group between the records of one call."""
+    topic = kafka.topic()
+    kafka.publish(topic, *[{"value": text} for text in texts(1, 10)])
+    with source_of(kafka, receiver(topic, "within")) as source:
+        member = source._member
+        assert member is not None
+        source.acknowledge(tokens(take(source, 2)[:1])[:1])
+        wait_until(lambda: kafka.offsets("within") == {(topic, 0): 1})
+        real, places = member._consumer, [confluent.TopicPartition(topic, 0)]
+
+        class Changing:
+            def __getattr__(self, name: str) -> object:
+                return getattr(real, name)
+
+            def consume(self, most: int, timeout_s: float) -> list[confluent.Message]:
+                records = real.consume(most, timeout_s)
+                member._consumer = real
+                member._on_revoke(real, places)
+                real.incremental_unassign(places)
+                member._on_assign(real, places)
+                return records
+
+        member._waiting.clear()
+        member._consumer = Changing()  # type: ignore[assignment]
+        assert bodies(take(source, 9)) == texts(2, 10)
+
+
+@pytest.mark.parametrize(("batch_bytes", "ahead_kb"), [(1000, 1024), (8 * 1024 * 1024, 8192), (2**30, 65536)])
+def test_what_the_library_fetches_ahead_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, batch_bytes: int, ahead_kb: int
+) -> None:
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(confluent, "Consumer", lambda settings, **_: given.append(settings))
+    broker = KafkaServer.connection_to("127.0.0.1:9")._broker
+    GroupMember("receivers.r", broker, "g", GroupOffsets("receivers.r", broker, "g", {}), batch_bytes)
+    bounds = given[-1]["queued.max.messages.kbytes"], given[-1]["fetch.message.max.bytes"]
+    assert bounds == (ahead_kb, 1024 * 1024)
+
+
+# --- the doctor ---
+
+
+def found(kafka: KafkaServer, *parts: ReceiverSettings | SenderSettings, **options: object) -> list[tuple[str, str]]:
+    receivers = [one for one in parts if isinstance(one, ReceiverSettings)]
+    senders = [one for one in parts if isinstance(one, SenderSettings)]
+    return [(one.code, one.where) for one in kafka.connection(**options).examine(receivers, senders)]
+
+
 def test_the_doctor_names_missing_topics(kafka: KafkaServer) -> None:
     topic = kafka.topic()
-    found = list(kafka.connection().examine([receiver(topic), receiver("none")], [sender(topic), sender(None)]))
-    assert [(one.code, one.where) for one in found] == [("E7010", "receivers.r")]
+    parts = receiver(topic), receiver("none"), matching("nothing", "p"), sender(topic, Reliability.BEST_EFFORT)
+    assert found(kafka, *parts, sender(None)) == [("E7010", "receivers.r"), ("E7010", "receivers.p")]
+
+
+def test_the_doctor_looks_at_replicas(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    assert found(kafka, sender(topic)) == [("W7147", "senders.s")]
+    kafka.configure(topic, min_insync_replicas="2")
+    assert found(kafka, sender(topic)) == [("E7146", "senders.s")]
+
+
+def test_the_doctor_knows_what_the_brokers_refuse(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    client = {"session.timeout.ms": 500, "heartbeat.interval.ms": 100}
+    assert found(kafka, receiver(topic), client=client) == [("E7142", "connections.kafka")]
+    parts = receiver(topic), sender(topic, Reliability.AT_LEAST_ONCE)
+    wanted = ["W7141", "E7143", "W7144"]
+    settings = {
+        "offsets.retention.minutes": "60",
+        "transaction.max.timeout.ms": "50000",
+        "auto.create.topics.enable": "true",
+    }
+    where, broker = "connections.k", kafka.connection()._broker
+    seen = list(_of_cluster(where, broker, settings, parts[:1], [sender(topic)]))
+    assert [one.code for one in seen] == wanted
+    assert "receivers.r, senders.s" in str(seen[0])
+    careful = receiver(topic, start="committed")
+    assert [one.code for one in _of_cluster(where, broker, settings, [careful], parts[1:])] == ["W7144"]
+
+
+def test_the_doctor_finds_a_transaction_that_nobody_ends(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, {"value": b"before"})
+    other = producer(kafka, f"hanging of {topic}")
+    other.begin_transaction()
+    other.produce(topic, b"new")
+    assert other.flush(ANSWER_S) == 0
+    assert found(kafka, receiver(topic)) == []
+    other.abort_transaction(ANSWER_S)
+    other.begin_transaction()
+    other.produce(topic, b"old", timestamp=time.time_ns() // 1_000_000 - 3_600_000)
+    assert other.flush(ANSWER_S) == 0
+    assert found(kafka, receiver(topic)) == [("W7145", "receivers.r")]
+    other.abort_transaction(ANSWER_S)
+    assert found(kafka, receiver(topic)) == []

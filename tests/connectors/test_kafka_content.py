@@ -35,12 +35,13 @@ def record(
 
 
 def received(one: kafka.Message, *, most_bytes: int = 1000, wants: bool = False) -> Message:
-    return Decoder("T", most_bytes, wants_id=wants, wants_source=wants).message(one)
+    (message,) = Decoder("T", most_bytes, wants_id=wants, wants_source=wants).messages([one])
+    return message
 
 
 def round_trip(message: Message, message_id: str = "") -> Message:
     made = sent(message, message_id)
-    return received(record(made.value, made.key, list(made.headers)))
+    return received(record(made.value, made.key, list(made.headers.items())))
 
 
 @given(st.binary(), st.none() | TEXTS, st.dictionaries(NAMES, VALUES, max_size=5))
@@ -130,6 +131,14 @@ def test_headers_of_other_programs() -> None:
 def test_types_that_are_none_make_the_message_unreadable() -> None:
     message = received(record(b"x", b"k", [("a", b"1"), ("correlator-types", b"[1]")]))
     assert (message.body, set(message.properties)) == (b"x", {UNREADABLE, PARTITION, OFFSET})
+
+
+def test_one_unreadable_record_among_others() -> None:
+    records = [record(b"1"), record(b"2", None, [("correlator-types", b"{")]), record(b"3")]
+    messages = Decoder("T", 1000, wants_id=True, wants_source=True).messages(records)
+    assert [one.body for one in messages] == [b"1", b"2", b"3"]
+    assert [UNREADABLE in one.properties for one in messages] == [False, True, False]
+    assert {one.properties[UNIQUE_ID] for one in messages} == {"T:3:17"}
 
 
 def test_a_time_to_live_of_another_program_is_bounded() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,6 +13,7 @@ import pytest
 
 from correlator import Engine
 from tests.cli.commands import run
+from tests.connectors.registry import serving
 from tests.docs.test_pages import ROOT, blocks
 from tests.kafka_server import KafkaServer
 from tests.waiting import wait_until
@@ -37,7 +39,7 @@ def place(kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     yield tmp_path
     for topic in TOPICS:
         kafka.delete_topic(topic)
-    for module in ("bridge", "sales"):
+    for module in ("bridge", "sales", "billing"):
         sys.modules.pop(module, None)
 
 
@@ -80,3 +82,20 @@ def test_from_a_topic_into_a_table(kafka: KafkaServer, place: Path) -> None:
         with Engine.from_yaml("sales.yaml") as engine:
             wait_until(lambda: engine.status().senders["totals"][1].sent == len(orders))
         assert sorted(database.execute("SELECT * FROM totals")) == [("ada", 500), ("bob", 500)]
+
+
+def test_schemas_of_a_registry(kafka: KafkaServer, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bill,) = [text for language, text in blocks(PAGE) if language == "json"]
+    (place / "bill.avsc").write_text(bill)
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 1}
+    fields = [{"name": "customer", "type": "string"}, {"name": "price", "type": price}]
+    order = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    with serving() as registry:
+        monkeypatch.setenv("REGISTRY", registry.url)
+        number = registry.register("orders-value", order)
+        kafka.publish("orders", {"value": struct.pack(">bI", 0, number) + b"\x06ada\x02\x7b"})
+        with Engine.from_yaml("billing.yaml"):
+            wait_until(lambda: len(kafka.records("bills")) == 1)
+        (sent,) = kafka.records("bills")
+        (written,) = registry.subjects["bills-value"]
+    assert sent.value() == struct.pack(">bI", 0, written) + b"\x06ada\x04\x04\xce\x02"

@@ -7,7 +7,7 @@ import pytest
 
 from connectors.kafka import KafkaConnection, patience
 from connectors.kafka.broker import _OURS
-from connectors.kafka.destinations import Start, start_of
+from connectors.kafka.destinations import Start, start_of, topics_of_receiver
 from connectors.kafka.patience import answer_within
 from correlator.connector import Order
 from correlator.errors import ConfigError
@@ -84,7 +84,9 @@ def test_a_file_that_only_the_engine_has_is_not_looked_for() -> None:
         ("queue:orders", {}, "E1216"),
         ("topic:a/b", {}, "E1216"),
         ("topic:Ünïcode", {}, "E1216"),
-        ("topic:^orders.*", {}, "E1216"),
+        ("topic:^orders(", {}, "E1216"),
+        ("topic:orders.*", {}, "E1216"),
+        ("queue:^orders.*", {}, "E1216"),
         ("topic:..", {}, "E1216"),
         ("topic:" + "x" * 250, {}, "E1216"),
         ("topic:orders", {"strat": "latest"}, "E1020"),
@@ -104,6 +106,7 @@ def test_receivers(destination: str, options: dict[str, object], code: str) -> N
     [
         ("queue:orders", {}, "E1216"),
         ("topic:a b", {}, "E1216"),
+        ("topic:^orders.*", {}, "E1216"),
         ("topic:orders", {"transactional.id": "mine"}, "E1020"),
     ],
 )
@@ -111,6 +114,20 @@ def test_senders(destination: str, options: dict[str, object], code: str) -> Non
     with pytest.raises(ConfigError) as raised:
         made().sink(sender(destination, **options))
     assert raised.value.code == code
+
+
+def test_a_pattern_matches_whole_names_and_no_internal_topic() -> None:
+    topics = topics_of_receiver(receiver("topic:^(orders|__c).*"))
+    assert topics.among(["orders", "__consumer_offsets", "my-orders", "orders-2", "__c"]) == ["orders", "orders-2"]
+    assert topics_of_receiver(receiver("topic:orders.2")).pattern is None
+    with pytest.raises(ConfigError, match=r"E1216 receivers\.r\.destination: '\^\[' is no regular expression: "):
+        made().source(receiver("topic:^["))
+
+
+@pytest.mark.parametrize(("interval_ms", "discovers_s"), [(None, 30.0), ("200", 0.2), (-1, 30.0)])
+def test_new_topics_are_looked_for_as_the_client_is_set(interval_ms: object, discovers_s: float) -> None:
+    client = {} if interval_ms is None else {"topic.metadata.refresh.interval.ms": interval_ms}
+    assert made(client=client)._broker.discovers_s == discovers_s
 
 
 def test_where_a_receiver_begins() -> None:

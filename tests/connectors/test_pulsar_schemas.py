@@ -21,8 +21,8 @@ import pulsar as client
 import pytest
 from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, Schema, String, StringSchema
 
+from connectors.avro import MOST_GROWTH, SchemaRefused, decoder
 from connectors.pulsar import schemas
-from connectors.pulsar.avro import MOST_GROWTH, SchemaRefused, decoder
 from connectors.pulsar.link import PulsarLink
 from connectors.pulsar.schemas import taken_apart
 from correlator import Engine, Message, Monitor, on

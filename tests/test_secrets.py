@@ -72,6 +72,8 @@ def fitting(directory: Path) -> dict[str, Any]:
         "host": "127.0.0.1",
         "path": str(directory / "files"),
         "port": port,
+        "schema_registry": f"http://127.0.0.1:{port}",
+        "schema_registry_user": "me",
         "service_url": f"pulsar://127.0.0.1:{port}",
         "state": str(directory / "state"),
         "store": f"sqlite:///{directory}/broker.db",

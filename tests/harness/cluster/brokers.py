@@ -2,13 +2,14 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from connectors.embedded import EmbeddedConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from connectors.pulsar import PulsarConnection
 from connectors.rabbitmq import RabbitConnection
+from correlator import connector as port
 from correlator.connector import Source
 from correlator.errors import ConnectionLost, CorrelatorError
 from correlator.events import Message
@@ -118,7 +119,7 @@ class ServerBroker:
 
     def __init__(
         self,
-        make: Callable[[str, ConnectionSettings], RabbitConnection | PulsarConnection],
+        make: port.ConnectionFactory,
         settings: Mapping[str, Any],
         watching: Mapping[str, Any],
         *,

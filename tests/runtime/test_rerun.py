@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from correlator import Message, Monitor, event, every, on
+from correlator.core.context import Context
+from correlator.core.messages import encode_event
+from correlator.core.queue import Run
+from correlator.core.routes import Routes
 from correlator.core.tape import CutTaken
 from correlator.errors import RecoveryRefused
 from correlator.runtime.comparison import SentLine, compare_sends, line_of
+from correlator.runtime.names import resolve
 from correlator.runtime.replay import Cause, Replayed, opened, replay, settings_in
-from correlator.runtime.rerun import rerun
+from correlator.runtime.rerun import _Lane, rerun
 from correlator.storage.states import shown_state
 from tests.runtime.replayed import Audits, Counts
 from tests.runtime.test_replay import both, logs_of, repeated, settled
@@ -147,6 +152,19 @@ def test_events_that_the_life_had_may_change_or_vanish(world, tmp_path, code):
     assert told(rerun(log)) == list(range(3, 31, 3))
     code("tells", value=False)
     assert told(rerun(log)) == []
+
+
+def test_an_event_takes_the_place_of_its_equal():
+    """Also if contexts have sent others of its class before; an event of its class only when nobody sends it any more."""
+    runs = [
+        Run("", 0, (), (Told(total=total),), stored=True, recorded=encode_event(Told(total=total))) for total in (1, 2)
+    ]
+    lane = _Lane(Context("main", Routes(), resolve))
+    lane.sent.extend(runs)
+    assert lane.take_sent(encode_event(Told(total=3)), alike=False) is None
+    assert lane.take_sent(encode_event(Told(total=2)), alike=False) is runs[1]
+    assert lane.take_sent(encode_event(Told(total=3)), alike=True) is runs[0]
+    assert not lane.sent
 
 
 def told(replayed: Replayed) -> list[int]:

@@ -110,6 +110,12 @@ class KafkaServer:
         """The options of a connection to it."""
         return {"bootstrap_servers": self.servers}
 
+    @property
+    def version(self) -> str:
+        """The version of Kafka."""
+        (jar,) = self._jars.glob("kafka-clients-*.jar")
+        return jar.stem.rpartition("-")[2]
+
     def start(self) -> None:
         """Start and wait until it answers clients."""
         with (self.directory / "output").open("ab") as output:

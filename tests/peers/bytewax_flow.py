@@ -3,8 +3,7 @@
 Bytewax has no connector for RabbitMQ; it has one for Kafka, which recovery can rewind. So both queues are topics of Kafka with one
 partition, and the broker that is killed is Kafka.
 
-Settings, as the documentation advises: a recovery directory, here with a snapshot each second, which is the shortest time that its
-command takes (https://bytewax.io/docs/concepts/recovery); a sink whose producer is idempotent and waits for all
+Settings, as the documentation advises: a recovery directory, here with a snapshot each second (https://bytewax.io/docs/concepts/recovery); a sink whose producer is idempotent and waits for all
 replicas (https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md, to which the connector's own page refers).
 
 Its own documentation promises exactly-once for the state together with this source, and at-least-once for this sink: "Messages from

@@ -178,8 +178,10 @@ class Run:
             if self._life is not None:
                 self._life.stop()
                 self._life = None
-            if not self._site.left():
+            left = self._site.left()
+            if left == 0 or (left is None and self._has_all()):
                 break
+            self._row.stalls += 1
         results = [self._peer.result(body) for body in self._site.results()]
         state = None if self._peer.state is None else self._peer.state(self._directory)
         self._row.add(judge(self._customers, results, state))

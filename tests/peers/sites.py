@@ -71,8 +71,8 @@ class Site(Protocol):
     def results(self) -> list[bytes]:
         """All results, in their order. Only behind the last kill of the broker."""
 
-    def left(self) -> int:
-        """The number of orders that wait in the source, as far as the source can tell, while no peer runs."""
+    def left(self) -> int | None:
+        """The number of orders that wait in the source while no peer runs; `None` if it does not know."""
 
     def await_durable(self) -> None:
         """Wait until source and target survive a kill of the broker."""
@@ -127,7 +127,7 @@ class RabbitSite:
             self._channel.cancel()
         return self._results
 
-    def left(self) -> int:
+    def left(self) -> int | None:
         """See `Site`."""
         return self._ready(self.source)
 
@@ -190,9 +190,9 @@ class FileSite(RabbitSite):
         made.write_bytes(b"".join(msgspec.json.encode(order) + b"\n" for order in orders))
         made.rename(self._orders / name)
 
-    def left(self) -> int:
-        """A directory does not tell what was read."""
-        return 0
+    def left(self) -> int | None:
+        """A directory does not know what was read."""
+        return None
 
     def close(self) -> None:
         """See `Site`."""
@@ -221,9 +221,9 @@ class KafkaSite:
         """See `Site`."""
         return [record.value() or b"" for record in self._server.records(self.target)]
 
-    def left(self) -> int:
-        """A topic does not tell what was read."""
-        return 0
+    def left(self) -> int | None:
+        """A topic does not know what was read."""
+        return None
 
     def await_durable(self) -> None:
         """A topic survives when the broker knows it."""

@@ -1,13 +1,16 @@
 """Bytewax: a dataflow with recovery, from one topic of Kafka to another.
 
-Bytewax has no connector for RabbitMQ; it has one for Kafka, which recovery can rewind. So both queues are topics of Kafka with one
-partition, and the broker that is killed is Kafka.
+Bytewax has no connector for RabbitMQ; it has one for Kafka, which recovery can rewind. So both queues are topics of
+Kafka with one partition, and the broker that is killed is Kafka.
 
-Settings, as the documentation advises: a recovery directory, here with a snapshot each second (https://bytewax.io/docs/concepts/recovery); a sink whose producer is idempotent and waits for all
-replicas (https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md, to which the connector's own page refers).
+Settings, as the documentation advises:
 
-Its own documentation promises exactly-once for the state together with this source, and at-least-once for this sink: "Messages from
-the resume epoch will be duplicated right after resume" (docstring of `KafkaSink`).
+- a recovery directory, here with a snapshot each second (https://bytewax.io/docs/concepts/recovery);
+- a sink whose producer is idempotent and waits for all replicas
+  (https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md, to which the connector's own page refers).
+
+Its documentation says that this source can support exactly-once processing, and this sink at-least-once: "Messages from
+the resume epoch will be duplicated right after resume" (docstrings of `KafkaSource` and `KafkaSink`).
 """
 
 import json

@@ -17,7 +17,8 @@ def test_ratios_are_read_from_what_benchmarks_print():
         "publish, batches of 5000   median of ratios: rate 0.98 (0.79 to 1.08), cost 0.85 (0.79 to 0.91), wanted: rate 0.80\n"
     )
     assert ratios("rabbitmq", printed) == [
-        Ratio("rabbitmq", "RabbitMQ: rate of publishing with confirms", 0.98, 0.79, 1.08)
+        Ratio("rabbitmq", "RabbitMQ: rate of publishing with confirms, batches of 500", 1.1, 0.97, 1.18),
+        Ratio("rabbitmq", "RabbitMQ: rate of publishing with confirms, batches of 5,000", 0.98, 0.79, 1.08),
     ]
     medians = "medians: rate 0.990, CPU time of a message 1.010\n"
     assert [row.median for row in ratios("http", medians)] == [0.99, 1.01]

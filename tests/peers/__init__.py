@@ -9,7 +9,7 @@ killed and judged by the same driver, which sees nothing but the two queues and,
 The figures could prove nothing, or be unfair, for these reasons, so the driver takes these measures:
 
 - A kill meets no work. It comes when a drawn number of results has come in this life, and up to half a second later.
-  Meanwhile the driver publishes orders as fast as results come. It counts the kills while orders were waiting.
+  Meanwhile the driver publishes orders as fast as they are taken. It counts the kills while an order had no result.
 - An order is doubled by its publisher. The driver publishes nothing while it kills the broker, and waits for confirms.
 - A repeat comes behind the comparison, or a slow peer is said to lose. The last life ends when every order has a
   result and no further result comes; otherwise it has long to go on. Nothing may be left in the queue of orders.

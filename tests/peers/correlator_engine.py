@@ -44,7 +44,7 @@ class Counts(Monitor, persistent=True):
         """Count one order, and send its result on."""
         number = self.numbers.get(order.customer, 0) + 1
         self.numbers[order.customer] = number
-        self.send(Result(order.order, order.customer, number), to="results")
+        self.send(Result(order=order.order, customer=order.customer, count=number), to="results")
 
 
 def settings(job: Job) -> EngineSettings:

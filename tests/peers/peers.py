@@ -82,7 +82,7 @@ class Peer(NamedTuple):
     def command(self, directory: Path, *, preparing: bool = False) -> list[str]:
         """The command of a life, or the one before the first life."""
         words = self.prepare if preparing else self.words
-        return [sys.executable, *(word.format(directory=directory) for word in words)]
+        return [sys.executable, *(word.replace("{directory}", str(directory)) for word in words)]
 
     @property
     def versions(self) -> dict[str, str]:

@@ -33,6 +33,7 @@ RESTART_S = 1.0
 MOST_RESTARTS = 5
 """In a row, without a result between them."""
 MOST_LAST_LIVES = 3
+KILLS_OF_A_RUN, BROKER_KILLS_OF_A_RUN = 25, 10
 LOG_SHOWN = 3000
 
 
@@ -55,7 +56,7 @@ class Row:
         peer: name of the peer.
         killed: what was killed.
         kills: how often.
-        loaded: how many of the kills came while orders were waiting.
+        loaded: how many of the kills came while an order had no result yet.
         orders: orders that were published.
         results: results that came out.
         lost, doubled, contradicted, wrong, unordered: see `Verdict`.
@@ -148,6 +149,7 @@ class Run:
         self._customers: list[str] = []
         self._life: Life | None = None
         self._attempts = 0
+        self._moments: list[tuple[int, int]] = []
         if peer.prepare:
             words = peer.command(directory, preparing=True)
             subprocess.run(words, cwd=ROOT, env=environment(), check=True, capture_output=True)
@@ -183,6 +185,9 @@ class Run:
                 break
             self._row.stalls += 1
         results = [self._peer.result(body) for body in self._site.results()]
+        self._row.loaded += sum(
+            len({one.order for one in results[:come]}) < published for published, come in self._moments
+        )
         state = None if self._peer.state is None else self._peer.state(self._directory)
         self._row.add(judge(self._customers, results, state))
         self._row.orders += len(self._customers)
@@ -203,12 +208,13 @@ class Run:
         self._life = None
 
     def _work(self) -> None:
-        """Publish orders as fast as results come, until the moment of a kill."""
+        """Publish orders as fast as they are taken, until the moment of a kill."""
         before, published, wanted = self._site.count(), 0, self._rng.randint(1, MOST_RESULTS)
         moment = math.inf
         come, moved = 0, time.monotonic()
         while time.monotonic() < moment:
-            if published - come < BACKLOG:
+            waiting = self._site.left()
+            if (published - come if waiting is None else waiting) < BACKLOG:
                 self._publish(BATCH)
                 published += BATCH
             self._look()
@@ -220,7 +226,7 @@ class Run:
                 moved = time.monotonic()
             if come >= wanted and moment == math.inf:
                 moment = time.monotonic() + self._rng.random() * LONGEST_DELAY_S
-        self._row.loaded += published > come
+        self._moments.append((len(self._customers), self._site.count()))
 
     def _rest(self) -> None:
         """Wait until every order has a result and nothing more comes, or until nothing has come for long."""
@@ -295,7 +301,7 @@ class Result:
     def blind(self) -> Sequence[str]:
         """The reasons why rows prove nothing."""
         return [
-            f"{row.peer}: {row.loaded} of {row.kills} kills of the {row.killed} came while orders were waiting"
+            f"{row.peer}: {row.loaded} of {row.kills} kills of the {row.killed} came while an order had no result"
             for row in self.rows
             if row.loaded * 2 < row.kills
         ]
@@ -366,23 +372,28 @@ def campaign(
             result.left_out[name] = package
             continue
         result.versions.update(peer.versions)
-        for killed, number in ((Killed.PROCESS, kills if peer.words else 0), (Killed.BROKER, broker_kills)):
-            if number:
-                row = Row(name, killed)
-                result.rows.append(row)
-                one_run(servers, directory / f"{name} {killed}", row, number, seed)
-                say("  ".join(table([row])[1:]))
+        wanted = {
+            Killed.PROCESS: (kills if peer.words else 0, KILLS_OF_A_RUN),
+            Killed.BROKER: (broker_kills, BROKER_KILLS_OF_A_RUN),
+        }
+        for killed, (number, at_once) in wanted.items():
+            row = Row(name, killed)
+            result.rows += [row] if number else []
+            while row.kills < number and not row.trouble:
+                place = directory / f"{name}-{killed}-{row.kills}"
+                one_run(servers, place, row, min(at_once, number - row.kills), f"{seed} {killed} {row.kills}")
+                say("\n".join(table([row])[1:]))
     result.versions.update(servers.versions)
     return result
 
 
-def one_run(servers: Servers, directory: Path, row: Row, kills: int, seed: int) -> None:
-    """One run of a peer, from fresh queues to the judgement."""
+def one_run(servers: Servers, directory: Path, row: Row, kills: int, seed: str) -> None:
+    """One run of a peer, from fresh queues to the judgement. All peers have the same draws."""
     directory.mkdir(mode=0o700)
     peer = PEERS[row.peer]
     begin = time.monotonic()
     site = peer.site(servers, directory)
-    run = Run(peer, site, directory, random.Random(f"{seed} {row.killed}"), row)
+    run = Run(peer, site, directory, random.Random(seed), row)
     try:
         (run.kill_processes if row.killed is Killed.PROCESS else run.kill_brokers)(kills)
         run.finish()
@@ -391,6 +402,6 @@ def one_run(servers: Servers, directory: Path, row: Row, kills: int, seed: int) 
     finally:
         run.give_up()
         site.close()
-        row.seconds = time.monotonic() - begin
+        row.seconds += time.monotonic() - begin
     if not row.trouble and not row.violations:
         shutil.rmtree(directory)

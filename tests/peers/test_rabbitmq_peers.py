@@ -87,7 +87,7 @@ def test_only_correlator_has_promises_to_break_here_and_repeats_of_a_result_brea
 
 def test_a_row_whose_kills_met_no_work_proves_nothing():
     rows = [Row("pika", Killed.BROKER, kills=4, loaded=loaded) for loaded in (1, 2)]
-    assert runs.Result(1, rows).blind == ["pika: 1 of 4 kills of the broker came while orders were waiting"]
+    assert runs.Result(1, rows).blind == ["pika: 1 of 4 kills of the broker came while an order had no result"]
 
 
 def test_the_verdicts_of_several_runs_are_added_and_a_program_without_a_state_has_none():
@@ -126,7 +126,7 @@ def test_correlator_and_the_plain_loop_under_kills(servers, tmp_path, monkeypatc
     ours, loop = result.rows
     assert (ours.kills, ours.loaded, ours.lost, ours.wrong) == (4, 4, 0, 0)
     assert (loop.kills, loop.loaded, loop.lost) == (4, 4, 0)
-    assert min(ours.results, loop.results) >= ours.orders > 0
+    assert all(row.results - row.doubled == row.orders > 0 for row in (ours, loop))
     assert list(tmp_path.iterdir()) == []
     assert set(result.versions) >= {"RabbitMQ", "pika", "correlator"}
 
@@ -149,7 +149,7 @@ def test_what_a_loop_does_again_is_counted(servers, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "RESTART_S", 0.0)
     monkeypatch.setattr(runs, "QUIET_S", 0.5)
     row = Row("pika", Killed.PROCESS)
-    runs.one_run(servers, tmp_path / "run", row, 1, seed=1)
+    runs.one_run(servers, tmp_path / "run", row, 1, seed="1")
     assert row.restarts > 0
     assert row.restarts <= row.wrong <= row.restarts + row.kills
     assert row.lost == 0
@@ -160,7 +160,7 @@ def test_a_program_that_does_not_run_ends_its_row(servers, tmp_path, monkeypatch
     monkeypatch.setitem(PEERS, "pika", PEERS["pika"]._replace(words=["-c", "raise SystemExit('it cannot')"]))
     monkeypatch.setattr(runs, "RESTART_S", 0.0)
     row = Row("pika", Killed.PROCESS)
-    runs.one_run(servers, tmp_path / "run", row, 1, seed=1)
+    runs.one_run(servers, tmp_path / "run", row, 1, seed="1")
     assert "it cannot" in row.trouble
     assert row.restarts == runs.MOST_RESTARTS + 1
     assert (tmp_path / "run" / "log").exists()

@@ -49,7 +49,7 @@ def celery_message(order: Order) -> Message:
 
 def bytewax_counts(directory: Path) -> dict[str, int]:
     """The latest snapshot of each customer in the recovery directory, which this campaign has made itself."""
-    with contextlib.closing(sqlite3.connect(directory / "recovery" / "part-0.sqlite3")) as connection:
+    with contextlib.closing(sqlite3.connect(directory / "part-0.sqlite3")) as connection:
         rows = connection.execute(
             "SELECT state_key, ser_change FROM snaps WHERE step_id LIKE 'peer.count.%' ORDER BY snap_epoch"
         ).fetchall()
@@ -114,10 +114,10 @@ _SPARK = Peer("Spark, foreachBatch", ["pyspark", "pika"], ["-m", "tests.peers.sp
 _BYTEWAX = Peer(
     "Bytewax, recovery",
     ["bytewax", "confluent-kafka"],
-    ["-m", "bytewax.run", "tests.peers.bytewax_flow:flow", "-r", "{directory}/recovery", "-s", "1", "-b", "0"],
+    ["-m", "bytewax.run", "tests.peers.bytewax_flow:flow", "-r", "{directory}", "-s", "1", "-b", "0"],
     KafkaSite,
     bytewax_counts,
-    prepare=["-m", "bytewax.recovery", "{directory}/recovery", "1"],
+    prepare=["-m", "bytewax.recovery", "{directory}", "1"],
 )
 _SHOVEL = Peer("shovel of RabbitMQ, on-confirm", [], [], ShovelSite, state=None)
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import confluent_kafka as kafka
 import msgspec
 
+from connectors.kafka.broker import LOG
 from correlator import Message
 from tests.benchmarks.rabbitmq.bench_shovel import Queues, shovel
 from tests.connectors.rabbit import opened, outgoing, sender
@@ -207,7 +208,7 @@ class KafkaSite:
         self._server = servers.kafka
         self.broker = self._server.servers
         self.source, self.target = self._server.topic(), self._server.topic()
-        self._looking = kafka.Consumer({"bootstrap.servers": self.broker, "group.id": "driver"})
+        self._looking = kafka.Consumer({"bootstrap.servers": self.broker, "group.id": "driver"}, logger=LOG)
 
     def publish(self, orders: Sequence[Order]) -> None:
         """See `Site`."""

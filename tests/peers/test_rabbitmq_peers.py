@@ -118,7 +118,6 @@ def test_a_program_whose_package_is_missing_is_left_out(tmp_path, monkeypatch):
 
 @pytest.mark.rabbitmq
 @pytest.mark.kill9
-@pytest.mark.campaign
 def test_correlator_and_the_plain_loop_under_kills(servers, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "LONGEST_DELAY_S", 0.0)
     monkeypatch.setattr(runs, "QUIET_S", 0.5)

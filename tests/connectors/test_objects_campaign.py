@@ -6,25 +6,17 @@ from pathlib import Path
 import pytest
 
 from tests.connectors.objects_campaign.rounds import Result, one_round
-from tests.s3_server import S3Server
 
 pytestmark = [pytest.mark.kill9, pytest.mark.campaign]
 
 
 def test_kills_of_an_engine_that_uses_a_folder(tmp_path: Path) -> None:
     result = Result("folder", 3)
-    one_round(tmp_path / "round", result, random.Random(3), 5, None)
+    one_round(tmp_path / "round", result, random.Random(3), 4, None)
     assert result.violations == []
-    assert result.figures.kills == 5
+    assert result.figures.kills == 4
     assert result.figures.waiting > 1
     assert result.figures.at_a_call > 0
-
-
-def test_kills_of_an_engine_that_uses_a_bucket(tmp_path: Path, s3: S3Server) -> None:
-    result = Result("bucket", 3)
-    one_round(tmp_path / "round", result, random.Random(4), 2, s3)
-    assert result.violations == []
-    assert result.figures.kills == 2
 
 
 @pytest.mark.parametrize("control", ["sender", "receiver"])

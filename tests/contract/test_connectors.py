@@ -136,7 +136,7 @@ def test_objects_of_parquet(check: Check, tmp_path: Path) -> None:
 
 @_checks(ObjectsWorld)
 def test_objects_in_a_bucket(check: Check, s3: S3Server, tmp_path: Path) -> None:
-    check(ObjectsWorld(BucketPlace(s3, tmp_path)))
+    check(ObjectsWorld(BucketPlace(s3, tmp_path), per_object=19))
 
 
 @_checks(SqlWorld)

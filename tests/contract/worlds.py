@@ -465,9 +465,10 @@ class ObjectsWorld(BrokerWorld):
     whole_messages = False
     ending = ".jsonl"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, per_object: int = 7) -> None:
         super().__init__()
         self.place = place
+        self._per_object = per_object
         self._objects = count(1)
 
     def connection(self) -> ObjectsConnection:
@@ -484,9 +485,10 @@ class ObjectsWorld(BrokerWorld):
 
     def publish(self, destination: str, messages: Sequence[Message]) -> None:
         folder = destination.removeprefix("queue:").removesuffix(f"/*{self.ending}")
-        for at in range(0, len(messages), 7):
-            name = f"{folder}/part={at // 70:03d}/{next(self._objects):06d}{self.ending}"
-            self.place.put(name, self.content([message.body for message in messages[at : at + 7]]))
+        size = self._per_object
+        for at in range(0, len(messages), size):
+            name = f"{folder}/part={at // (3 * size):03d}/{next(self._objects):06d}{self.ending}"
+            self.place.put(name, self.content([message.body for message in messages[at : at + size]]))
 
     def content(self, bodies: Sequence[bytes]) -> bytes:
         return b"\n".join([*bodies, b""])

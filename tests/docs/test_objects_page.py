@@ -18,8 +18,8 @@ def test_the_example_with_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     Path("bucket.yaml").write_text(text)
     s3.client.create_bucket(Bucket="archive")
-    for variable, value in (("ENDPOINT", s3.endpoint), ("ACCESS_KEY", "key"), ("SECRET_KEY", "secret")):
-        monkeypatch.setenv(f"S3_{variable}", value)
+    for variable in ("endpoint", "access_key", "secret_key"):
+        monkeypatch.setenv(f"S3_{variable.upper()}", s3.options[variable])
     with ConnectionFactory(EmbeddedConnection, {"store": "sqlite:///broker.db"}).create_connection() as connection:
         producer = connection.create_session().create_producer("queue:bills")
         for number in range(1, 11):

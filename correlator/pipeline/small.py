@@ -20,10 +20,8 @@ from correlator.pipeline.stages import KeyedWork, Stage, steps_of
 from correlator.pipeline.worker import FileRows
 from correlator.ports import StateView
 
-MOST_ROWS = 25_000
-"""Most rows of a batch whose keyed steps run in the thread of the pipeline, which costs less than a plan."""
-ROWS_OF_A_CORE = 5_000
-"""Most rows that one core works on alone."""
+MOST_ROWS = 5_000
+"""Most rows that one core works on alone; keyed steps run in the thread of the pipeline for batches of so many rows."""
 _IN_ORDER = [(name, "ascending") for name in (KEY, POSITION, PART)]
 
 
@@ -82,7 +80,7 @@ class SmallBatches:
         """The effects of rows that come to the stage `first`."""
         at: int | None = first
         while at is not None:
-            parts = 1 if rows.num_rows <= ROWS_OF_A_CORE else self._cores
+            parts = 1 if rows.num_rows <= MOST_ROWS else self._cores
             section = self._sections.get((at, parts)) or self._new_section(at, parts)
             rows = self._executed(section, rows)
             if section.work is not None:

@@ -351,7 +351,6 @@ def test_the_function_of_a_python_step_runs_once_for_a_row_though_the_next_step_
 
 def test_without_keyed_steps_cores_share_a_batch_of_any_size_by_one_plan(engine, monkeypatch):
     monkeypatch.setattr(small, "MOST_ROWS", 2)
-    monkeypatch.setattr(small, "ROWS_OF_A_CORE", 2)
     e = engine(READINGS, PythonStep(function="machines:same"), OUT)
     for values in ((1, 2, 3, 4, 5), (6, 7), (8, 9, 10)):
         e.run(*(reading("a", 0, value) for value in values), large=values[0] == 1)

@@ -156,6 +156,9 @@ def uses_of(type_: str, directory: Path) -> Iterator[Use]:
     options = known_options(lambda given: made(Use(type_, given)))
     values = fitting(directory)
     base = {name: values[name] for name in options if name in values}
+    if "endpoint" in options:  # only a place of that kind has secrets
+        endpoint = {"path": "s3://bucket", "endpoint": values["url"], "access_key": "me", "secret_key": "of-me"}
+        base = {**base, **endpoint}
     for option in options:
         for value in values_with_a_secret(option, directory):
             use = Use(type_, {**base, option: value}, place=option)

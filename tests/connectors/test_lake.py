@@ -199,7 +199,7 @@ def test_a_table_of_parquet_has_times_of_a_day(tmp_path: Path) -> None:
     ]
     sink.close()
     assert codes(opened(tmp_path, "parquet", schema="at TIME(6)").send(batch([5], bodies={5: b"{}"}))) == [None]
-    with pytest.raises(ConfigError, match=r"E1022.*'TIME\(0\)', which a lake does not write.* TIME,"):
+    with pytest.raises(ConfigError, match=r"E1022.*'TIME\(0\)', which cannot be written.* TIME,"):
         opened(tmp_path, "parquet", schema="at TIME(0)")
 
 

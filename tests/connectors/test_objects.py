@@ -15,7 +15,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from correlator.configuration.secrets import is_secret_name
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -34,6 +33,7 @@ from correlator.connector import Backlog, Chunk
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import CUT_FROM, Headers, Message, Outgoing
 from correlator.reliability import Reliability
+from correlator.secrets import is_secret_name
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from tests.connectors.places import BucketPlace, FolderPlace, Place
 from tests.s3_server import S3Server

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 import structlog
 
 from correlator import Engine, Reliability
-from correlator.configuration.connectors import connector, installed
+from correlator.configuration.connectors import connector
 from correlator.connector import Browsable, Connection, Examinable, ListsQueues
 from correlator.errors import ConfigError, CorrelatorError, StoreError
 from correlator.events import PartStatus
@@ -37,6 +38,9 @@ from tests.runtime.serving import Client
 from tests.servers import free_port
 from tests.waiting import wait_until
 
+CONNECTORS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"][
+    "correlator.connectors"
+]
 SENTINEL = "S3ntine1" * 4
 """Long enough for a token, and the base64 of enough bytes for the secret of a webhook."""
 FORMS = (SENTINEL, f"token:{SENTINEL}", f"whsec_{SENTINEL}", f"{SENTINEL}\n{SENTINEL}")
@@ -176,13 +180,13 @@ def uses_of(type_: str, directory: Path) -> Iterator[Use]:
 
 @pytest.fixture(scope="module")
 def uses(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Use]]:
-    return {name: list(uses_of(name, tmp_path_factory.mktemp(name))) for name in installed()}
+    return {name: list(uses_of(name, tmp_path_factory.mktemp(name))) for name in CONNECTORS}
 
 
 def test_every_secret_option_of_every_connector_is_covered(uses, tmp_path):
     """What is named like a secret has a value that the connector accepts; otherwise the tests below look at nothing."""
     covered = {(name, use.place) for name, found in uses.items() for use in found}
-    for name in installed():
+    for name in CONNECTORS:
         options = known_options(lambda given, name=name: made(Use(name, given)))
         assert {(name, one) for one in options if is_secret_name(one)} <= covered
     assert {place.split()[0] for _, place in covered if " " in place} == {"receiver", "sender"}
@@ -215,7 +219,7 @@ def exercise(use: Use) -> None:
                     assert_silent(*chain(finding))
 
 
-@pytest.mark.parametrize("name", installed())
+@pytest.mark.parametrize("name", CONNECTORS)
 def test_no_error_of_a_connector_has_a_secret(name, uses):
     for use in uses[name]:
         exercise(use)

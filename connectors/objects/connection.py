@@ -155,7 +155,7 @@ def _access(where: str, options: Mapping[str, Any]) -> Access:
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
             allowed = "Use https://HOST, https://HOST:PORT or http://HOST:PORT, without a user"
             raise ConfigError("E1214", f"{where}.endpoint", "is not the address of a store", allowed)
-    access_key = text_option(where, options, "access_key") if "access_key" in options else ""
+    access_key = secret_option(where, options, "access_key", "")
     secret_key = secret_option(where, options, "secret_key", "")
     session_token = secret_option(where, options, "session_token", "")
     if bool(access_key) != bool(secret_key):

@@ -489,6 +489,23 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(kafka: KafkaServ
         assert old not in [one.properties["uniqueMessageId"] for chunk in chunks for one in chunk.messages]
 
 
+def test_an_offset_of_the_old_topic_in_one_partition_is_reported_once(kafka: KafkaServer) -> None:
+    topic = kafka.topic(2)
+    kafka.publish(topic, *[{"value": b"%d" % at, "partition": at} for at in (0, 1)])
+    settings = receiver(topic, "late")
+    with source_of(kafka, settings) as source:
+        source.acknowledge(tokens(take(source, 2)))
+    other = confluent.Consumer({"bootstrap.servers": kafka.servers, "group.id": "late"})
+    other.commit(offsets=[confluent.TopicPartition(topic, 1, 1, "id of the old topic")], asynchronous=False)
+    other.close()
+    source = kafka.connection().source(settings)
+    with pytest.raises(ConnectionLost, match="W7020"):
+        source.connect()
+    source.close()
+    with source_of(kafka, settings) as source:
+        assert bodies(take(source, 1)) == [b"1"], "partition 1 begins anew, partition 0 goes on"
+
+
 def test_where_a_new_group_begins(kafka: KafkaServer) -> None:
     topic = kafka.topic()
     kafka.publish(topic, {"value": b"1", "timestamp": 1_000}, {"value": b"2", "timestamp": 86_400_000})

@@ -194,11 +194,13 @@ class PulsarServer:
 
     def stats(self, topic: str, namespace: str = NAMESPACE) -> dict[str, Any]:
         """What the broker counts about a topic."""
-        return self.request("GET", f"{self.path(topic, namespace)}/stats")
+        found: dict[str, Any] = self.request("GET", f"{self.path(topic, namespace)}/stats")
+        return found
 
     def subscriptions(self, topic: str, namespace: str = NAMESPACE) -> dict[str, Any]:
         """What it counts about each of the topic's subscriptions."""
-        return self.stats(topic, namespace)["subscriptions"]
+        found: dict[str, Any] = self.stats(topic, namespace)["subscriptions"]
+        return found
 
     def path(self, topic: str, namespace: str = NAMESPACE) -> str:
         """Where REST has a topic."""
@@ -256,7 +258,8 @@ class PulsarServer:
         address = f"http://127.0.0.1:{self.web_port}/admin/v2/{path}"
         request = urllib.request.Request(address, body, headers, method=method)
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            return answer.read()
+            answered: bytes = answer.read()
+            return answered
 
 
 def install_pulsar() -> None:

@@ -201,7 +201,7 @@ class RabbitServer:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _run(self, command: str, *arguments: str) -> str:
-        line = [_BINARIES / command, "--quiet", *arguments]
+        line = [str(_BINARIES / command), "--quiet", *arguments]
         return subprocess.run(line, env=self._environment(), check=True, capture_output=True, text=True).stdout
 
     def _environment(self) -> dict[str, str]:

@@ -105,7 +105,7 @@ MISTAKES = [
     ("E1501", 2, f"{DECODE}- python: machines:nope #!"),
     ("E1501", 2, f"{DECODE}- python: nowhere:nope #!"),
     ("E1511", 2, f"{DECODE}- python:\n    function: machines:same\n    schema: a TIMESTAMP(3) #!"),
-    ("E1511", 2, f"{DECODE}- python:\n    function: machines:same\n    schema: a VARCHAR(3) #!"),
+    ("E1513", 2, f"{DECODE}- python:\n    function: machines:same\n    schema: a VARCHAR(3) #!"),
     ("E4117", 2, f"{DECODE}- python:\n    schema: a INT\n    function: machines:later #!"),
     # monitor
     ("E1501", 2, f"{DECODE}- monitor:\n    key: sensor\n    class: machines:Nope #!"),

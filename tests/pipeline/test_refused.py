@@ -50,7 +50,7 @@ def route(**headers):
         ("E1511", "", [DecodeStep(format="csv", schema="")]),
         ("E1511", "", [DecodeStep(format="csv", schema="STRUCT<a: INT>")]),
         ("E1511", "The seconds precision 3", [DECODE, PythonStep(function="machines:same", schema="a TIMESTAMP(3)")]),
-        ("E1511", "VarcharType(3)", [DECODE, PythonStep(function="machines:same", schema="a VARCHAR(3)")]),
+        ("E1513", "column 'a' is varchar(3)", [DECODE, PythonStep(function="machines:same", schema="a VARCHAR(3)")]),
         ("E1511", "does not begin with SELECT", [DECODE, SqlStep(query="FROM input")]),
         ("E1511", "MISSING_GROUP_BY", [DECODE, SqlStep(query="SELECT sensor, count(*) FROM input")]),
         ("E1516", "(Aggregate)", [DECODE, SqlStep(query="SELECT sensor, count(*) FROM input GROUP BY sensor")]),

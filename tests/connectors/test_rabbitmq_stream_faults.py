@@ -315,7 +315,7 @@ def test_no_connection(rabbit: RabbitServer):
     refused = error(port=free_port())
     assert refused.code == "E7001"
     assert "connect" in str(refused)
-    assert error(host="no..host").code == "E7001"
+    assert error(host="no-such-host.invalid").code == "E7001"
     assert error(password="wrong").code == "E7002"
     assert error(virtual_host="nowhere").code == "E7004"
     assert error(port=rabbit.port).code == "E7005"

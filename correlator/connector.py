@@ -84,6 +84,9 @@ class Features:
         deduplicates_sends: the broker stores a pair of (source, sequence) only once. If it refuses a message, it has to
             refuse it at every attempt. The engine makes only one attempt: if a later attempt has a sequence below the
             last stored one, the broker counts it as a repeat, and confirms it without storing it.
+        misses_numbers: the sink raises `ConnectionLost` if a number is missing between two messages, since somebody may
+            have removed what held it. So its senders must send each message: they may have no `call`, which may lead to
+            no message (E1532).
         delays: a sink honours the header `delivery_delay_ms`. Otherwise it refuses a message with such a header.
         selects: a source of a queue takes only messages that match the receiver's `selector`, and leaves the others to
             other consumers. Otherwise a selector on a queue is an error (E1220). A selector on a topic is always
@@ -104,6 +107,7 @@ class Features:
     acknowledges_surely: bool = False
     acknowledgements_written_within_s: float = 0.0
     deduplicates_sends: bool = False
+    misses_numbers: bool = False
     delays: bool = False
     selects: bool = False
     shares: bool = True

@@ -32,7 +32,7 @@ class LakeConnection:
     `missing_up_to` (0), up to which number the table may lack messages of the sender.
     """
 
-    features = Features(deduplicates_sends=True)
+    features = Features(deduplicates_sends=True, misses_numbers=True)
     redelivery_options: Collection[str] = ()
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:

@@ -53,7 +53,9 @@ class ObjectsConnection:
     `session_token` and `ca_file`. docs/objects.md has them all.
     """
 
-    features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, shares=False)
+    features = Features(
+        order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, misses_numbers=True, shares=False
+    )
     redelivery_options: Collection[str] = ()
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:

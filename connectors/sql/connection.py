@@ -58,7 +58,7 @@ class SqlConnection:
     and `missing_up_to` (0), up to which number the database may lack messages of the sender.
     """
 
-    features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True)
+    features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, misses_numbers=True)
     redelivery_options: Collection[str] = ()
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:

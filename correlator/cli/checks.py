@@ -13,7 +13,7 @@ from correlator.configuration import Findings, import_object
 from correlator.configuration.connectors import connector
 from correlator.configuration.rules import check_references, known_names
 from correlator.connector import Connection
-from correlator.core.admission import refuse_beside, refuse_for_pipelines, selection
+from correlator.core.admission import refuse_beside, refuse_call, refuse_for_pipelines, selection
 from correlator.core.fields import FieldMapping, check_forwarding, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
@@ -298,6 +298,7 @@ def _check_endpoint(
             refuse_beside(resolved, others, path, settings.destinations, shares=features.shares)
             connection.source(resolved)
         else:
+            refuse_call(resolved, path, connection.features)
             connection.sink(resolved)
     except ConfigError as error:
         kind = path.partition("[")[0]

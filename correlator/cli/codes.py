@@ -116,6 +116,7 @@ CODES = {
     "E1527": "An option of a decode step is unknown, has no effect or a harmful one, or has a wrong value.",
     "E1529": "The Avro schema or the protobuf descriptor of a decode step cannot be used.",
     "E1531": "A sender cannot call its function, or cannot limit the time of its calls.",
+    "E1532": "A sender with a call has a connection that counts a missing message as lost.",
     "E1537": "The format of a decode step needs a package that is not installed.",
     "E1538": "A module that the workers of a Spark cluster need is native, so it cannot be packed.",
     "E1523": "An inline test names a receiver or sender that is not defined.",

@@ -1,11 +1,14 @@
-"""Which receivers an engine refuses, for three reasons: their own settings, a pipeline, or other receivers."""
+"""Which receivers an engine refuses, for three reasons: their own settings, a pipeline, or other receivers; and which
+senders with a call.
+"""
 
 from collections.abc import Iterable, Mapping
 
+from correlator.connector import Features
 from correlator.errors import ConfigError
 from correlator.reliability import RECEIVING, Reliability
 from correlator.selector import Selector
-from correlator.settings import ReceiverSettings
+from correlator.settings import ReceiverSettings, SenderSettings
 
 
 def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: bool = True) -> Selector | None:
@@ -42,6 +45,14 @@ def refuse_for_pipelines(receiver: ReceiverSettings, where: str) -> None:
     if receiver.unhandled == "dead_letter":
         what = "dead_letter needs a monitor; a pipeline handles every message"
         raise ConfigError("E1069", f"{where}.unhandled", what, "", "Leave it out")
+
+
+def refuse_call(sender: SenderSettings, where: str, features: Features) -> None:
+    """Raise `ConfigError` E1532 for a call whose connection needs a message for each number."""
+    if sender.call is not None and features.misses_numbers:
+        what = "a call may lead to no message, and this connection counts a missing message as lost"
+        todo = "Let this sender write into a queue, and a bridge send on from there"
+        raise ConfigError("E1532", f"{where}.call", what, "", todo)
 
 
 def refuse_beside(

@@ -182,7 +182,7 @@ def _notes(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> lis
 
 def _note_on_calls(sender: PathEnd) -> str:
     if sender.reliability is Reliability.BEST_EFFORT:
-        return f"'{sender.id}' calls {sender.calls} with a message at most until a crash, and perhaps never"
+        return f"A crash may lose calls of {sender.calls} by '{sender.id}', and a call that has failed is repeated"
     return f"After a crash '{sender.id}' may call {sender.calls} again with the same message, and with the same key"
 
 

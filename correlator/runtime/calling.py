@@ -101,15 +101,18 @@ class CallingSink:
         """What has become of the first call of a batch that has failed."""
 
     def connect(self) -> None:
-        """Connect the sink, and start the event loop; see `Sink.connect`. `UsageError` E2050 in a forked child."""
-        if self._connected:
+        """Connect the sink, unless only calls have failed; see `Sink.connect`. `UsageError` E2050 in a forked child.
+
+        The event loop of coroutines begins once: they may share a pool of connections that belongs to it.
+        """
+        if self._connected or self._loop is not None:
             self._process.check(self._where)
-        self.close()
-        self._process = Maker()
-        self._sink.connect()
-        if inspect.iscoroutinefunction(self._function):
-            self._loop = _Loop(f"{self._where}-loop")
-        self._connected = True
+        if self._loop is None and inspect.iscoroutinefunction(self._function):
+            self._process, self._loop = Maker(), _Loop(f"{self._where}-loop")
+        if not self._connected:
+            self._process = Maker()
+            self._sink.connect()
+            self._connected = True
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Make the calls, and wait for all of them; then send the results.
@@ -135,6 +138,14 @@ class CallingSink:
             thread.join()
         if self._failed is not None:
             raise self._failed
+        results = self._send_outcomes(batch)
+        for out in batch:
+            self._outcomes.pop(_number(out), None)
+            self._failures.pop(_number(out), None)
+        return results
+
+    def _send_outcomes(self, batch: Sequence[Outgoing]) -> list[SendRejected | None]:
+        """Send what the calls have led to. Raises `ConnectionLost` as `Sink.send`."""
         outcomes = [self._outcomes[_number(out)] for out in batch]
         results = [one if isinstance(one, SendRejected) else None for one in outcomes]
         to_send = [
@@ -143,12 +154,13 @@ class CallingSink:
             if isinstance(one, Message)
         ]
         if to_send:
-            answers = self._sink.send([out for _, out in to_send])
+            try:
+                answers = self._sink.send([out for _, out in to_send])
+            except ConnectionLost:
+                self._connected = False
+                raise
             for (at, _), answer in zip(to_send, answers, strict=True):
                 results[at] = answer
-        for out in batch:
-            self._outcomes.pop(_number(out), None)
-            self._failures.pop(_number(out), None)
         return results
 
     def close(self) -> None:

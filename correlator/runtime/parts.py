@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from correlator.configuration.connectors import connector
 from correlator.connector import Connection, Features, Listening, notes_of
-from correlator.core.admission import at_same_place, refuse_beside, refuse_for_pipelines, selection
+from correlator.core.admission import at_same_place, refuse_beside, refuse_call, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
 from correlator.core.commit import OutboundSegment, SenderCut
@@ -280,6 +280,7 @@ class Parts:
             jitter=self._jitter,
             keeps_dead_letters=self.writer is not None,
         )
+        refuse_call(settings, f"senders.{settings.id}", connection.features)
         sink = connection.sink(placed)
         if settings.call is not None:
             sink = CallingSink(settings, function_of(settings.call, f"senders.{settings.id}.call"), sink)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from correlator import CallAgain, Message, Reliability
+from correlator import CallAgain, Engine, Message, Reliability
 from correlator.cli.explain import paths_of
 from correlator.configuration import InvalidConfiguration, read_text
 from correlator.core.guarantee import guarantee
@@ -19,6 +19,7 @@ from correlator.pipeline.spec import PipelineFile
 from correlator.runtime.calling import CallingSink, function_of
 from correlator.settings import BridgeSettings, CallSettings
 from correlator.testing.crashtest.configured import uncalled
+from tests.cli.commands import run
 from tests.runtime.world import message, receiver, sender
 
 PATIENCE_S = 30.0
@@ -53,6 +54,8 @@ class Service:
         self.failures = Counter()
         self.error = ValueError("declined")
         self.gate = None
+        self.pool = None
+        self.loops = []
         self.changed = threading.Condition()
 
     def call(self, message, key):
@@ -94,6 +97,15 @@ def tell(message, key):
 
 async def charge_later(message, key):
     await asyncio.sleep(0)
+    return Charged(order=SERVICE.call(message, key))
+
+
+async def uses_a_pool(message, key):
+    SERVICE.loops.append(asyncio.get_running_loop())
+    if SERVICE.pool is None:
+        SERVICE.pool = asyncio.get_running_loop().create_future()
+        SERVICE.pool.set_result(None)
+    await asyncio.wait_for(asyncio.shield(SERVICE.pool), 5)
     return Charged(order=SERVICE.call(message, key))
 
 
@@ -353,6 +365,26 @@ def test_without_a_connection_nothing_is_called(calling):
     assert SERVICE.calls == []
 
 
+def test_a_pool_that_belongs_to_the_event_loop_lasts_over_failures(calling):
+    """A future stands for a pool of connections: another loop could not wait for it."""
+    SERVICE.failures.update(a=2, b=1)
+    SERVICE.error = CallAgain("closed")
+    sink = calling(uses_a_pool)
+    sink._sink.lost = 1
+    assert results(sink, outgoing("a", "b")) == ([None, None], 3)
+    assert len({id(loop) for loop in SERVICE.loops}) == 1
+
+
+def test_failing_calls_do_not_cost_the_connection_to_the_broker(calling):
+    SERVICE.failures.update(a=2)
+    sink = calling()
+    assert results(sink, outgoing("a")) == ([None], 2)
+    assert sink._sink.connects == 1
+    sink._sink.lost = 1
+    assert results(sink, outgoing("b")) == ([None], 1)
+    assert sink._sink.connects == 2
+
+
 # In an engine
 
 
@@ -422,6 +454,27 @@ def test_a_function_that_cannot_be_called_is_refused_before_anything_is_opened(w
 def test_only_a_coroutine_may_have_a_time_out():
     with pytest.raises(ConfigError, match=r"^E1531 senders\.out\.call\.timeout: .* is a plain function"):
         function_of(CallSettings(function=f"{HERE}:charge", timeout=1.0), "senders.out.call")
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        "{type: sql, database: 'sqlite:///rows.db'}",
+        "{type: lake, path: lake, format: parquet}",
+        "{type: objects, path: objects}",
+    ],
+)
+def test_no_call_where_a_missing_number_counts_as_a_lost_message(connection, tmp_path, monkeypatch):
+    written = FILE.replace("FUNCTION", "charge").replace(
+        "connection: local\n    destination: queue:out", "connection: rows\n    destination: queue:out"
+    )
+    written = written.replace("connections: {", f"connections: {{rows: {connection}, ")
+    (tmp_path / "shop.yaml").write_text(written)
+    done = run("lint", "shop.yaml", cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert "E1532 shop.yaml:" in done.stderr + done.stdout
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"E1532 senders\.out\.call: a call may lead to no message"):
+        Engine.from_yaml("shop.yaml").start()
 
 
 @pytest.mark.parametrize("text", ["concurrency: 0", "concurrency: 257", "timeout: 0s"])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
-from correlator import Engine, Reliability
+from correlator import Engine, Reliability, replay, rerun
 from correlator.configuration.connectors import connector
 from correlator.connector import Browsable, Connection, Examinable, ListsQueues
 from correlator.errors import ConfigError, CorrelatorError, StoreError
@@ -402,6 +402,25 @@ def test_a_dynamic_part_keeps_its_secrets_since_a_start_makes_it_from_the_store(
     with Engine(settings) as engine:
         assert engine.add_receiver(part) is engine.receivers["hook"]
     assert any(SENTINEL.encode() in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_no_input_log_has_a_secret(everything, tmp_path):
+    """Neither those of the file nor those of a dynamic part, which a life adds and the next one finds in its store."""
+    settings = engine_settings(with_own_ports(everything), tmp_path, input_log=str(tmp_path / "input.log"))
+    web = ConnectionSettings(type="http", options={"port": free_port()})
+    settings = dataclasses.replace(settings, bridges=(), connections={**settings.connections, "web": web})
+    part = ReceiverSettings(
+        id="hook", connection="web", destination="queue:hook", options={"token": SENTINEL}, unhandled="ignore"
+    )
+    (tmp_path / "store").mkdir(0o700)
+    for number in (1, 2):
+        with Engine(settings) as engine:
+            engine.add_receiver(part)
+        log = tmp_path / f"input.log.{number}"
+        assert b"hook" in log.read_bytes()
+        assert SENTINEL.encode() not in log.read_bytes()
+        assert replay(log, settings).in_order
+        assert rerun(log).in_order
 
 
 def test_values_without_secrets():

@@ -1,5 +1,7 @@
 """What each database says in its own way about a polled table: its columns, places in the order, rows as JSON."""
 
+import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +27,9 @@ _POSTGRES_COLUMNS = """
 _IN_ORDER = (sa.Integer, sa.Numeric, sa.Date, sa.DateTime, sa.Time, sa.String, sa.Uuid, *OF_BYTES)
 _NOT_IN_ORDER = (sa.Enum, mysql.SET)
 """The types of columns of MySQL whose values come out as they are compared, and those among them that do not."""
+_BYTES, _TEXT, _INFINITE = "X'", "CAST(X'", ("9e999", "-9e999")
+_LITERALS = (_BYTES, _TEXT, *_INFINITE)
+"""How the texts begin that are literals of SQLite in a place; a value that begins so is one, too."""
 
 
 class Column(NamedTuple):
@@ -83,19 +88,25 @@ class _Tuples:
 
     def is_behind(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
         """See `PolledDialect`."""
-        return sa.tuple_(*order) > sa.tuple_(*map(_parameter, place))
+        return sa.tuple_(*order) > sa.tuple_(*map(self._value_of, place))
 
     def is_up_to(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
         """See `PolledDialect`."""
-        return sa.tuple_(*order) <= sa.tuple_(*map(_parameter, place))
+        return sa.tuple_(*order) <= sa.tuple_(*map(self._value_of, place))
+
+    def _value_of(self, part: float | str) -> sa.ColumnElement[Any]:
+        """Part of a place, of which the database makes the value of the column again."""
+        return _parameter(part)
 
 
 class SqlitePolled(_Tuples):
     """See `PolledDialect`."""
 
     def columns(self, connection: Connection, table: str, schema: str | None) -> Mapping[str, Column]:
-        """See `PolledDialect`. Makes the function with which `content` writes a value."""
-        raw_sqlite(connection).create_function("correlator_json", 2, _json_of, deterministic=True)
+        """See `PolledDialect`. Makes the functions with which `content` and `place` write a value."""
+        raw = raw_sqlite(connection)
+        raw.create_function("correlator_json", 2, _json_of, deterministic=True)
+        raw.create_function("correlator_place", 2, _part_of, deterministic=True)
         found = sa.inspect(connection).get_columns(table, schema=schema)
         return {one["name"]: Column(one["name"], str(one["type"]), one["nullable"]) for one in found}
 
@@ -107,7 +118,7 @@ class SqlitePolled(_Tuples):
 
     def place(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
         """See `PolledDialect`."""
-        return order
+        return [sa.func.correlator_place(*_with_type(column)) for column in order]
 
     def content(
         self, keyed: Mapping[str, sa.ColumnElement[Any]], columns: Mapping[str, Column]
@@ -116,11 +127,20 @@ class SqlitePolled(_Tuples):
         del columns
         text: sa.ColumnElement[Any] = sa.literal("", sa.Text)
         for name, column in keyed.items():
-            kind = sa.func.typeof(column)
-            value = sa.case((kind == "text", sa.cast(column, sa.LargeBinary)), else_=column)
             begin = ("," if name != next(iter(keyed)) else "{") + msgspec.json.encode(name).decode() + ":"
-            text = text + sa.literal(begin, sa.Text) + sa.func.correlator_json(value, kind, type_=sa.Text)
+            text = text + sa.literal(begin, sa.Text) + sa.func.correlator_json(*_with_type(column), type_=sa.Text)
         return sa.cast(text + sa.literal("}", sa.Text), sa.LargeBinary)
+
+    def _value_of(self, part: float | str) -> sa.ColumnElement[Any]:
+        """See `_Tuples`. Reads the literals of `_part_of`."""
+        if not isinstance(part, str) or not part.startswith(_LITERALS):
+            return _parameter(part)
+        if part in _INFINITE:
+            return _parameter(float(part))
+        value = _parameter(bytes.fromhex(part.split("'")[1]))
+        if part.startswith(_BYTES):
+            return value
+        return sa.cast(value, sa.Text) + sa.literal("", sa.Text)  # a sum does not change how values are compared
 
 
 class PostgresPolled(_Tuples):
@@ -210,6 +230,27 @@ def polled_dialect(database: str) -> PolledDialect:
 def _parameter(value: Any) -> sa.BindParameter[Any]:
     """A parameter without a type, which the database takes from the column."""
     return sa.bindparam(None, value, type_=NULLTYPE, unique=True)
+
+
+def _with_type(column: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
+    """The value of a column of SQLite for a function, and its type: a text as bytes, since it need not be UTF-8."""
+    kind = sa.func.typeof(column)
+    return sa.case((kind == "text", sa.cast(column, sa.LargeBinary)), else_=column), kind
+
+
+def _part_of(value: Any, kind: str) -> float | str:
+    """The value of SQLite as part of a place: what JSON cannot hold exactly, as a literal of SQL."""
+    if kind == "blob":
+        return f"{_BYTES}{value.hex()}'"
+    if kind == "real" and math.isinf(value):
+        return _INFINITE[value < 0]
+    if kind != "text":
+        return value  # type: ignore[no-any-return]  # a number
+    with contextlib.suppress(UnicodeDecodeError):
+        text: str = value.decode()
+        if not text.startswith(_LITERALS):
+            return text
+    return f"{_TEXT}{value.hex()}' AS TEXT)"
 
 
 def _json_of(value: Any, kind: str) -> str:

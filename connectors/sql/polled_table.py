@@ -145,10 +145,9 @@ class PolledTable:
             size(rows.c.content).label("size"),
             size(first).label("taken"),
         )
-        return [
-            PolledRow(tuple(getattr(row, name) for name in places), row.body, row.size)
-            for row in connection.execute(within(bounded, natives, enough))
-        ]
+        found = within(bounded, natives, enough)
+        found = found.with_only_columns(*[found.selected_columns[name] for name in (*places, "body", "size")])
+        return [PolledRow(tuple(place), body, length) for *place, body, length in connection.execute(found)]
 
     def last(self, connection: Connection) -> Place:
         """The place of the last row that is there."""

@@ -9,7 +9,7 @@ anything.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ RECEIVER: msgspec.json.Decoder[ReceiverSettings] = msgspec.json.Decoder(Receiver
 SENDER: msgspec.json.Decoder[SenderSettings] = msgspec.json.Decoder(SenderSettings)
 """For the settings in the registry. Made here, by one thread: two threads must not let msgspec see a type first."""
 _NO_NAMES: Mapping[str, str] = {}
+_Part = TypeVar("_Part", bound=ReceiverSettings | SenderSettings)
 
 
 def default_domain(settings: ReceiverSettings, destinations: Mapping[str, str] = _NO_NAMES) -> str:
@@ -64,7 +65,7 @@ def endpoint_of(
     """
     receiver = isinstance(settings, ReceiverSettings)
     domain = default_domain(settings, destinations) if isinstance(settings, ReceiverSettings) else ""
-    stored = settings if dynamic else replace(settings, options=without_secrets(settings.options))
+    stored = settings if dynamic else without_secret_options(settings)
     return Endpoint(
         id=settings.id,
         kind="receiver" if receiver else "sender",
@@ -78,6 +79,20 @@ def endpoint_of(
         unhandled_after=known.unhandled_after if known is not None else 0,
         settings=msgspec.json.encode(stored),
     )
+
+
+def without_secret_options(part: _Part) -> _Part:
+    """Return the settings of a part with `***` in place of the secrets of its options."""
+    return replace(part, options=without_secrets(part.options))
+
+
+def entry_without_secrets(endpoint: Endpoint) -> Endpoint:
+    """Return an entry without the secrets that it has if its part is dynamic; no start can make the part from it."""
+    if endpoint.origin == "static":
+        return endpoint
+    settings: dict[str, Any] = msgspec.json.decode(endpoint.settings, type=dict[str, Any])
+    stored = {**settings, "options": without_secrets(settings.get("options", {}))}
+    return msgspec.structs.replace(endpoint, settings=msgspec.json.encode(stored))
 
 
 def default_senders(settings: EngineSettings, connections: Iterable[str] = ()) -> list[SenderSettings]:

@@ -67,9 +67,10 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="sta
     """The first record: the configuration, and the checkpoint that the life begins with.
 
     Attributes:
-        settings: `EngineSettings` as JSON, without connections and store.
+        settings: `EngineSettings` as JSON, without connections, store, and secrets of receivers and senders.
         product: version of the product that wrote the log.
         persistent: whether there is a store.
+        endpoints: all receivers and senders, without secrets.
         began: for each context, the engine time and the time of the local calendar at which it was made.
         sources: for each sender, its messageSourceId.
         states: how many records of class `State` follow.
@@ -117,7 +118,7 @@ class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten", g
 
 
 class Added(msgspec.Struct, frozen=True, array_like=True, tag="added", gc=False):
-    """A receiver or sender was added by code."""
+    """A receiver or sender was added by code; the entry is without secrets."""
 
     endpoint: Endpoint
 

@@ -12,6 +12,7 @@ import msgspec
 
 from correlator.core.checkpoint import Cut
 from correlator.core.commit import Endpoint, Recovered, StateEntry
+from correlator.core.registry import entry_without_secrets, without_secret_options
 from correlator.core.routes import Routes
 from correlator.core.tape import Added, Changed, CutTaken, End, Hook, Record, Start, State, Tape
 from correlator.runtime.inputlog import InputLog
@@ -87,7 +88,7 @@ class Recording:
             contexts=list(recovered.contexts),
             senders=list(recovered.senders),
             receive_log=list(recovered.receive_log),
-            endpoints=endpoints,
+            endpoints=[entry_without_secrets(one) for one in endpoints],
             began=self._began,
             sources=sources,
             states=len(parts),
@@ -135,7 +136,7 @@ class Recording:
 
     def added(self, endpoint: Endpoint) -> None:
         """Record a part that code has added; called before any monitor can use it."""
-        self._append(Added(endpoint))
+        self._append(Added(entry_without_secrets(endpoint)))
 
     def close(self, *, in_order: bool) -> None:
         """Close the file. Call it after all other threads have ended.
@@ -156,12 +157,14 @@ class Recording:
 
 
 def replayable(settings: EngineSettings) -> bytes:
-    """Return the settings that a replay needs, as JSON: they leave out brokers, stores and intervals."""
+    """Return the settings that a replay needs, as JSON: they leave out brokers, stores, intervals, and the secrets of
+    receivers and senders.
+    """
     kept = EngineSettings(
         name=settings.name,
         destinations=settings.destinations,
-        receivers=settings.receivers,
-        senders=settings.senders,
+        receivers=tuple(map(without_secret_options, settings.receivers)),
+        senders=tuple(map(without_secret_options, settings.senders)),
         monitors=settings.monitors,
     )
     return msgspec.json.encode(kept)

@@ -141,7 +141,8 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
             lacks its beginning.
     """
     start, states, records = opened(path)
-    if settings is not None and replayable(settings) != start.settings:
+    recorded = settings_in(start)
+    if settings is not None and replayable(settings) != replayable(recorded):  # an older log has secrets
         raise RecoveryRefused(
             "E4322",
             str(path),
@@ -149,7 +150,7 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
             "A replay needs those that it was recorded with",
             "Name the configuration of that time, or none",
         )
-    again = Replay(str(path), start, states, settings_in(start))
+    again = Replay(str(path), start, states, recorded)
     for record in records:
         again.carry_out(record)
     return again.replayed

@@ -361,6 +361,43 @@ def test_a_position_outlives_the_source(tmp_path: Path, sources: Callable[..., P
     assert json.loads(kept.read_text())["done"] == []
 
 
+def test_a_place_of_any_value_of_sqlite_outlives_the_source(
+    tmp_path: Path, sources: Callable[..., PolledSource]
+) -> None:
+    """The columns have no type: rows come in the order of SQLite, each once, with a restart behind each."""
+    url = sqlite_file(tmp_path)
+    kept = ("-9e999", "1", "1.5", "9e999", "''", "'9e999'", "'CAST(X'", "'X''00'''", "'Z'", "X''", "X'00'", "X'61ff'")
+    unreadable = [f"CAST(X'{one}' AS TEXT)" for one in ("61ff", "ff", "ff00", "ff3061", "ff31")]
+    execute(
+        url,
+        "CREATE TABLE t (k NOT NULL, n NOT NULL, id INTEGER, PRIMARY KEY (k, n))",
+        *(f"INSERT INTO t VALUES ({one}, {one}, {number})" for number, one in enumerate([*kept, *unreadable])),
+    )
+    expected = [one for (one,) in rows(url, "SELECT id FROM t ORDER BY n")]
+    source, ids = sources(url, options={"order_column": "n"}), set()
+    for number in expected:
+        chunk = source.receive(1, 0.0)
+        ids.add(chunk.messages[0].properties["uniqueMessageId"])
+        source.reject(chunk.tokens)
+        assert take(source, 1) == values(chunk) == [number]
+        source.connect()
+    assert take(source) == []
+    assert len(ids) == len(expected) == 17
+
+
+@pytest.mark.postgres
+def test_an_infinite_time_holds_up_nothing(
+    postgres_server: PostgresServer, clock: Clock, sources: Callable[..., PolledSource]
+) -> None:
+    url = postgres_server.fresh_schema()
+    execute(
+        url,
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, at TIMESTAMPTZ NOT NULL)",
+        "INSERT INTO t VALUES (1, '-infinity'), (2, '2026-01-31'), (3, 'infinity')",
+    )
+    assert settled(sources(url, options={**LATE, "order_column": "at"}), clock) == [1, 2, 3]
+
+
 def test_each_subscription_has_a_position_and_one_reader(tmp_path: Path, sources: Callable[..., PolledSource]) -> None:
     url = sqlite_file(tmp_path)
     execute(url, "CREATE TABLE t (id INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from correlator.core.tape import CutTaken, Start
@@ -18,8 +19,10 @@ from correlator.events import Message
 from correlator.runtime import inputlog
 from correlator.runtime.comparison import compare_sends, line_of
 from correlator.runtime.inputlog import InputLog, read_log
+from correlator.runtime.recording import replayable
 from correlator.runtime.replay import Replayed, replay
 from correlator.runtime.rerun import rerun
+from correlator.settings import EngineSettings
 from correlator.storage import inspect
 from tests.runtime.flows import Hears, Keeps
 from tests.runtime.replayed import Asks, Audits, Counts, Follows
@@ -391,6 +394,21 @@ def test_a7_1_other_settings_are_refused(world, tmp_path):
     other = world.engine(receiver(), sender(), monitors=[Hears]).settings
     with pytest.raises(RecoveryRefused, match="E4322"):
         replay(path, other)
+
+
+def test_a7_1_a_log_of_before_may_have_secrets(world, tmp_path):
+    secret = {"password": "of-the-life"}
+    settings = world.engine(receiver(options=secret), sender(options=secret), monitors=[Keeps]).settings
+    before = EngineSettings(
+        name=settings.name, receivers=settings.receivers, senders=settings.senders, monitors=settings.monitors
+    )
+    start = next(read_log(a_log(world, tmp_path)))
+    log = InputLog(tmp_path / "older.log")
+    log.append(msgspec.structs.replace(start, settings=msgspec.json.encode(before)))
+    log.finish()
+    assert replay(log.path, settings).failure == ""
+    assert b"of-the-life" in log.path.read_bytes()
+    assert b"of-the-life" not in replayable(settings)
 
 
 def test_a7_1_each_start_has_a_log_of_its_own(world, tmp_path):

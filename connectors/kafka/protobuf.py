@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 _FIRST = b"\0"
 _MOST_INDEXES = 100
+_MOST_BITS = 64
 _MAIN = "correlator/main.proto"
 _OWN = re.compile(r"google/protobuf/[a-z_]+\.proto")
 """Files of Protobuf itself, which no registry has."""
@@ -100,12 +101,13 @@ def _place(value: bytes) -> tuple[list[int], int]:
 
 
 def _number(value: bytes, at: int) -> tuple[int, int]:
-    """A whole number with a sign, seven bits in each byte, and where it ends."""
+    """A whole number with a sign, seven bits in each byte, and where it ends. Raises `ValueError` or `IndexError`."""
     number = shift = 0
-    while True:
+    while shift < _MOST_BITS:
         byte = value[at]
         at += 1
         number |= (byte & 0x7F) << shift
         shift += 7
         if not byte & 0x80:
             return (number >> 1) ^ -(number & 1), at
+    raise ValueError("a number does not end")

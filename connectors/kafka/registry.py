@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -22,13 +23,16 @@ MISSING = "E7150"
 UNUSABLE = "E7152"
 """The registry refuses a request, or a sender cannot use a schema."""
 _SILENT = "E7151"
+_NOT_THERE = re.compile(rb'"error_code"\s*:\s*404[0-9]{2}\b')
+"""Is in the answer of a registry that does not have something; 404 of a proxy, or about a wrong path, has none."""
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_KEPT = 1000
 _MOST_FILES = 1000
 _SERIALIZED = "?format=serialized"
 """Asks for a schema of Protobuf as a `FileDescriptorProto` instead of its text."""
-_WAIT = "The engine goes on as soon as the registry has it"
+_MOST_TOLD, _MOST_SHOWN = 10_000, 500
+_WAIT = "The engine goes on as soon as the registry has it; a message waits for it for a minute"
 
 
 class Used(NamedTuple):
@@ -111,6 +115,7 @@ class Schemas:
     def __init__(self, where: str, registry: Registry) -> None:
         self._where = where
         self._registry = registry
+        self._opener = urllib.request.build_opener(_NoRedirects)
         self.of_id = lru_cache(_MOST_KEPT)(self._of_id)
 
     def latest(self, subject: str) -> Schema:
@@ -170,11 +175,10 @@ class Schemas:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(registry.url + path, data, headers)  # noqa: S310  # the option was checked
         try:
-            with urllib.request.urlopen(request, timeout=registry.timeout_s) as answer:  # noqa: S310
+            with self._opener.open(request, timeout=registry.timeout_s) as answer:
                 told = json.loads(answer.read(_MOST_BYTES))
         except urllib.error.HTTPError as error:
-            with error:
-                raise self._refused(what, error) from error
+            raise self._refused(what, error) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = f"the registry {registry.url} cannot be asked ({str(error).lower()})"
             raise ConnectionLost(_SILENT, self._where, reason) from error
@@ -183,13 +187,29 @@ class Schemas:
         return told
 
     def _refused(self, what: str, error: urllib.error.HTTPError) -> ConnectionLost:
-        if error.code == HTTPStatus.NOT_FOUND:
+        with error:
+            try:
+                told = error.read(_MOST_TOLD)
+            except (OSError, http.client.HTTPException):
+                told = b""
+        if error.code == HTTPStatus.NOT_FOUND and _NOT_THERE.search(told):
             return ConnectionLost(MISSING, self._where, f"the registry does not have {what}", "", _WAIT)
         if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             todo = f"Check {USER} and {PASSWORD}"
             return ConnectionLost("E7002", self._where, f"the registry answers {error.code} about {what}", "", todo)
-        told = " ".join(error.read(500).decode(errors="replace").split())
-        return ConnectionLost(UNUSABLE, self._where, f"the registry answers {error.code} about {what}: {told}")
+        if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:
+            there = quoted(error.headers.get("Location", ""))
+            reason = f"the registry answers {error.code} about {what} and redirects to {there}, where nobody asks"
+            return ConnectionLost(UNUSABLE, self._where, reason, "", f"Set {URL} to the address that answers")
+        shown = " ".join(told[:_MOST_SHOWN].decode(errors="replace").split())
+        return ConnectionLost(UNUSABLE, self._where, f"the registry answers {error.code} about {what}: {shown}")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Lets a redirect be an error: the request with user and password is for the address of the options alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Make no other request."""
 
 
 def _path(*names: str) -> str:

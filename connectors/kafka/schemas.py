@@ -1,11 +1,14 @@
 """Bodies that a schema of a registry describes: a zero byte, the id of the schema in four bytes, then the value.
 
 Messages have the value as JSON, which monitors, pipelines and other brokers can read. No message is lost because of its
-schema: a body that cannot be read stays as it is, and is marked. While the registry does not answer, or does not have a
-schema, the message waits.
+schema: a body that cannot be read stays as it is, and is marked. While the registry does not answer, the message waits.
+If the registry answers that it does not have a schema, the message waits for a while, and is marked then: everybody who
+may write to a topic can send the id of a schema that nobody has.
 """
 
+import math
 import struct
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,11 +18,19 @@ import msgspec
 from connectors import avro
 from connectors.avro_writer import encoder
 from connectors.kafka.protobuf import codec
-from connectors.kafka.registry import Schema, Schemas
+from connectors.kafka.registry import MISSING, Schema, Schemas
 from correlator.connector import mark
+from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Message
 
 _HEAD = struct.Struct(">bI")
+_MOST_ID = 2**31 - 1
+"""Registries have ids of this size; they answer about a larger one as if the request were wrong."""
+_WAIT_S = 60.0
+"""So long a message waits for a schema that the registry does not have."""
+_BETWEEN_S = 600.0
+"""After a vain wait no message waits for so long: else ever new ids could stop a partition."""
+_ASK_AGAIN_S = 1.0
 _MOST_KEPT = 1000
 _AVRO, _JSON, _PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 _Convert = Callable[[bytes], bytes]
@@ -33,27 +44,48 @@ class _Reader(NamedTuple):
     problem: str = ""
 
 
+class _Missing(NamedTuple):
+    """A schema that the registry does not have: since when, when it was asked last, whether messages wait for it."""
+
+    since_s: float
+    asked_s: float
+    waits: bool
+    why: str
+
+
 class BodyReader:
-    """Reads the bodies of one receiver. One thread uses it.
+    """Reads the bodies of one receiver, also after a reconnect. One thread uses it.
 
     Args:
         schemas: of the registry.
+        clock: tells how time passes, in seconds.
     """
 
-    def __init__(self, schemas: Schemas) -> None:
+    def __init__(self, schemas: Schemas, clock: Callable[[], float] = time.monotonic) -> None:
         self._schemas = schemas
+        self._clock = clock
         self._reader = lru_cache(_MOST_KEPT)(self._made)
+        self._missing: dict[int, _Missing] = {}
+        self._in_vain_s = -math.inf
 
     def read(self, message: Message) -> Message:
-        """The message with its value as JSON. Raises `ConnectionLost` if the registry does not have its schema now."""
+        """The message with its value as JSON; the message, marked, if it cannot be read.
+
+        Raises `ConnectionLost`: E7151 or another code while the registry does not answer as it should; E7150 if it does
+        not have the schema now. After E7150 for a minute the message is marked, and so are those that come within the
+        next ten minutes whose schemas it does not have.
+        """
         body = message.body
         if not body or CUT_FROM in message.properties:
             return message
-        if len(body) < _HEAD.size or body[0]:
+        number = _HEAD.unpack_from(body)[1] if len(body) >= _HEAD.size and not body[0] else None
+        if number is None or number > _MOST_ID:
             mark(message, "the body does not begin with the id of a schema")
             return message
-        number = _HEAD.unpack_from(body)[1]
-        reader = self._reader(number)
+        reader = self._found(number)
+        if isinstance(reader, _Missing):
+            mark(message, reader.why)
+            return message
         if reader.decode is None:
             mark(message, f"schema {number} ({reader.kind}): {reader.problem}")
             return message
@@ -63,6 +95,37 @@ class BodyReader:
             mark(message, f"schema {number} ({reader.kind}): the body does not fit it")
             return message
         return msgspec.structs.replace(message, body=value)
+
+    def _found(self, number: int) -> _Reader | _Missing:
+        """How bodies with a schema are read, or what to say if they wait no more. Raises `ConnectionLost` as `read`."""
+        before = self._missing.get(number)
+        if before is not None and not before.waits and self._clock() < before.asked_s + _ASK_AGAIN_S:
+            return before
+        try:
+            reader = self._reader(number)
+        except ConnectionLost as error:
+            missing = self._missing_now(number, before, error)
+            if missing is None or missing.waits:
+                raise
+            return missing
+        if before is not None:
+            del self._missing[number]
+        return reader
+
+    def _missing_now(self, number: int, before: _Missing | None, error: ConnectionLost) -> _Missing | None:
+        """Note that the registry does not have a schema; `None` if it says something else."""
+        self._missing.pop(number, None)
+        if error.code != MISSING:
+            return None
+        now_s = self._clock()
+        since_s = now_s if before is None else before.since_s
+        waits = now_s < since_s + _WAIT_S and now_s >= self._in_vain_s + _BETWEEN_S
+        if before is not None and before.waits and not waits:
+            self._in_vain_s = now_s
+        if len(self._missing) >= _MOST_KEPT:
+            del self._missing[next(iter(self._missing))]
+        self._missing[number] = missing = _Missing(since_s, now_s, waits, f"{error.code}: {error.what}")
+        return missing
 
     def _made(self, number: int) -> _Reader:
         schema = self._schemas.of_id(number)

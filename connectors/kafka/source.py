@@ -1,5 +1,6 @@
 """The source of Kafka: a member of the group of its receiver, which keeps an offset for each partition."""
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -53,7 +54,7 @@ class KafkaSource:
         self._cluster: Cluster | None = None
         self._offsets: GroupOffsets | None = None
         self._member: GroupMember | None = None
-        self._looked_s = 0.0
+        self._looked_s: dict[str, float] = {}
         self._discovered_s = 0.0
 
     def connect(self) -> None:
@@ -82,7 +83,8 @@ class KafkaSource:
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """Take the next messages of the assigned partitions as `connector.Source.receive`.
 
-        Raises `ConnectionLost` E7150 or E7151 while the registry does not have a schema, or does not answer.
+        Raises `ConnectionLost` E7150 or E7151 while the registry does not have a schema, or does not answer. It waits
+        for a schema as long as `BodyReader` says.
         """
         member = self._connected()
         self._discover(member)
@@ -147,6 +149,7 @@ class KafkaSource:
 
     def _know(self, topics: Mapping[str, Topic]) -> None:
         self._topics = topics
+        self._looked_s = {name: looked_s for name, looked_s in self._looked_s.items() if name in topics}
         self._decoders = {
             name: Decoder(one.id, self._most_message_bytes, wants_id=self._wants_id, wants_source=self._wants_source)
             for name, one in topics.items()
@@ -169,14 +172,14 @@ class KafkaSource:
     def _check_topics(self, names: Collection[str]) -> None:
         """Raise `ConnectionLost` if one of these topics is another one now: the client goes on at the same offsets.
 
-        Asks after messages have come and before they are handed out, though not again within a moment: nobody deletes a
-        topic, makes it and fills it in so short a time.
+        Asks after messages have come and before they are handed out, though not about a topic that it asked about a
+        moment before: nobody deletes a topic, makes it and fills it in so short a time.
         """
         now_s = time.monotonic()
-        if now_s - self._looked_s < _ANOTHER_LOOK_S:
+        if all(now_s - self._looked_s.get(name, -math.inf) < _ANOTHER_LOOK_S for name in names):
             return
         assert self._cluster is not None
         for name, topic in self._cluster.topics(names).items():
             if topic.id != self._topics[name].id:
                 raise ConnectionLost("E7018", self._where, f"the topic '{name}' was deleted")
-        self._looked_s = now_s
+            self._looked_s[name] = now_s

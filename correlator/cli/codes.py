@@ -385,7 +385,7 @@ CODES = {
     "W7145": "A transaction that nobody ends holds back the receivers of a topic of Kafka.",
     "E7146": "A topic of Kafka needs more replicas in sync than it has: it takes no message.",
     "W7147": "A topic of Kafka confirms messages that one broker alone has; its loss loses them.",
-    "E7150": "A schema registry does not have the schema of a message, or a subject: the messages wait for it.",
+    "E7150": "A schema registry does not have a subject, or the schema of a message, which waits a minute for it.",
     "E7151": "A schema registry does not answer.",
     "E7152": "A schema registry refuses a request, or a sender cannot use the schema of its subject.",
     "E7055": "A receiver of messages of the program takes none, because it is not connected.",

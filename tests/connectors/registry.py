@@ -28,6 +28,7 @@ class SchemaRegistry(ThreadingHTTPServer):
         asked: the requests so far, as `METHOD PATH`.
         incompatible: definitions that it refuses.
         user: the user and password that it wants, as `USER:PASSWORD`; "" for nobody.
+        moved_to: the address to which it redirects; "" for none.
     """
 
     daemon_threads = True
@@ -40,6 +41,7 @@ class SchemaRegistry(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.incompatible: set[str] = set()
         self.user = ""
+        self.moved_to = ""
 
     @property
     def url(self) -> str:
@@ -86,6 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.OK, {**its, **self._shown(versions[at - 1])})
             case ["subjects", subject, "versions", _]:
                 self._refuse(HTTPStatus.NOT_FOUND, 40401, f"Subject '{subject}' not found.")
+            case [_, *_]:
+                self.send_error(HTTPStatus.NOT_FOUND)
 
     def do_POST(self) -> None:
         told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -102,6 +106,12 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = f"Basic {base64.b64encode(self.server.user.encode()).decode()}"
         if self.server.user and self.headers["Authorization"] != wanted:
             self._refuse(HTTPStatus.UNAUTHORIZED, 40101, "Unauthorized")
+            return []
+        if self.server.moved_to:
+            self.send_response(HTTPStatus.FOUND)
+            self.send_header("Location", self.server.moved_to + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
             return []
         assert self.headers["Accept"] == MEDIA_TYPE
         return [urllib.parse.unquote(name) for name in self.path.split("?")[0].split("/")[1:]]

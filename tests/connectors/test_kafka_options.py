@@ -1,16 +1,20 @@
 """Wrong options and destinations of the Kafka connector: each is an error before anything is opened."""
 
 import threading
+from collections.abc import Collection
+from types import SimpleNamespace
 
 import confluent_kafka as confluent
 import pytest
 
 from connectors.kafka import KafkaConnection, patience
 from connectors.kafka.broker import _OURS
+from connectors.kafka.cluster import Topic
 from connectors.kafka.destinations import Start, start_of, topics_of_receiver
 from connectors.kafka.patience import answer_within
+from connectors.kafka.source import KafkaSource
 from correlator.connector import Order
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, ConnectionLost
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 
@@ -128,6 +132,34 @@ def test_a_pattern_matches_whole_names_and_no_internal_topic() -> None:
 def test_new_topics_are_looked_for_as_the_client_is_set(interval_ms: object, discovers_s: float) -> None:
     client = {} if interval_ms is None else {"topic.metadata.refresh.interval.ms": interval_ms}
     assert made(client=client)._broker.discovers_s == discovers_s
+
+
+def test_a_rare_topic_that_was_made_again_is_noticed_beside_a_busy_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, asked = 1000.0, []
+    ids = {"busy": "1", "rare": "2"}
+
+    class Asked:
+        def topics(self, names: Collection[str]) -> dict[str, Topic]:
+            asked.append(set(names))
+            return {name: Topic(name, ids[name], 1, 1) for name in names}
+
+    monkeypatch.setattr("connectors.kafka.source.time", SimpleNamespace(monotonic=lambda: now_s))
+    source = made().source(receiver("topic:^.*"))
+    assert isinstance(source, KafkaSource)
+    monkeypatch.setattr(source, "_cluster", Asked())
+    source._know(Asked().topics(["busy", "rare"]))
+    asked.clear()
+    source._check_topics(["busy", "rare"])
+    ids["rare"] = "3"
+    now_s += 10
+    source._check_topics(["busy"])
+    now_s += 0.05
+    source._check_topics(["busy"])
+    assert asked == [{"busy", "rare"}, {"busy"}]
+    with pytest.raises(ConnectionLost, match="E7018 .*'rare' was deleted"):
+        source._check_topics(["rare"])
+    source._know({"busy": Topic("busy", "1", 1, 1)})
+    assert set(source._looked_s) == {"busy"}
 
 
 def test_where_a_receiver_begins() -> None:

@@ -215,6 +215,7 @@ def test_what_cannot_be_read_stays_as_it_is_and_says_so(registry: SchemaRegistry
     for body, why in (
         (b'{"customer": "ada"}', "does not begin with the id of a schema"),
         (b"\0\0\0", "does not begin with the id of a schema"),
+        (b"\0\xff\xff\xff\xff", "does not begin with the id of a schema"),
         (head(0, number) + b"\xff", f"schema {number} (AVRO): the body does not fit it"),
         (head(0, registry.register("t", tree)) + b"\0", "contains itself"),
         (head(0, registry.register("b", "{")) + b"\0", "it is malformed"),
@@ -240,6 +241,51 @@ def test_an_unknown_schema_is_waited_for(registry: SchemaRegistry) -> None:
     assert reader.read(Message(body, {})).body == BILL
 
 
+def test_nobody_stops_a_partition_with_schemas_that_there_are_not(registry: SchemaRegistry) -> None:
+    now_s = 1000.0
+    reader = BodyReader(schemas(registry.url), lambda: now_s)
+    bodies = [of_confluent(number, ORDER, {"customer": "ada", "price": Decimal("12.30")}) for number in range(4)]
+    for _ in range(3):
+        with pytest.raises(ConnectionLost, match="E7150"):
+            reader.read(Message(bodies[0], {}))
+        now_s += 29
+    message = reader.read(Message(bodies[0], {}))
+    assert message.body == bodies[0]
+    assert reason(message) == "E7150: the registry does not have schema 0"
+    asked = len(registry.asked)
+    assert "schema 0" in reason(reader.read(Message(bodies[0], {})))
+    assert len(registry.asked) == asked, "messages that come together need one question"
+    now_s += 500
+    assert "schema 1" in reason(reader.read(Message(bodies[1], {}))), "other ids do not stop it, either"
+    registry.schemas[0] = {"schema": ORDER}
+    assert reader.read(Message(bodies[0], {})).body == BILL
+    now_s += 200
+    with pytest.raises(ConnectionLost, match="E7150"):
+        reader.read(Message(bodies[2], {}))
+    assert "schema 1" in reason(reader.read(Message(bodies[1], {}))), "was waited for, or came without"
+
+
+def test_messages_wait_for_a_registry_that_does_not_answer(registry: SchemaRegistry) -> None:
+    now_s = 1000.0
+    reader = BodyReader(schemas(registry.url), lambda: now_s)
+    registry.user = "me:topsecret"  # it refuses
+    for _ in range(3):
+        with pytest.raises(ConnectionLost, match="E7002"):
+            reader.read(Message(struct.pack(">bI", 0, 7), {}))
+        now_s += 1000
+    registry.user = ""
+    with pytest.raises(ConnectionLost, match="E7150"):
+        reader.read(Message(struct.pack(">bI", 0, 7), {}))
+    now_s += 59
+    registry.schemas[7] = []  # type: ignore[assignment]
+    with pytest.raises(ConnectionLost, match="E7152"):
+        reader.read(Message(struct.pack(">bI", 0, 7), {}))
+    del registry.schemas[7]
+    now_s += 59
+    with pytest.raises(ConnectionLost, match="E7150"):
+        reader.read(Message(struct.pack(">bI", 0, 7), {}))
+
+
 def test_a_registry_that_does_not_answer_as_it_should(registry: SchemaRegistry) -> None:
     with pytest.raises(ConnectionLost, match="E7151 .* cannot be asked"):
         schemas(f"http://127.0.0.1:{free_port()}").of_id(1)
@@ -262,6 +308,22 @@ def test_a_registry_that_does_not_answer_as_it_should(registry: SchemaRegistry) 
     assert "wrong" not in repr(raised.value)
     registry.schemas[9] = {"schema": ORDER}
     assert schemas(registry.url, "me", "topsecret").of_id(9).definition == ORDER
+
+
+def test_a_404_of_something_else_is_no_answer_of_a_registry(registry: SchemaRegistry) -> None:
+    with pytest.raises(ConnectionLost, match="E7152 .* answers 404 about schema 1: .*Error response"):
+        schemas(f"{registry.url}/elsewhere").of_id(1)
+
+
+def test_a_redirect_gets_no_password(registry: SchemaRegistry) -> None:
+    registry.user = "me:topsecret"
+    with serving() as other:
+        number = other.register("s", ORDER)
+        registry.moved_to = other.url
+        with pytest.raises(ConnectionLost, match=rf"E7152 .* answers 302 .* redirects to '{other.url}/schemas/ids/"):
+            schemas(registry.url, "me", "topsecret").of_id(number)
+        assert registry.asked == [f"GET /schemas/ids/{number}"]
+        assert other.asked == []
 
 
 # --- Protobuf ---
@@ -309,7 +371,8 @@ def test_protobuf(registry: SchemaRegistry) -> None:
     assert json.loads(message.body) == wanted
     assert json.loads(reader.read(Message(head + b"\x04\x02\x00" + b"\x08\x05", {})).body) == {"count": 5}
     assert reader.read(Message(head + b"\x00" + b"\x08\x05", {})).body == b'{"x": 5}'
-    for wrong in (b"\x02\x09", b"\x01", b"\x02\x01", b"\x02", b"\x00\x08", b"\xff\xff\xff\xff\x07"):
+    endless = b"\x02" + b"\x80" * 10 + b"\x00"
+    for wrong in (b"\x02\x09", b"\x01", b"\x02\x01", b"\x02", b"\x00\x08", b"\xff\xff\xff\xff\x07", endless):
         assert "(PROTOBUF): the body does not fit it" in reason(reader.read(Message(head + wrong, {})))
     asked = schemas(registry.url)
     write = body_writer(asked.latest("order"), asked)

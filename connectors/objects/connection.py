@@ -106,7 +106,7 @@ class ObjectsConnection:
             after,
             _POLL_INTERVAL_S if interval_s is None else interval_s,
             self._state,
-            names if self._bucket is None else ["s3", *self._bucket[1:], *names],
+            names if self._bucket is None else ["s3", _address(*self._bucket), *names],
         )
         return ObjectsSource(receiver, self._store(writes=False), reading)
 
@@ -169,6 +169,12 @@ def _access(where: str, options: Mapping[str, Any]) -> Access:
             "E1022", f"{where}.ca_file", "is of no use without TLS", "", "Let endpoint begin with https://"
         )
     return Access(endpoint, region, access_key, secret_key, session_token, ca_file)
+
+
+def _address(access: Access, bucket: str, prefix: str) -> str:
+    """What a bucket and a prefix of one store have in common with none of another store."""
+    parts = urlsplit(access.endpoint)
+    return f"{parts.netloc.lower()}{parts.path.rstrip('/')}?{bucket}/{prefix}"
 
 
 def _place(where: str, destination: str) -> _Place:

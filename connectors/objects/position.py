@@ -1,11 +1,11 @@
 """What a receiver remembers of the objects that it reads, in two files of the directory `state`.
 
 `NAME.position` has the objects that it has begun, and is replaced at each acknowledgement. `NAME.read` has a line for
-each object that was read to its end and stays in the store.
+each object that was read to its end and stays in the store, and one without a tag for each that has vanished since.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,7 +53,7 @@ class _Position(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Position)
-_line = msgspec.json.Decoder(tuple[str, str])
+_line = msgspec.json.Decoder(tuple[str, str | None])
 _VERSION = 1
 
 
@@ -69,13 +69,19 @@ class PositionFiles:
         self._position = position
         self._read = read
         self.read: dict[str, str] = {}
+        self._lines = 0  # of the file `read`
 
     def load(self) -> Sequence[Begun]:
         """The objects that are begun, in the order in which they are read."""
         self.read = {}
-        for line in self._whole_lines():
+        lines = self._whole_lines()
+        self._lines = len(lines)
+        for line in lines:
             name, tag = self._decoded(_line, line, self._read)
-            self.read[name] = tag
+            if tag is None:
+                self.read.pop(name, None)
+            else:
+                self.read[name] = tag
         content = read_whole(self._position)
         begun = [] if content is None else self._decoded(_decoder, content, self._position).begun
         return [one for one in begun if self.read.get(one.name) != one.tag]
@@ -90,16 +96,30 @@ class PositionFiles:
             what = f"{MOST_READ} objects were read and are still in the store"
             todo = "Set after: delete or after: move; or let the receiver read a folder with newer objects only"
             raise ConnectionLost("E7664", self._where, what, "A receiver remembers no more", todo)
+        self._append([(name, tag)])
+        self.read[name] = tag
+
+    def forget(self, names: Collection[str]) -> None:
+        """Forget objects that were read to their ends and have vanished; durable when this returns."""
+        kept = {name: tag for name, tag in self.read.items() if name not in names}
+        if self._lines + len(names) >= 2 * len(kept):
+            durable.replace(self._read, _encoded(list(kept.items())))
+            self._lines = len(kept)
+        else:
+            self._append([(name, None) for name in names])
+        self.read = kept
+
+    def _append(self, lines: Sequence[tuple[str, str | None]]) -> None:
         is_new = not self._read.exists()
         descriptor = os.open(self._read, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, durable.PRIVATE_FILE)
         try:
-            durable.write_all(descriptor, msgspec.json.encode((name, tag)) + b"\n")
+            durable.write_all(descriptor, _encoded(lines))
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
         if is_new:
             durable.sync_directory(self._read.parent)
-        self.read[name] = tag
+        self._lines += len(lines)
 
     def _whole_lines(self) -> Sequence[bytes]:
         """The lines; a last one without its end was not finished, and its object is still begun: it is cut off."""
@@ -115,3 +135,7 @@ class PositionFiles:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             todo = "Restore it, or remove both files of the receiver to read all objects again"
             raise ConnectionLost("E7017", self._where, f"{path} is damaged: {error}", "", todo) from error
+
+
+def _encoded(lines: Sequence[tuple[str, str | None]]) -> bytes:
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)

@@ -15,7 +15,7 @@ import msgspec
 
 from connectors.created_once import name_of_source
 from connectors.objects.formats import Writer, count_rows
-from connectors.objects.stores import LONGEST_NUMBER, Store
+from connectors.objects.stores import LONGEST_NUMBER, ONCE, Store
 from correlator.errors import ConnectionLost, quoted
 
 REFUSED = "_refused"
@@ -32,16 +32,18 @@ class Series:
         folder: of the destination.
         ending: of the names.
         source: the source id of the sender.
+        comes_back: whether a later life may write with this source.
 
     Attributes:
         last: the number of the last message that is stored or refused; 0 without one.
     """
 
-    def __init__(self, where: str, store: Store, folder: str, ending: str, source: str) -> None:
+    def __init__(self, where: str, store: Store, folder: str, ending: str, source: str, *, comes_back: bool) -> None:
         self._where = where
         self._store = store
-        self._folder = f"{folder}/{name_of_source(source)}"
-        self._lists = f"{folder}/{REFUSED}/{name_of_source(source)}"
+        name = name_of_source(source) if comes_back else f"{ONCE}{name_of_source(source)}"
+        self._folder = f"{folder}/{name}"
+        self._lists = f"{folder}/{REFUSED}/{name}"
         self._ending = ending
         self._source = source
         newest = store.newest(self._folder, ending)

@@ -125,11 +125,16 @@ class ObjectsSink:
         return results
 
     def _opened(self, source: str) -> Series:
-        """Find out what the store has of a source, once no other process can add to it."""
-        lock = self._store.lock(self._folder, source)
+        """Find out what the store has of a source, once no other process can add to it.
+
+        Nobody else ever has a source that does not come back.
+        """
+        comes_back = self._sends_again and source != self._own_source
+        lock = self._store.lock(self._folder, source) if comes_back else None
         if lock is not None:
             self._locks.append(lock)
-        series = self._series[source] = Series(self._where, self._store, self._folder, self._ending, source)
+        series = Series(self._where, self._store, self._folder, self._ending, source, comes_back=comes_back)
+        self._series[source] = series
         return series
 
     def _row(self, out: Outgoing, *, was_refused: bool) -> tuple[Any, SendRejected | None]:

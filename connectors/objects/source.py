@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from connectors.objects.formats import ReadLimits
 from connectors.objects.opened import OpenedObject, resumed
 from connectors.objects.position import Begun, PositionFiles
-from connectors.objects.stores import LONGEST_NUMBER, Found, Store, changed
+from connectors.objects.stores import LONGEST_NUMBER, ONCE, Found, Store, changed
 from connectors.records import Records
 from connectors.sidecars import lock, sidecar
 from correlator.connector import NOTHING, Backlog, Chunk
@@ -170,8 +170,10 @@ class ObjectsSource:
         known = {one.name: one for one in begun}
         there: dict[str, Found] = {}
         newest: dict[str, str] = {}
+        vanished = set(self._position.read)
         opened = {one.found.name: one for one in self._begun}
-        self._waiting.extend(heapq.nsmallest(MOST_WAITING, self._new(known, there, newest), key=self._order))
+        new = self._new(known, there, newest, vanished)
+        self._waiting.extend(heapq.nsmallest(MOST_WAITING, new, key=self._order))
         resumed_now = [
             opened.get(one.name) or resumed(self._where, self._store, one, there.get(one.name), self._limits)
             for one in begun
@@ -179,16 +181,25 @@ class ObjectsSource:
         ]
         self._begun = [one for one in resumed_now if one is not None]
         self._newest = newest
+        if vanished:
+            self._save()  # it may still have them as begun
+            self._position.forget(vanished)
         self._finish()
         has_all = len(self._waiting) < MOST_WAITING
         self._next_look = time.monotonic() + self._reading.poll_interval_s if has_all else 0.0
 
-    def _new(self, known: Mapping[str, Begun], there: dict[str, Found], newest: dict[str, str]) -> Iterator[Found]:
-        """The objects that were not begun and not read. Fills `there` with those that are begun, and `newest`."""
+    def _new(
+        self, known: Mapping[str, Begun], there: dict[str, Found], newest: dict[str, str], vanished: set[str]
+    ) -> Iterator[Found]:
+        """The objects that were not begun and not read.
+
+        Fills `there` with those that are begun, and `newest`; takes what it finds out of `vanished`.
+        """
         ending = self._reading.ending
         for found in self._store.found(self._reading.folder):
             if not found.name.endswith(ending):
                 continue
+            vanished.discard(found.name)
             folder, _, stem = found.name.removesuffix(ending).rpartition("/")
             if len(stem) == LONGEST_NUMBER and stem.isdigit():
                 newest[folder] = max(newest.get(folder, ""), found.name)
@@ -221,8 +232,9 @@ class ObjectsSource:
             self._begun.remove(one)
 
     def _may_go(self, name: str) -> bool:
-        """Not the newest object of a sender: the sender needs it to know what the store has."""
-        return name != self._newest.get(name.removesuffix(self._reading.ending).rpartition("/")[0])
+        """Not the newest object of a sender that may come back: it needs it to know what the store has."""
+        folder = name.rpartition("/")[0]
+        return folder.rpartition("/")[2].startswith(ONCE) or name != self._newest.get(folder)
 
     def _moved_to(self, one: OpenedObject) -> str:
         folder, ending = self._reading.folder, self._reading.ending

@@ -13,6 +13,8 @@ from correlator.processes import LockFile
 
 LONGEST_NUMBER = 20
 """Digits of a number in the name of an object: names sort in the order of the numbers."""
+ONCE = "once-"
+"""Begins the name of the folder of a source that never comes back. Other sources begin with a digest."""
 
 
 class Found(NamedTuple):

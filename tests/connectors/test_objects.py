@@ -511,6 +511,25 @@ def test_the_newest_object_of_a_sender_stays(place: Place, after: str) -> None:
     giver.close()
 
 
+@pytest.mark.parametrize("after", ["delete", "move"])
+def test_no_object_stays_of_a_source_that_never_comes_back(place: Place, after: str) -> None:
+    life, producer = sink(place, mode="BEST_EFFORT"), sink(place)
+    life.send(outgoing([1, 2]))
+    producer.send([Outgoing(0, "", "queue:out/*.jsonl", Message(b'{"n": 3}'))])
+    taker = source(place, "queue:out/*.jsonl", after=after)
+    take(taker, 3)
+    nothing(taker)
+    left = place.names()
+    assert len(left) == (2 if after == "move" else 0)
+    assert all(one.startswith("out/_done/once-") for one in left)
+    assert not isinstance(place, FolderPlace) or not (place.path / "out/_locks").exists()
+    life.send(outgoing([3]))
+    assert bodies(take(taker, 1)) == [b'{"n": 3}']
+    taker.close()
+    life.close()
+    producer.close()
+
+
 @pytest.mark.parametrize("removes", [True, False])
 def test_a_crash_around_the_removal(folder: FolderPlace, monkeypatch: pytest.MonkeyPatch, removes: bool) -> None:
     remove = Folder.remove
@@ -633,6 +652,53 @@ def test_what_a_receiver_remembers_is_bounded(folder: FolderPlace, monkeypatch: 
     one = source(folder)
     take(one, 3)
     assert lost(lambda: one.receive(1, 0.0)) == "E7664"
+    folder.remove("in/0.jsonl")
+    one.connect()
+    nothing(one)
+    one.close()
+
+
+def test_an_object_that_vanished_after_it_was_read_is_forgotten(place: Place) -> None:
+    for letter in "abcdef":
+        place.put(f"in/{letter}.jsonl", b"1\n")
+    one = source(place)
+    take(one, 6)
+    nothing(one)
+    for letter in "fe":
+        place.remove(f"in/{letter}.jsonl")
+        nothing(one)
+        one.close()
+        one = source(place)  # the position has nothing of it either
+        nothing(one)
+        one.close()
+        place.put(f"in/{letter}.jsonl", b"another\n")
+        one = source(place)
+        assert bodies(take(one, 1)) == [b"another"]
+        nothing(one)
+    one.close()
+    one = source(place)
+    nothing(one)
+    one.close()
+
+
+def test_what_a_receiver_remembers_does_not_grow(folder: FolderPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(position_module, "MOST_READ", 5)
+    most = 0
+    one = source(folder)
+    for n in range(20):
+        folder.put(f"in/{n}.jsonl", b"%d\n" % n)
+        take(one, 1)
+        nothing(one)
+        if n >= 3:
+            folder.remove(f"in/{n - 3}.jsonl")
+            nothing(one)
+        (read,) = (folder.path / ".positions").glob("*.read")
+        most = max(most, len(read.read_bytes().splitlines()))
+    assert most <= 8
+    one.close()
+    one = source(folder)
+    nothing(one)
+    one.close()
 
 
 def test_names_and_links_that_cannot_be_used(folder: FolderPlace) -> None:
@@ -712,6 +778,21 @@ def test_a_forked_child_uses_nothing_of_its_parent(folder: FolderPlace) -> None:
     assert lost(lambda: sink(folder).send(outgoing([2]))) == "E7012"  # the lock is still held
     taker.close()
     giver.close()
+
+
+def test_a_bucket_of_another_store_is_another_place(tmp_path: Path) -> None:
+    def position(endpoint: str, path: str = "s3://b3t/some") -> Path:
+        options = {"path": path, "state": str(tmp_path), **({"endpoint": endpoint} if endpoint else {})}
+        connection = ObjectsConnection("o", ConnectionSettings(type="objects", options=options))
+        receiver = ReceiverSettings(id="r", connection="o", destination="queue:in/*.jsonl")
+        return connection.source(receiver)._lock_path
+
+    same = ["http://store:9000", "https://STORE:9000/"]
+    others = ["", "http://store", "http://store:9001", "http://store:9000/s3", "http://other:9000"]
+    assert len({position(endpoint) for endpoint in same}) == 1
+    assert len({position(endpoint) for endpoint in [*others, same[0]]}) == 6
+    assert position("http://a.b", "s3://c3t/d") != position("http://a", "s3://b.c3t/d")
+    assert position("http://a/b3t", "s3://c3t/d") != position("http://a", "s3://b3t/c3t/d")
 
 
 # --- stores that cannot be used ---

@@ -7,7 +7,7 @@ slot: the source writes the file before it tells the server that it needs a part
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection
 
 from connectors.sidecars import lock, read_whole, sidecar
 from connectors.sql.change_progress import ChangeProgress
-from connectors.sql.changes import Content, Layout
+from connectors.sql.changes import OLD, Content, Layout
 from connectors.sql.database import close_quietly, open_database, translated
 from connectors.sql.pgoutput import Begin, Change, Commit, Keepalive, Relation, Truncate, lsn_text, read_change
 from connectors.sql.polled_dialects import Place
@@ -79,7 +79,7 @@ class _Snapshot:
         self.ended = False
 
     def take(self, timeout_s: float) -> Content | None:
-        """The next row; `None` if none comes in time, and at the end. Raises `psycopg.Error`."""
+        """The next row; `None` if none comes in time, and at the end. Raises `psycopg.Error`, and `ValueError`."""
         while not self.ended:
             if self._rows is None or self._layout is None:
                 if not self._tables:
@@ -219,6 +219,7 @@ class CaptureSource:
         """Go on from the kept position. Without one, make the slot."""
         captured = self._captured
         with connection.begin():
+            connection.exec_driver_sql(SESSION)
             server = server_of(connection, captured)
         kept = self._kept(server)
         if kept is not None and kept.has_begun:
@@ -295,7 +296,6 @@ class CaptureSource:
         made = replication.create(captured.slot, exports=True)
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.exec_driver_sql(f"SET TRANSACTION SNAPSHOT '{made.snapshot}'")
-        connection.exec_driver_sql(SESSION)
         self._snapshot = _Snapshot(connection, tables_of(connection, captured), again=again)
         self._progress = ChangeProgress(made.lsn)
         self._progress.begin(made.lsn)
@@ -332,7 +332,7 @@ class CaptureSource:
         for place in self._progress.rows.returned[:limit]:
             if size < self._receiver.max_batch_bytes:
                 places.append(place)
-                size += len(self._messages[place].body)
+                size += _size(self._messages[place])
         return places
 
     def _read(self, replication: Replication, limit: int, deadline: float) -> list[Place]:
@@ -342,7 +342,12 @@ class CaptureSource:
         while len(places) < limit and size < self._receiver.max_batch_bytes:
             if not self._waiting:
                 wait_s = 0.0 if places else deadline - time.monotonic()
-                if not self._take(replication, wait_s) and (places or time.monotonic() >= deadline):
+                try:
+                    was_something = self._take(replication, wait_s)
+                except ValueError as error:
+                    read = "log" if self._snapshot is None else "snapshot"
+                    raise ConnectionLost("E7003", self._where, f"the {read} cannot be read: {error}") from error
+                if not was_something and (places or time.monotonic() >= deadline):
                     break
                 pieces += 1
                 if pieces % _LOOK_AT_CLOCK == 0 and time.monotonic() >= deadline:
@@ -351,11 +356,14 @@ class CaptureSource:
                 place, content = self._waiting.popleft()
                 message = self._messages[place] = self._message(place, content)
                 places.append(place)
-                size += len(message.body)
+                size += _size(message)
         return places
 
     def _take(self, replication: Replication, wait_s: float) -> bool:
-        """Read one row of the snapshot, or one piece of the log; returns whether there was something."""
+        """Read one row of the snapshot, or one piece of the log; returns whether there was something.
+
+        Raises `ValueError` if it cannot be read.
+        """
         if self._snapshot is not None:
             with driver_told(self._where):
                 row = self._snapshot.take(wait_s)
@@ -374,10 +382,7 @@ class CaptureSource:
             if frame.wants_answer:
                 self._tell(replication, at_once=True)
         else:
-            try:
-                self._change(frame.content)
-            except ValueError as error:
-                raise ConnectionLost("E7003", self._where, f"the log cannot be read: {error}") from error
+            self._change(frame.content)
         return True
 
     def _stream(self, replication: Replication) -> None:
@@ -422,9 +427,20 @@ class CaptureSource:
         unique = f"{self._position.system}:{self._captured.slot}:{lsn_text(int(lsn))}:{kind}{index}"
         known: dict[str, PropertyValue] = {UNIQUE_ID: unique, SOURCE_ID: self._captured.publication}
         properties = content.properties | {name: known[name] for name in self._wanted}
-        body, longest = content.body, self._receiver.max_message_bytes
-        if len(body) > longest:
-            properties[CUT_FROM] = len(body)
-            body = body[: longest + 1]
+        body, old, most = content.body, _old(content.properties), self._receiver.max_message_bytes + 1
+        size = len(body) + len(old)
+        if size >= most:
+            properties.pop(OLD, None)
+            properties[CUT_FROM] = size
+            body = (body[:most] + old[:most])[:most]
         timestamp = self._time_ms if self._position.has_begun else None
         return Message(body, properties, None, None, Headers(message_id=unique, timestamp=timestamp))
+
+
+def _old(properties: Mapping[str, PropertyValue]) -> bytes:
+    """The property `old`, which may be as large as a body; empty if there is none."""
+    return str(properties.get(OLD, "")).encode()
+
+
+def _size(message: Message) -> int:
+    return len(message.body) + len(_old(message.properties))

@@ -104,6 +104,8 @@ def _flag(value: bytes) -> bytes:
 
 
 def _bytes(value: bytes) -> bytes:
+    if not value.startswith(b"\\x"):
+        raise ValueError("a value of type bytea is not in the hex format")
     return b'"' + b64encode(bytes.fromhex(value[2:].decode())) + b'"'
 
 

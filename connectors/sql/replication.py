@@ -24,15 +24,27 @@ with contextlib.suppress(ImportError):  # the driver is an extra; without it `op
 
 SESSION = (
     "SET datestyle = 'ISO'; SET intervalstyle = 'iso_8601'; SET timezone = 'UTC'; SET extra_float_digits = 1;"
-    " SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0"
+    " SET bytea_output = 'hex'; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;"
+    " SET idle_session_timeout = 0"
 )
 """Let the texts of values not depend on settings of the server or the user, and let a stream take long."""
 STATUS_S = 10.0
 """Seconds between two messages to the server."""
 SILENT_S = 30.0
-"""A server that has not answered for so many seconds counts as lost."""
+"""No server counts as lost that has not answered for fewer seconds; see `silence_s`."""
+_SENDER_TIMEOUT = "SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'"
 _CREATE_S = 20
 _END_S = 1.0
+
+
+def silence_s(sender_timeout_ms: int) -> float:
+    """After how many seconds without an answer a server counts as lost.
+
+    While it decodes a large transaction, a server that works may say nothing for half its `wal_sender_timeout` or more.
+    If that is 0, it may say nothing for any time. Then only TCP notices that it is lost: the session has keepalives and
+    a `tcp_user_timeout`.
+    """
+    return max(SILENT_S, 2 * sender_timeout_ms / 1000) if sender_timeout_ms else math.inf
 
 
 class Made(NamedTuple):
@@ -117,9 +129,12 @@ class Replication:
             self._session = replication_session(url)
             try:
                 self._session.execute(SESSION)
+                row = self._session.execute(_SENDER_TIMEOUT).fetchone()
             except BaseException:
                 self._session.close()
                 raise
+        assert row is not None
+        self._silent_s = silence_s(row[0])
 
     def create(self, slot: str, *, exports: bool) -> Made:
         """Make the slot, and wait until the transactions that have begun before have ended.
@@ -158,8 +173,8 @@ class Replication:
             piece = self._stream.take(timeout_s)
         if piece is None:
             asked, heard = self._asked, self._stream.heard
-            if asked is not None and time.monotonic() - max(asked, heard) >= SILENT_S - STATUS_S:
-                raise ConnectionLost("E7003", self._where, f"the server has said nothing for {SILENT_S:g} s")
+            if asked is not None and time.monotonic() - max(asked, heard) >= self._silent_s - STATUS_S:
+                raise ConnectionLost("E7003", self._where, f"the server has said nothing for {self._silent_s:g} s")
             return None
         if not piece:
             raise ConnectionLost("E7003", self._where, "the server has ended the replication")

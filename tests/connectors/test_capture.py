@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -298,6 +299,27 @@ def test_chunks_are_bounded(shop: Shop) -> None:
     assert (len(large.body), large.properties[CUT_FROM]) == (61, 418)
 
 
+def test_old_rows_count_as_bodies(shop: Shop) -> None:
+    shop.execute(
+        "ALTER TABLE t REPLICA IDENTITY FULL", "INSERT INTO t SELECT i, repeat('x', 60) FROM generate_series(1, 3) i"
+    )
+    shop.execute("INSERT INTO t VALUES (9, repeat('ü', 90))")
+    source = shop.connected(max_batch_bytes=100, max_message_bytes=200)
+    shop.execute("UPDATE t SET name = 'y' WHERE id < 4", "UPDATE t SET name = 'y' WHERE id = 9")
+    shop.wait_sent()
+    chunk = source.receive(10, 0.0)
+    assert ids(list(chunk.messages)) == [1, 2]
+    third = source.receive(1, 0.0)
+    source.reject([*chunk.tokens, *third.tokens])
+    again = source.receive(10, 0.0)
+    assert again.messages == chunk.messages
+    source.acknowledge(again.tokens)
+    assert ids(take(source, 1)) == [3]
+    (large,) = take(source, 1)
+    assert (len(large.body), large.properties[CUT_FROM], large.properties.get("old")) == (201, 217, None)
+    assert large.body.startswith('{"id":9,"name":"y"}{"id":9,"name":"üü'.encode())
+
+
 def test_what_is_given_back_comes_first(shop: Shop) -> None:
     source = shop.connected()
     shop.execute("INSERT INTO t VALUES (1), (2), (3), (4)")
@@ -409,6 +431,24 @@ def test_keys_truncations_and_columns_that_change(shop: Shop) -> None:
 
 
 # --- snapshot ---
+
+
+def test_settings_of_the_user_do_not_change_what_comes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of bytes in another format is an error: it could be the one of other bytes."""
+    shop.execute("ALTER TABLE t ADD raw BYTEA", "INSERT INTO t VALUES (1, 'a', '00ff41')")
+    url = f"{shop.url}%20-cbytea_output%3Descape%20-cidle_session_timeout%3D60000"
+    source = shop.source(SNAPSHOT, url)
+    with monkeypatch.context() as patch:
+        patch.setattr(capture, "SESSION", "SELECT 1")
+        source.connect()
+        with pytest.raises(ConnectionLost, match="E7003 .*the snapshot cannot be read: .* not in the hex format"):
+            source.receive(1, 10.0)
+    source.connect()
+    assert source._replication is not None
+    assert source._replication._session.execute("SHOW idle_session_timeout").fetchone() == ("0",)
+    shop.execute("INSERT INTO t VALUES (2, 'b', '00ff41')")
+    found = [json.loads(one.body) for one in take(source, 2)[1:] + take(source, 1)]
+    assert [one["raw"] for one in found] == ["MDBmZjQx", "MDBmZjQx"]
 
 
 def test_the_rows_that_are_there_come_first(shop: Shop) -> None:
@@ -686,15 +726,25 @@ def test_a_server_that_says_nothing(own_shop: Shop, monkeypatch: pytest.MonkeyPa
     for _ in range(5):
         clock.now += 30
         wait_until(lambda: (source.receive(1, 0.02), source._replication._asked is None)[1])
-    with shop.server.frozen():
+    with shop.server.frozen():  # its wal_sender_timeout is 60 s
         clock.now += 10
         source.receive(1, 0.0)
-        clock.now += 19
+        clock.now += 109
         source.receive(1, 0.0)
         clock.now += 1
-        with pytest.raises(ConnectionLost, match="E7003 .*the server has said nothing for 30 s"):
+        with pytest.raises(ConnectionLost, match="E7003 .*the server has said nothing for 120 s"):
             source.receive(1, 0.0)
         monkeypatch.undo()
+
+
+def test_how_long_a_server_may_be_silent(shop: Shop) -> None:
+    assert [replication.silence_s(one) for one in (10_000, 20_000, 0)] == [30.0, 40.0, math.inf]
+    source = shop.source(url=f"{shop.url}%20-cwal_sender_timeout%3D0")
+    source.connect()
+    assert source._replication is not None
+    assert source._replication._silent_s == math.inf
+    parameters = source._replication._session.info.get_parameters()
+    assert (parameters["keepalives_idle"], parameters["tcp_user_timeout"]) == ("10", "30000")
 
 
 def test_a_slot_is_made_when_older_transactions_have_ended(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

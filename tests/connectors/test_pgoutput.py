@@ -164,6 +164,13 @@ def test_values_as_json() -> None:
     assert b'"n":1.50,' in content.body
 
 
+@pytest.mark.parametrize("value", [b"00ff41", b"\\000\\377A", b"ab", b""])
+def test_bytes_that_are_not_in_hex_are_an_error(value: bytes) -> None:
+    layout = Layout(Relation(1, "public", "t", [Column("raw", 17, -1)]))
+    with pytest.raises(ValueError, match="not in the hex format"):
+        layout.changed(Change("insert", 1, None, [value]))
+
+
 TABLE = Relation(1, "public", "t", [Column("id", 23, -1, True), Column("a", 25, -1), Column("b", 25, -1)])
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -127,12 +128,17 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
 
 
 def _check_modules(settings: EngineSettings, findings: Findings) -> None:
-    """Refuse classes of the program itself, such as a notebook: no other program could read their state back."""
+    """Refuse classes of a notebook or an interactive session: no other program could read their state back.
+
+    The classes of a program in a file are there again when the same file runs again.
+    """
+    if hasattr(sys.modules["__main__"], "__file__"):
+        return
     paths = [(member(item("monitors", at), "type"), one.type) for at, one in enumerate(settings.monitors)]
     paths += [(member(item("receivers", at), "event"), one.event or "") for at, one in enumerate(settings.receivers)]
     for path, name in paths:
         if name.startswith("__main__:"):
-            what = f"{findings.show(name)} stands in the program itself, so that no other program could import it"
+            what = f"{findings.show(name)} stands in a notebook or an interactive session, so that no other program could import it"
             allowed = "With a store, classes of monitors and events stand in modules"
             todo = "Move the class into a module; in a notebook, write one with %%writefile, or use a store in memory"
             findings.error("E5610", path, what, allowed, todo)

@@ -33,6 +33,7 @@ class Counts(Monitor, persistent=True):
 def in_main(monkeypatch):
     """The class as a cell of a notebook would define it."""
     monkeypatch.setattr(sys.modules["__main__"], "Counts", Counts, raising=False)
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     return "__main__:Counts"
 
 
@@ -64,6 +65,11 @@ def test_a_store_on_disk_may_not(tmp_path, in_main):
     with pytest.raises(ConfigError, match=r"E5610 receivers\[0\].event"):
         Engine(settings(f"{__name__}:Counts", store=url, receivers=(event,)))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_in_a_file_may_since_the_same_file_has_them_again(tmp_path, in_main, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "app.py", raising=False)
+    Engine(settings(in_main, store=f"sqlite:///{tmp_path / 'engine.db'}"))
 
 
 def test_a_table_escapes_everything():

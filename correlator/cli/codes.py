@@ -325,7 +325,7 @@ CODES = {
     "E5601": "A store or a file of sends does not belong to the input log with which a rerun compares it.",
     "E5602": "An input log lacks the checkpoint with which a rerun is to end.",
     "E5603": "A store that a rerun compares with changes while it is read.",
-    "E5610": "A class of a notebook or an interactive session cannot be used with a store: no other program could import it.",
+    "E5610": "A class of a notebook or interactive session cannot have a store: no other program could import it.",
     "E6003": "A selector cannot be understood; a mark shows the place.",
     "E6004": "A selector has an operator of another language; the message names the one of SQL.",
     "E6005": "A selector nests more than 64 deep.",

@@ -138,7 +138,7 @@ def _check_modules(settings: EngineSettings, findings: Findings) -> None:
     paths += [(member(item("receivers", at), "event"), one.event or "") for at, one in enumerate(settings.receivers)]
     for path, name in paths:
         if name.startswith("__main__:"):
-            what = f"{findings.show(name)} stands in a notebook or an interactive session, so that no other program could import it"
+            what = f"{findings.show(name)} is of a notebook or interactive session: no other program could import it"
             allowed = "With a store, classes of monitors and events stand in modules"
             todo = "Move the class into a module; in a notebook, write one with %%writefile, or use a store in memory"
             findings.error("E5610", path, what, allowed, todo)

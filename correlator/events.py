@@ -21,6 +21,10 @@ CUT_FROM = "cut_from_bytes"
 only its beginning."""
 
 
+UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
+"""Properties that the default templates of receivers read: the unique id of a message, and its source."""
+
+
 UNREADABLE = "correlator_unreadable"
 """Property of a received message that could not be read as a whole: the reason. The body is the one that was sent."""
 

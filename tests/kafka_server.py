@@ -11,9 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import confluent_kafka as kafka
@@ -31,7 +29,7 @@ from connectors.kafka import KafkaConnection
 from connectors.kafka.broker import LOG
 from correlator.settings import ConnectionSettings
 from tests.interop.java_program import fetch_jars
-from tests.servers import HOST, KEPT, START_TIMEOUT_S, ClassArchive, free_port, install_java, suspend
+from tests.servers import HOST, KEPT, START_TIMEOUT_S, ClassArchive, ProcessServer, free_port, install_java
 from tests.waiting import wait_until
 
 _POM = Path(__file__).parent / "interop" / "kafka" / "pom.xml"
@@ -43,7 +41,6 @@ _JAVA = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
 )
 _CLUSTER = "correlatortests0000000"
-_LOOK_AGAIN_S = 0.1
 _ASK_S = 1.0
 ANSWER_S = 30.0
 _CONFIG = """
@@ -78,7 +75,7 @@ broker.heartbeat.interval.ms=200
 """
 
 
-class KafkaServer:
+class KafkaServer(ProcessServer):
     """A Kafka broker of its own; `start` may be called again after `stop` and `kill`, on the same data and ports.
 
     Args:
@@ -91,8 +88,7 @@ class KafkaServer:
         self._made = KEPT / f"{self._jars.name}-made"
         self._made.mkdir(exist_ok=True)
         self.port, self.controller_port = free_port(), free_port()
-        self.directory = Path(tempfile.mkdtemp(prefix="correlator-kafka-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__("Kafka")
         self._names = itertools.count(1)
         self._file = self.directory / "server.properties"
         lines = [f"{name}={value}\n" for name, value in (settings or {}).items()]
@@ -118,49 +114,19 @@ class KafkaServer:
 
     def start(self) -> None:
         """Start and wait until it answers clients."""
-        with (self.directory / "output").open("ab") as output:
-            command = self._java(self._classes.flag(), "kafka.Kafka", self._file)
-            self._process = subprocess.Popen(
-                command, cwd=self.directory, stdout=output, stderr=output, start_new_session=True
-            )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._is_ready():
-            with contextlib.suppress(subprocess.TimeoutExpired):  # waiting for its end leaves it the processor
-                self._process.wait(_LOOK_AGAIN_S)
-            if self._process.returncode is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Kafka did not start: {(self.directory / 'output').read_text()[-4000:]}")
+        command = self._java(self._classes.flag(), "kafka.Kafka", self._file)
+        self._begin(command, cwd=self.directory, start_new_session=True)
+        self._wait_until(self._is_ready)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End it in order, or as the signal does."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(START_TIMEOUT_S)
-            self._process = None
-            self._classes.keep()
-
-    def kill(self) -> None:
-        """Kill it, and wait until it is gone."""
-        self.stop(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Kill it and start it again."""
-        self.kill()
-        self.start()
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        """It is there, and does nothing."""
-        assert self._process is not None
-        suspend(self._process.pid)
-        try:
-            yield
-        finally:
-            self._process.send_signal(signal.SIGCONT)
+        super().stop(how)
+        self._classes.keep()
 
     def close(self) -> None:
         """End it (in order only where that leaves something to later ones) and remove its directory."""
         self.stop(signal.SIGKILL if self._classes.is_kept else signal.SIGTERM)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        super().close()
 
     def connection(self, **options: object) -> KafkaConnection:
         """A connection of the connector to it."""

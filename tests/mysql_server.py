@@ -6,18 +6,14 @@ A server that does not start is an error, never a skip.
 import contextlib
 import os
 import secrets
-import shutil
-import signal
 import subprocess
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pymysql
 
 from tests.rabbit_server import make_certificates
-from tests.servers import HOST, START_TIMEOUT_S, free_port, install_packages, suspend
+from tests.servers import HOST, ProcessServer, free_port, install_packages
 
 _LOOK_AGAIN_S = 0.05
 _PACKAGE = "mariadb-server-core"
@@ -35,7 +31,7 @@ _CARELESS = ("--sql-mode=", "--default-time-zone=+03:00")
 """What a sender and a receiver must not rely on."""
 
 
-class MysqlServer:
+class MysqlServer(ProcessServer):
     """A MariaDB server of its own; `start` may be called again after `stop` and `kill`, on the same data and port.
 
     Args:
@@ -48,17 +44,10 @@ class MysqlServer:
         install_mariadb()
         self.password = secrets.token_hex(8)
         self.port = free_port()
-        self.directory = Path(tempfile.mkdtemp(prefix="correlator-mariadb-"))
+        super().__init__("MariaDB")
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
         self._make_data()
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        assert self._process is not None
-        return self._process.pid
 
     def start(self) -> None:
         """Start and wait until it accepts sessions."""
@@ -66,37 +55,8 @@ class MysqlServer:
         tls = [f"--ssl-ca={here / 'ca.pem'}", f"--ssl-cert={here / 'server.pem'}", f"--ssl-key={here / 'server.key'}"]
         own = [f"--port={self.port}", f"--init-file={here / 'users.sql'}"]
         arguments = [*own, *tls, *_SMALL, *_CARELESS, *self._settings]
-        with (self.directory / "output").open("ab") as output:
-            self._process = subprocess.Popen(self._command(*arguments), stdout=output, stderr=output)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            if self._ends_within(_LOOK_AGAIN_S) or time.monotonic() > deadline:
-                raise RuntimeError(f"MariaDB did not start: {(self.directory / 'output').read_text()[-4000:]}")
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it in order, or as the signal does."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(START_TIMEOUT_S)
-            self._process = None
-
-    def kill(self) -> None:
-        """Kill it, and wait until it is gone."""
-        self.stop(signal.SIGKILL)
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        """It is there, and does nothing."""
-        suspend(self.pid)
-        try:
-            yield
-        finally:
-            os.kill(self.pid, signal.SIGCONT)
-
-    def close(self) -> None:
-        """Kill the server and remove its directory; its data are not needed."""
-        self.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._begin(self._command(*arguments))
+        self._wait_until(self._answers, _LOOK_AGAIN_S)
 
     def url(self, database: str, parameters: str = "ssl_disabled=true") -> str:
         """The address of a database."""
@@ -137,14 +97,6 @@ class MysqlServer:
         try:
             self._session().close()
         except pymysql.Error:
-            return False
-        return True
-
-    def _ends_within(self, seconds: float) -> bool:
-        assert self._process is not None
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
             return False
         return True
 

@@ -15,18 +15,16 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from connectors.pulsar import PulsarConnection
 from correlator.settings import ConnectionSettings
 from tests.rabbit_server import make_certificates
-from tests.servers import KEPT, ClassArchive, free_port, install_java, suspend
+from tests.servers import KEPT, START_TIMEOUT_S, ClassArchive, ProcessServer, free_port, install_java
 
-START_TIMEOUT_S = 300
 """A machine that is busy with other things starts it ten times as slowly."""
-_LOOK_AGAIN_S = 0.1
 _READY_TIMEOUT_S = 10
 INSTALL_TIMEOUT_S = 900
 _REGISTERED_AGAIN = b"Successfully re-acquired lock at /ledgers/available/"
@@ -95,7 +93,7 @@ bookkeeperClientNumWorkerThreads=2
 """
 
 
-class PulsarServer:
+class PulsarServer(ProcessServer):
     """A Pulsar broker of its own; `start` may be called again after `stop` and `kill`, on the same data and ports.
 
     Args:
@@ -106,9 +104,8 @@ class PulsarServer:
     def __init__(self, settings: Mapping[str, str] | None = None, token: str = "") -> None:
         install_pulsar()
         self.port, self.tls_port, self.web_port = free_port(), free_port(), free_port()
-        self.directory = Path(tempfile.mkdtemp(prefix="correlator-pulsar-"))
+        super().__init__("Pulsar")
         self._token = token
-        self._process: subprocess.Popen[bytes] | None = None
         self._classes = ClassArchive(_HOME / "classes.jsa", self.directory / "classes.jsa")
         self._names = itertools.count(1)
         make_certificates(self.directory)
@@ -139,35 +136,13 @@ class PulsarServer:
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End it in order, or as the signal does."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(START_TIMEOUT_S)
-            self._process = None
-            self._classes.keep()
-
-    def kill(self) -> None:
-        """Kill it, and wait until it is gone."""
-        self.stop(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Kill it and start it again."""
-        self.kill()
-        self.start()
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        """It is there, and does nothing."""
-        assert self._process is not None
-        suspend(self._process.pid)
-        try:
-            yield
-        finally:
-            self._process.send_signal(signal.SIGCONT)
+        super().stop(how)
+        self._classes.keep()
 
     def close(self) -> None:
         """End it (in order only where that leaves something to later ones) and remove its directory."""
         self.stop(signal.SIGKILL if self._classes.is_kept else signal.SIGTERM)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        super().close()
 
     def connection(self, **options: object) -> PulsarConnection:
         """A connection of the connector to it."""
@@ -212,32 +187,16 @@ class PulsarServer:
         directories = ("--metadata-dir", here / "metadata", "--bookkeeper-dir", here / "bookkeeper")
         arguments = ("--config", here / "standalone.conf", "--no-functions-worker", "--no-stream-storage", *directories)
         command = ["java", *_JAVA, self._classes.flag(), "-cp", f"{_HOME}/lib/*"]
-        with output.open("ab") as written:
-            self._process = subprocess.Popen(
-                [*command, "org.apache.pulsar.PulsarStandaloneStarter", *arguments],
-                cwd=here,
-                stdout=written,
-                stderr=written,
-                start_new_session=True,
-            )
+        starter = "org.apache.pulsar.PulsarStandaloneStarter"
+        self._begin([*command, starter, *arguments], cwd=here, start_new_session=True)
         is_ready = False
         while not is_ready:
-            if self._ends_within(_LOOK_AGAIN_S) or time.monotonic() > deadline:
-                raise RuntimeError(f"Pulsar did not start: {output.read_text()[-4000:]}")
+            self._give_time(deadline)
             is_ready = self._is_ready()
             with output.open("rb") as read:
                 read.seek(begin)
                 if read.read().count(_REGISTERED_AGAIN) > _OFTEN:
                     return False
-        return True
-
-    def _ends_within(self, timeout_s: float) -> bool:
-        """Waiting for its end leaves it the processor, unlike asking it again at once."""
-        assert self._process is not None
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
         return True
 
     def _is_ready(self) -> bool:

@@ -7,12 +7,8 @@ two test runs, know nothing of each other.
 import contextlib
 import os
 import secrets
-import shutil
-import signal
 import socket
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,10 +17,8 @@ import pika
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
 from correlator.settings import ConnectionSettings
-from tests.servers import free_port, install_packages, suspend
+from tests.servers import START_TIMEOUT_S, ProcessServer, free_port, install_packages
 
-START_TIMEOUT_S = 300
-_LOOK_AGAIN_S = 0.1
 _PACKAGE = "rabbitmq-server"
 _BINARIES = Path("/usr/lib/rabbitmq/bin")
 _CONFIG = """
@@ -54,7 +48,7 @@ _ADVANCED = """
 """A consumer that holds messages too long is found in time; the management API, while its plugin is on, is here alone."""
 
 
-class RabbitServer:
+class RabbitServer(ProcessServer):
     """A RabbitMQ server of its own; `start` may be called again after `stop` and `kill`, on the same data and ports."""
 
     user = "correlator"
@@ -64,8 +58,7 @@ class RabbitServer:
         self.password = secrets.token_hex(8)
         self.port, self.tls_port, self._mapper_port = free_port(), free_port(), free_port()
         self.stream_port, self.stream_tls_port, self.management_port = free_port(), free_port(), free_port()
-        self.directory = Path(tempfile.mkdtemp(prefix="correlator-rabbitmq-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__("RabbitMQ")
         self._mapper: subprocess.Popen[bytes] | None = None
         self._queues = 0
         self._write_files()
@@ -75,60 +68,18 @@ class RabbitServer:
         """The options of a connection to it."""
         return {"host": "127.0.0.1", "port": self.port, "user": self.user, "password": self.password}
 
-    @property
-    def pid(self) -> int:
-        """The server's own process."""
-        assert self._process is not None
-        return self._process.pid
-
     def start(self) -> None:
         """Start and wait until it speaks AMQP."""
         if self._mapper is None:
             command = ["epmd", "-address", "127.0.0.1", "-port", str(self._mapper_port)]
             self._mapper = subprocess.Popen(command, env=self._environment())
-        with (self.directory / "output").open("ab") as output:
-            self._process = subprocess.Popen(
-                [_BINARIES / "rabbitmq-server"],
-                env=self._environment(),
-                cwd=self.directory,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._speaks():
-            if self._ends_within(_LOOK_AGAIN_S) or time.monotonic() > deadline:
-                raise RuntimeError(f"RabbitMQ did not start: {(self.directory / 'output').read_text()[-4000:]}")
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it in order, or as the signal does."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(START_TIMEOUT_S)
-            self._process = None
-
-    def kill(self) -> None:
-        """Kill it, and wait until it is gone."""
-        self.stop(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Kill it and start it again."""
-        self.kill()
-        self.start()
+        program = [_BINARIES / "rabbitmq-server"]
+        self._begin(program, env=self._environment(), cwd=self.directory, start_new_session=True)
+        self._wait_until(self._speaks)
 
     def write_definitions(self) -> None:
         """It has written all queues it knows to its disk: it confirms a declaration up to half a second before."""
         self.control("eval", "[ok = dets:sync(Table) || Table <- dets:all()], ok = mnesia:sync_log().")
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        """It is there, and does nothing."""
-        assert self._process is not None
-        suspend(self._process.pid)
-        try:
-            yield
-        finally:
-            self._process.send_signal(signal.SIGCONT)
 
     @contextlib.contextmanager
     def out_of_memory(self) -> Iterator[None]:
@@ -193,12 +144,12 @@ class RabbitServer:
             yield connection.channel()
 
     def close(self) -> None:
-        """Kill the server and remove its directory; its data are not needed."""
+        """Kill the server and its port mapper, and remove its directory."""
         self.kill()
         if self._mapper is not None:
             self._mapper.terminate()
             self._mapper.wait(START_TIMEOUT_S)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        super().close()
 
     def _run(self, command: str, *arguments: str) -> str:
         line = [str(_BINARIES / command), "--quiet", *arguments]
@@ -236,14 +187,6 @@ class RabbitServer:
         (here / "advanced.config").write_text(_ADVANCED.format_map(vars(self)))
         (here / "rabbitmq.conf").write_text(_CONFIG.format_map({**vars(self), "user": self.user}))
         make_certificates(here)
-
-    def _ends_within(self, seconds: float) -> bool:
-        assert self._process is not None
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def _speaks(self) -> bool:
         try:

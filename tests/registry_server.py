@@ -5,15 +5,13 @@ start is an error, never a skip.
 """
 
 import contextlib
-import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
 import urllib.request
 from pathlib import Path
 
-from tests.servers import HOST, KEPT, START_TIMEOUT_S, free_port, install_java
+from tests.servers import HOST, KEPT, ProcessServer, free_port, install_java
 
 _VERSION = "2.6.13.Final"
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{_VERSION}:tar.gz:all"
@@ -21,18 +19,16 @@ _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 _HOME = KEPT / f"apicurio-{_VERSION}"
 _FETCH_TIMEOUT_S = 600
 _JAVA = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-_LOOK_AGAIN_S = 0.1
 _ASK_S = 1.0
 
 
-class RegistryServer:
+class RegistryServer(ProcessServer):
     """A registry of its own."""
 
     def __init__(self) -> None:
         _install()
         self._port = free_port()
-        self._directory = Path(tempfile.mkdtemp(prefix="correlator-registry-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__("Registry")
 
     @property
     def url(self) -> str:
@@ -42,23 +38,9 @@ class RegistryServer:
     def start(self) -> None:
         """Start and wait until it answers."""
         (runner,) = (_HOME / "app").glob("*-runner.jar")
-        at = f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={self._port}", f"-Djava.io.tmpdir={self._directory}"
-        output = self._directory / "output"
-        with output.open("wb") as file:
-            self._process = subprocess.Popen([*_JAVA, *at, "-jar", runner], stdout=file, stderr=file)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            with contextlib.suppress(subprocess.TimeoutExpired):  # waiting for its end leaves it the processor
-                self._process.wait(_LOOK_AGAIN_S)
-            if self._process.returncode is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the registry did not start: {output.read_text()[-4000:]}")
-
-    def close(self) -> None:
-        """End it and remove its directory."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(START_TIMEOUT_S)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        at = f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={self._port}", f"-Djava.io.tmpdir={self.directory}"
+        self._begin([*_JAVA, *at, "-jar", runner])
+        self._wait_until(self._answers)
 
     def _answers(self) -> bool:
         try:

@@ -15,9 +15,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 
@@ -255,6 +256,84 @@ class Server(Protocol):
 
     def close(self) -> None:
         """End it and remove what it has left."""
+
+
+class ProcessServer(ABC):
+    """A server that is one process; `start` may be called again after `stop` and `kill`, on the same data and ports.
+
+    Args:
+        name: of the program, for its directory and in errors.
+
+    Attributes:
+        directory: has its data, and what it prints in the file `output`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"correlator-{name.lower()}-"))
+        self._name = name
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start and wait until it can be used."""
+
+    @property
+    def pid(self) -> int:
+        """The server's own process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it in order, or as the signal does."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(START_TIMEOUT_S)
+            self._process = None
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self.stop(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It is there, and does nothing."""
+        suspend(self.pid)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill the server and remove its directory; its data are not needed."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _begin(self, command: Sequence[str | Path], **options: Any) -> None:
+        """Start the process, whose output is added to the file."""
+        with (self.directory / "output").open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, **options)
+
+    def _wait_until(self, ready: Callable[[], bool], look_again_s: float = 0.1) -> None:
+        """Wait until it is ready. Raises `RuntimeError` if it ends before, or takes too long."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not ready():
+            self._give_time(deadline, look_again_s)
+
+    def _give_time(self, deadline: float, look_again_s: float = 0.1) -> None:
+        """Give it some time; raise `RuntimeError` if it ends within, or the deadline has passed.
+
+        Waiting for its end leaves it the processor, unlike asking it again at once.
+        """
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(look_again_s)
+        if self._process.returncode is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"{self._name} did not start: {(self.directory / 'output').read_text()[-4000:]}")
 
 
 AnyServer = TypeVar("AnyServer", bound=Server)

@@ -23,7 +23,7 @@ from connectors.embedded.sending import Terms
 from connectors.embedded.sql import Sql
 from connectors.embedded.storing import NewMessage
 from correlator.errors import UsageError, quoted
-from correlator.events import Message, Outgoing
+from correlator.events import SOURCE_ID, UNIQUE_ID, Message, Outgoing
 
 MOST = 2**32
 """More messages than a batch can have."""
@@ -100,7 +100,7 @@ class _Storing:
         self._destinations = {destination for destination, _ in batch.sends}
         self._sends: list[tuple[Outgoing, NewMessage]] = []
         for sequence, (destination, message) in enumerate(batch.sends, self._last - len(batch.sends) + 1):
-            stamp = {"uniqueMessageId": f"{sequence}:{self._source}", "messageSourceId": self._source}
+            stamp = {UNIQUE_ID: f"{sequence}:{self._source}", SOURCE_ID: self._source}
             stamped = msgspec.structs.replace(message, properties={**message.properties, **stamp})
             out = Outgoing(sequence, self._source, destination, stamped)
             self._sends.append((out, self._composer.compose(out)))

@@ -19,11 +19,12 @@ from connectors.file.opened import OpenedFile, ReadOptions
 from connectors.file.paths import Directory
 from connectors.file.position import Kept, PositionFile
 from connectors.file.rotation import find, following, identity_of, is_made_from
+from connectors.ids import WantedIds
 from connectors.records import Records
 from connectors.sidecars import lock
 from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk, readable
 from correlator.errors import ConnectionLost
-from correlator.events import CUT_FROM, Headers, Message, PropertyValue
+from correlator.events import CUT_FROM, SOURCE_ID, UNIQUE_ID, Headers, Message, PropertyValue
 from correlator.processes import LockFile, Maker
 from correlator.settings import ReceiverSettings
 
@@ -60,8 +61,7 @@ class FileSource:
         self._position = PositionFile(
             directory.sidecar("position", name, receiver.subscription), str(directory.path / name)
         )
-        self._wants_id = any("property.uniqueMessageId" in template for template in templates)
-        self._wants_source = any("property.messageSourceId" in template for template in templates)
+        self._wanted_ids = WantedIds.of(receiver)
         self._maker = Maker()
         self._lock: LockFile | None = None
         self._files: list[OpenedFile] = []
@@ -292,8 +292,8 @@ class FileSource:
 
     def _properties(self, line: int, unique: str) -> dict[str, PropertyValue]:
         properties: dict[str, PropertyValue] = {"file": self._name, "line": line}
-        if self._wants_id:
-            properties["uniqueMessageId"] = unique
-        if self._wants_source:
-            properties["messageSourceId"] = self._name
+        if self._wanted_ids.unique_id:
+            properties[UNIQUE_ID] = unique
+        if self._wanted_ids.source_id:
+            properties[SOURCE_ID] = self._name
         return properties

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from connectors.http.endpoint import SOURCE_ID, UNIQUE_ID, Endpoint, Outcome, Request
+from connectors.http.endpoint import Endpoint, Outcome, Request
 from connectors.http.signatures import SIGNED, is_signed, is_timely
-from correlator.events import Headers, Message, PropertyValue
+from correlator.events import SOURCE_ID, UNIQUE_ID, Headers, Message, PropertyValue
 from correlator.serving import (
     Answer,
     Receive,

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from connectors.http.application import Rules
-from connectors.http.endpoint import UNIQUE_ID
 from connectors.http.paths import check_path
 from connectors.http.server import WebServer
 from connectors.http.service import Service, service
@@ -14,6 +13,7 @@ from connectors.http.sink import Calling, HttpSink
 from connectors.http.source import HttpSource
 from correlator.connector import Features
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
+from correlator.events import UNIQUE_ID
 from correlator.options import check_options, duration_option, flag_option, host_option, text_option, whole_option
 from correlator.serving import is_loopback
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings

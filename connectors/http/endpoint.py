@@ -13,11 +13,8 @@ from contextlib import suppress
 from enum import Enum
 
 from correlator.connector import Backlog, Held
-from correlator.events import Message
+from correlator.events import UNIQUE_ID, Message
 from correlator.settings import ReceiverSettings
-
-UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
-"""The properties from which the default templates of a receiver take the ids."""
 
 
 class Outcome(Enum):

@@ -13,9 +13,17 @@ import confluent_kafka as kafka
 import msgspec
 
 from correlator.connector import readable_all
-from correlator.events import CUT_FROM, LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
+from correlator.events import (
+    CUT_FROM,
+    LONGEST_LIFE_MS,
+    SOURCE_ID,
+    UNIQUE_ID,
+    Headers,
+    Message,
+    Outgoing,
+    PropertyValue,
+)
 
-UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
 """Properties that the default templates of unique ids use; the source sets them if a message does not have them."""
 NULL = "kafka_null"
 """Property that is true if a record has no value, as a deletion in a compacted topic; an empty value is another one."""

@@ -139,14 +139,21 @@ class BodyReader:
 
 
 def _decoder(schema: Schema) -> _Convert:
-    if schema.kind == _JSON:
+    if _is_json(schema, "read"):
         return _checked_json
-    if schema.kind != _AVRO:
-        raise avro.SchemaRefused("schemas of this kind are not read")
-    if schema.uses:
-        raise avro.SchemaRefused("schemas that use other schemas are not read")
     decode = avro.decoder(schema.definition)
     return lambda body: msgspec.json.encode(decode(body))
+
+
+def _is_json(schema: Schema, done: str) -> bool:
+    """Whether it is a JSON Schema; otherwise it is of Avro. Raises `SchemaRefused` if it cannot be used."""
+    if schema.kind == _JSON:
+        return True
+    if schema.kind != _AVRO:
+        raise avro.SchemaRefused(f"schemas of this kind are not {done}")
+    if schema.uses:
+        raise avro.SchemaRefused(f"schemas that use other schemas are not {done}")
+    return False
 
 
 def _checked_json(body: bytes) -> bytes:
@@ -184,11 +191,7 @@ def _usable(make: Callable[[], _Convert]) -> _Convert:
 
 
 def _encoder(schema: Schema) -> _Convert:
-    if schema.kind == _JSON:
+    if _is_json(schema, "written"):
         return _checked_json
-    if schema.kind != _AVRO:
-        raise avro.SchemaRefused("schemas of this kind are not written")
-    if schema.uses:
-        raise avro.SchemaRefused("schemas that use other schemas are not written")
     encode = encoder(schema.definition)
     return lambda body: encode(msgspec.json.decode(body))

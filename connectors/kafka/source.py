@@ -4,9 +4,10 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from connectors.ids import WantedIds
 from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.cluster import Cluster, Topic
-from connectors.kafka.content import SOURCE_ID, UNIQUE_ID, Decoder
+from connectors.kafka.content import Decoder
 from connectors.kafka.destinations import Start, Topics, uses_schema
 from connectors.kafka.member import GroupMember
 from connectors.kafka.offsets import GroupOffsets
@@ -43,9 +44,7 @@ class KafkaSource:
         self._most = receiver.max_batch_size
         self._most_bytes = receiver.max_batch_bytes
         self._most_message_bytes = receiver.max_message_bytes
-        templates = (receiver.unique_message_id, receiver.message_source_id)
-        self._wants_id = any(f"property.{UNIQUE_ID}" in template for template in templates)
-        self._wants_source = any(f"property.{SOURCE_ID}" in template for template in templates)
+        self._wanted_ids = WantedIds.of(receiver)
         registry = broker.registry if uses_schema(receiver, broker) else None
         self._reader = None if registry is None else BodyReader(Schemas(self._where, registry))
         self._process = Maker()
@@ -150,8 +149,9 @@ class KafkaSource:
     def _know(self, topics: Mapping[str, Topic]) -> None:
         self._topics = topics
         self._looked_s = {name: looked_s for name, looked_s in self._looked_s.items() if name in topics}
+        wanted = self._wanted_ids
         self._decoders = {
-            name: Decoder(one.id, self._most_message_bytes, wants_id=self._wants_id, wants_source=self._wants_source)
+            name: Decoder(one.id, self._most_message_bytes, wants_id=wanted.unique_id, wants_source=wanted.source_id)
             for name, one in topics.items()
         }
 

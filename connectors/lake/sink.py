@@ -1,16 +1,14 @@
 """The sink of the lake: each batch is one data file and one commit, which leaves out what the table has."""
 
 import hashlib
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count, groupby
+from itertools import groupby
 from operator import attrgetter
-
-import msgspec
 
 from connectors.lake.places import TablePlace
 from connectors.lake.tables import TABLE_ERRORS, Commit, TableLog, unusable
+from connectors.own_source import OwnSource
 from connectors.table_rows import Row, RowMaker
 from connectors.table_rules import check_gap, misfit
 from correlator.errors import ConnectionLost, SendRejected
@@ -43,8 +41,7 @@ class LakeSink:
         self._log = log
         self._rows = maker
         self._locks: dict[str, LockFile] = {}
-        self._own_source = uuid.uuid4().hex
-        self._own_numbers = count(1)
+        self._own_source = OwnSource()
         self._process = Maker()
         self._connected = False
 
@@ -64,7 +61,7 @@ class LakeSink:
         if not self._connected:
             raise ConnectionLost("E7003", self._where, "not connected")
         with self._translated():
-            parts = groupby(map(self._numbered, batch), _source_of)
+            parts = groupby(map(self._own_source.numbered, batch), _source_of)
             return [result for source, part in parts for result in self._add(source, list(part))]
 
     def close(self) -> None:
@@ -87,12 +84,6 @@ class LakeSink:
         except BaseException:
             self.close()
             raise
-
-    def _numbered(self, out: Outgoing) -> Outgoing:
-        """The message with a source and a number: a producer of a session has no source, and repeats are unknown."""
-        if out.source:
-            return out
-        return msgspec.structs.replace(out, source=self._own_source, sequence=next(self._own_numbers))
 
     def _add(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Add the rows of messages of one source."""

@@ -1,17 +1,15 @@
 """The sink of objects: each batch becomes one object, which leaves out what the store has."""
 
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count, groupby
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
-
-import msgspec
 
 from connectors.objects.formats import Writer
 from connectors.objects.series import Series
 from connectors.objects.stores import Store
+from connectors.own_source import OwnSource
 from connectors.table_rules import check_gap, misfit
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Outgoing
@@ -46,8 +44,7 @@ class ObjectsSink:
         self._missing_up_to = missing_up_to
         self._series: dict[str, Series] = {}
         self._locks: list[LockFile] = []
-        self._own_source = uuid.uuid4().hex
-        self._own_numbers = count(1)
+        self._own_source = OwnSource()
         self._maker = Maker()
         self._connected = False
 
@@ -68,7 +65,7 @@ class ObjectsSink:
         if not self._connected:
             raise ConnectionLost("E7003", self._where, "not connected")
         with self._closing_on_error():
-            parts = groupby(map(self._numbered, batch), _source_of)
+            parts = groupby(map(self._own_source.numbered, batch), _source_of)
             return [result for source, part in parts for result in self._add(source, list(part))]
 
     def close(self) -> None:
@@ -89,12 +86,6 @@ class ObjectsSink:
         except BaseException:
             self.close()
             raise
-
-    def _numbered(self, out: Outgoing) -> Outgoing:
-        """The message with a source and a number: a producer of a session has no source, and repeats are unknown."""
-        if out.source:
-            return out
-        return msgspec.structs.replace(out, source=self._own_source, sequence=next(self._own_numbers))
 
     def _add(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         series = self._series.get(source) or self._opened(source)
@@ -129,7 +120,7 @@ class ObjectsSink:
 
         Nobody else ever has a source that does not come back.
         """
-        comes_back = self._sends_again and source != self._own_source
+        comes_back = self._sends_again and source != self._own_source.name
         lock = self._store.lock(self._folder, source) if comes_back else None
         if lock is not None:
             self._locks.append(lock)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from connectors.ids import WantedIds
 from connectors.objects.formats import ReadLimits
 from connectors.objects.opened import OpenedObject, resumed
 from connectors.objects.position import Begun, PositionFiles
@@ -20,7 +21,7 @@ from connectors.records import Records
 from connectors.sidecars import lock, sidecar
 from correlator.connector import NOTHING, Backlog, Chunk
 from correlator.errors import ConnectionLost
-from correlator.events import CUT_FROM, Headers, Message, PropertyValue
+from correlator.events import CUT_FROM, SOURCE_ID, UNIQUE_ID, Headers, Message, PropertyValue
 from correlator.processes import LockFile, Maker
 from correlator.settings import ReceiverSettings
 
@@ -71,9 +72,7 @@ class ObjectsSource:
         self._position = PositionFiles(
             where, sidecar(reading.state, "position", *reading.names), sidecar(reading.state, "read", *reading.names)
         )
-        templates = (receiver.unique_message_id, receiver.message_source_id)
-        self._wants_id = any("property.uniqueMessageId" in template for template in templates)
-        self._wants_source = any("property.messageSourceId" in template for template in templates)
+        self._wanted_ids = WantedIds.of(receiver)
         self._maker = Maker()
         self._lock: LockFile | None = None
         self._begun: list[OpenedObject] = []
@@ -267,8 +266,8 @@ class ObjectsSource:
     def _message(self, one: OpenedObject, body: bytes, line: int) -> Message:
         unique = one.unique_id(line)
         properties: dict[str, PropertyValue] = {"object": one.found.name, "row": line}
-        if self._wants_id:
-            properties["uniqueMessageId"] = unique
-        if self._wants_source:
-            properties["messageSourceId"] = self._receiver.destination
+        if self._wanted_ids.unique_id:
+            properties[UNIQUE_ID] = unique
+        if self._wanted_ids.source_id:
+            properties[SOURCE_ID] = self._receiver.destination
         return Message(body, properties, None, None, Headers(message_id=unique))

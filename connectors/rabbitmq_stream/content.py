@@ -26,11 +26,10 @@ from connectors.rabbitmq_stream.wire import (
     encode_map_section,
 )
 from correlator.connector import SIMPLE, readable
-from correlator.events import Headers, Message, Outgoing, PropertyValue
+from correlator.events import SOURCE_ID, UNIQUE_ID, Headers, Message, Outgoing, PropertyValue
 
 OFFSET = "x-stream-offset"
 """Property with the offset of a received message. Sinks do not send it."""
-UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
 """Properties that the default templates of unique ids use; the source sets them if a message does not have them."""
 CONTENT_TYPE, CONTENT_ENCODING = "amqp_content_type", "amqp_content_encoding"
 _NO_HEADERS = Headers()

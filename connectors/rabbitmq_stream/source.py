@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from rstream import exceptions, schema
 from rstream.constants import OffsetType
 
+from connectors.ids import WantedIds
 from connectors.progress import ReadProgress
 from connectors.rabbitmq_server import ConnectionFault
 from connectors.rabbitmq_stream.broker import StreamBroker
 from connectors.rabbitmq_stream.chunk import PackedBatch, entries_of
-from connectors.rabbitmq_stream.content import SOURCE_ID, UNIQUE_ID, EntryOffset, decode
+from connectors.rabbitmq_stream.content import EntryOffset, decode
 from connectors.rabbitmq_stream.destinations import StartOffset, StreamDestination
 from connectors.rabbitmq_stream.feed import EntryRun, Feed, PackedRun
 from connectors.rabbitmq_stream.link import StreamLink, Utf8, Wire
@@ -45,9 +46,7 @@ class StreamSource:
         self._name = Utf8(receiver.subscription)
         self._most = receiver.max_batch_size
         self._most_bytes = receiver.max_batch_bytes
-        templates = (receiver.unique_message_id, receiver.message_source_id)
-        self._wants_id = any(f"property.{UNIQUE_ID}" in template for template in templates)
-        self._wants_source = any(f"property.{SOURCE_ID}" in template for template in templates)
+        self._wanted_ids = WantedIds.of(receiver)
         self._link: StreamLink | None = None
         self._feed = self._new_feed(0, 0)
         self._progress = ReadProgress(0)
@@ -268,10 +267,11 @@ class StreamSource:
     def _chunk(self, runs: Sequence[EntryRun]) -> Chunk:
         messages: list[Message] = []
         ends: list[int] = []
+        wanted = self._wanted_ids
         for first, timestamp, entries in runs:
             for offset, entry in enumerate(entries, first):
                 at = EntryOffset(self._destination.stream, offset, timestamp)
-                messages.append(decode(entry, at, wants_id=self._wants_id, wants_source=self._wants_source))
+                messages.append(decode(entry, at, wants_id=wanted.unique_id, wants_source=wanted.source_id))
                 ends.append(offset + 1)
         ends[-1] = runs[-1].end
         return Chunk(messages, self._progress.take(ends))

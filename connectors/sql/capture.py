@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import URL, Connection
 
+from connectors.ids import WantedIds
 from connectors.sidecars import lock, read_whole, sidecar
 from connectors.sql.change_progress import ChangeProgress
 from connectors.sql.changes import OLD, Content, Layout
@@ -21,7 +22,6 @@ from connectors.sql.pgoutput import Begin, Change, Commit, Keepalive, Relation, 
 from connectors.sql.polled_dialects import Place
 from connectors.sql.replication import SESSION, CopyStream, Replication, driver_told
 from connectors.sql.replication_slot import Captured, Server, Table, check_slot, check_unread, server_of, tables_of
-from connectors.sql.table_source import SOURCE_ID, UNIQUE_ID
 from correlator import durable
 from correlator.connector import NOTHING, Chunk
 from correlator.errors import ConnectionLost, quoted
@@ -116,8 +116,7 @@ class CaptureSource:
         self._captured = captured
         self._path = sidecar(state, "capture", captured.publication, receiver.subscription)
         self._lock_path = sidecar(state, "capture.lock", captured.publication, receiver.subscription)
-        templates = (receiver.unique_message_id, receiver.message_source_id)
-        self._wanted = [name for name in (UNIQUE_ID, SOURCE_ID) if any(f"property.{name}" in one for one in templates)]
+        self._wanted_ids = WantedIds.of(receiver)
         self._process = Maker()
         self._lock: LockFile | None = None
         self._replication: Replication | None = None
@@ -425,8 +424,7 @@ class CaptureSource:
         lsn, index = place
         kind = "" if self._position.has_begun else "s"
         unique = f"{self._position.system}:{self._captured.slot}:{lsn_text(int(lsn))}:{kind}{index}"
-        known: dict[str, PropertyValue] = {UNIQUE_ID: unique, SOURCE_ID: self._captured.publication}
-        properties = content.properties | {name: known[name] for name in self._wanted}
+        properties = content.properties | self._wanted_ids.properties(unique, self._captured.publication)
         body, old, most = content.body, _old(content.properties), self._receiver.max_message_bytes + 1
         size = len(body) + len(old)
         if size >= most:

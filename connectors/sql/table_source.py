@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 
 from sqlalchemy import URL, Connection
 
+from connectors.ids import WantedIds
 from connectors.sql.database import close_quietly, translated
 from connectors.sql.waking import Nothing, Watch
 from correlator.connector import NOTHING, Chunk
@@ -12,9 +13,6 @@ from correlator.errors import ConnectionLost
 from correlator.events import PropertyValue
 from correlator.processes import LockFile, Maker
 from correlator.settings import ReceiverSettings
-
-UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
-"""Properties that the default templates of unique ids use; a source sets them if a message does not have them."""
 
 
 class TableSource(ABC):
@@ -34,8 +32,7 @@ class TableSource(ABC):
         self._url = url
         self._name = table
         self._poll_interval_s = poll_interval_s
-        templates = (receiver.unique_message_id, receiver.message_source_id)
-        self._wanted = [name for name in (UNIQUE_ID, SOURCE_ID) if any(f"property.{name}" in one for one in templates)]
+        self._wanted_ids = WantedIds.of(receiver)
         self._process = Maker()
         self._connection: Connection | None = None
         self._lock: LockFile | None = None
@@ -112,5 +109,4 @@ class TableSource(ABC):
 
     def _ids(self, unique: str) -> dict[str, PropertyValue]:
         """The properties that the templates of the receiver use, for a row with a unique id."""
-        known = {UNIQUE_ID: unique, SOURCE_ID: self._name}
-        return {name: known[name] for name in self._wanted}
+        return self._wanted_ids.properties(unique, self._name)

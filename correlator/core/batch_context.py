@@ -14,7 +14,7 @@ from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Routes
 from correlator.core.staging import Staging
 from correlator.core.statelog import put
-from correlator.events import DeadLetter, Message
+from correlator.events import UNIQUE_ID, DeadLetter, Message
 
 
 class Delivered(NamedTuple):
@@ -29,7 +29,7 @@ class Delivered(NamedTuple):
 
     def dead_letter(self, origin: str, reason: str, engine_time: float) -> DeadLetter:
         """Return the dead letter of the message, for a processor with the name `origin`."""
-        unique_id = self.message.properties.get("uniqueMessageId")
+        unique_id = self.message.properties.get(UNIQUE_ID)
         return DeadLetter(
             kind="step",
             origin=origin,

@@ -9,10 +9,9 @@ from typing import Any
 from correlator.connector import TakesFromProgram
 from correlator.core.messages import to_message
 from correlator.errors import NotDone, UsageError, quoted
-from correlator.events import Message
+from correlator.events import UNIQUE_ID, Message
 from correlator.runtime.receiver import Receiver
 
-_ID = "uniqueMessageId"
 _ROOM_S = 0.2
 """Seconds that a thread of the event loop waits at a time until a message may be taken."""
 
@@ -29,10 +28,10 @@ def published_message(
     if unique_id is None:
         return to_message(event, key, properties)
     template = receiver.settings.unique_message_id
-    if template != f"${{property.{_ID}}}":
+    if template != f"${{property.{UNIQUE_ID}}}":
         where, what = f"receiver {receiver.settings.id}", f"takes its unique ids from {quoted(template)}"
         raise UsageError("E8318", where, what, "unique_id would have no effect", "Leave it out")
-    return to_message(event, key, {**(properties or {}), _ID: unique_id})
+    return to_message(event, key, {**(properties or {}), UNIQUE_ID: unique_id})
 
 
 def publish(receiver: Receiver, message: Message, timeout_s: float | None) -> None:

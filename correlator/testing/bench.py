@@ -21,7 +21,7 @@ from correlator.cli.loading import directory_of, importable
 from correlator.cli.output import write_json, write_line, write_table
 from correlator.configuration.files import GivenMessage
 from correlator.connector import NOTHING, Chunk, Source
-from correlator.core.commit import Recovered, StateSegment, Write
+from correlator.core.commit import Write
 from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.pipeline.runner import build_engine
@@ -38,6 +38,7 @@ from correlator.storage.store import SqlStore
 from correlator.testing.command import lines_of
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.memory import MemoryBroker, MemoryConnection, MemorySource
+from correlator.testing.store import StoreAround
 
 STAGES = ("take", "handle", "commit", "send", "other")
 _DISK_S = 0.2
@@ -285,44 +286,20 @@ def _stage(actor: Actor, engine: Engine) -> str:
     return "commit" if actor in (engine.writer, engine.checkpointer) else "other"
 
 
-class TimedStore:
+class TimedStore(StoreAround):
     """A store that counts its transactions, and how long they take. Its owner is that of the store."""
 
     def __init__(self, store: SqlStore) -> None:
-        self._store = store
+        super().__init__(store)
         self.commits = 0
         self.seconds = 0.0
-
-    def read(self) -> Recovered:
-        """See `correlator.ports.Store`."""
-        return self._store.read()
-
-    def take_over(self, recovered: Recovered) -> None:
-        """See `correlator.ports.Store`."""
-        self._store.take_over(recovered)
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
         """See `correlator.ports.Store`."""
         began = time.perf_counter()
-        self._store.commit(number, writes)
+        super().commit(number, writes)
         self.seconds += time.perf_counter() - began
         self.commits += 1
-
-    def resolve(self, number: int) -> bool:
-        """See `correlator.ports.Store`."""
-        return self._store.resolve(number)
-
-    def confirm_lock(self) -> float | None:
-        """See `correlator.ports.Store`."""
-        return self._store.confirm_lock()
-
-    def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """See `correlator.ports.Store`."""
-        return self._store.read_state(numbers)
-
-    def close(self) -> None:
-        """See `correlator.ports.Store`."""
-        self._store.close()
 
 
 class EndingConnection(MemoryConnection):

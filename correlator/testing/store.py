@@ -29,6 +29,7 @@ from correlator.core.commit import (
 from correlator.core.faults import point
 from correlator.errors import CommitUnknown, Fenced, StoreBusy, StoreError
 from correlator.events import DeadLetter
+from correlator.ports import Store
 
 CommitFault = Literal["busy", "lost_request", "lost_reply", "failed", "failed_committed"]
 """What goes wrong with one commit.
@@ -116,6 +117,45 @@ class Disk:
 
 
 _Prepared = Callable[[Disk], None]
+
+
+class StoreAround:
+    """A store that does what another one does. Subclasses change some of it; see `correlator.ports.Store`.
+
+    Args:
+        store: the other one.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self) -> Recovered:
+        """See `Store`."""
+        return self._store.read()
+
+    def take_over(self, recovered: Recovered) -> None:
+        """See `Store`."""
+        self._store.take_over(recovered)
+
+    def commit(self, number: int, writes: Sequence[Write]) -> None:
+        """See `Store`."""
+        self._store.commit(number, writes)
+
+    def resolve(self, number: int) -> bool:
+        """See `Store`."""
+        return self._store.resolve(number)
+
+    def confirm_lock(self) -> float | None:
+        """See `Store`."""
+        return self._store.confirm_lock()
+
+    def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
+        """See `Store`."""
+        return self._store.read_state(numbers)
+
+    def close(self) -> None:
+        """See `Store`."""
+        self._store.close()
 
 
 def _no_fault(_number: int, _writes: Sequence[Write]) -> CommitFault | None:

@@ -4,7 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +14,34 @@ from tests.servers import PostgresServer
 
 DATABASES = ["sqlite", *(pytest.param(one, marks=getattr(pytest.mark, one)) for one in ("postgres", "mysql"))]
 """Parameters of a fixture that calls `fresh`."""
+
+
+class _Connected(Protocol):
+    """A source or sink."""
+
+    def connect(self) -> None:
+        """Connect it."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+Made = TypeVar("Made", bound=_Connected)
+
+
+@contextlib.contextmanager
+def connecting(make: Callable[..., Made]) -> Iterator[Callable[..., Made]]:
+    """Yields a function that makes sources or sinks and connects them; closes them at the end."""
+    made: list[Made] = []
+
+    def connected(*given: object, **more: object) -> Made:
+        made.append(make(*given, **more))
+        made[-1].connect()
+        return made[-1]
+
+    yield connected
+    for one in made:
+        one.close()
 
 
 def sqlite_file(directory: Path) -> str:

@@ -23,7 +23,7 @@ from correlator.cli.main import execute as command
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, StoreError
 from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
-from tests.connectors.tables import execute, rows
+from tests.connectors.tables import connecting, execute, rows
 from tests.mysql_server import MysqlServer
 from tests.waiting import wait_until
 
@@ -39,33 +39,21 @@ def url(mysql_server: MysqlServer) -> str:
 @pytest.fixture
 def sinks(url: str) -> Iterator[Callable[..., SqlSink]]:
     """Makes connected sinks, and closes them."""
-    made: list[SqlSink] = []
-
-    def make(**options: object) -> SqlSink:
-        made.append(connection(url).sink(sender(**options)))
-        made[-1].connect()
-        return made[-1]
-
-    yield make
-    for sink in made:
-        sink.close()
+    with connecting(lambda **options: connection(url).sink(sender(**options))) as make:
+        yield make
 
 
 @pytest.fixture
 def sources(url: str) -> Iterator[Callable[..., OutboxSource]]:
     """Makes connected sources of an outbox table, and closes them."""
-    made: list[OutboxSource] = []
 
-    def make(**options: object) -> OutboxSource:
+    def outbox(**options: object) -> OutboxSource:
         source = connection(url).source(receiver(**options))
         assert isinstance(source, OutboxSource)
-        made.append(source)
-        source.connect()
         return source
 
-    yield make
-    for source in made:
-        source.close()
+    with connecting(outbox) as make:
+        yield make
 
 
 def connection(url: str) -> SqlConnection:

@@ -18,7 +18,7 @@ from correlator.connector import Chunk
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import CUT_FROM, UNREADABLE
 from correlator.settings import ConnectionSettings, ReceiverSettings
-from tests.connectors.tables import DATABASES, Dead, dying, execute, fresh, rows, sqlite_file
+from tests.connectors.tables import DATABASES, Dead, connecting, dying, execute, fresh, rows, sqlite_file
 from tests.servers import PostgresServer
 from tests.waiting import wait_until
 
@@ -41,18 +41,14 @@ def outbox(url: str) -> str:
 @pytest.fixture
 def sources() -> Iterator[Callable[..., OutboxSource]]:
     """Makes connected sources, and closes them."""
-    made: list[OutboxSource] = []
 
-    def make(url: str, **more: object) -> OutboxSource:
+    def outbox(url: str, **more: object) -> OutboxSource:
         if url.startswith("mysql"):  # nothing wakes it
             more = {"options": {"poll_interval": "10ms"}, **more}
-        made.append(connection(url).source(receiver(**more)))
-        made[-1].connect()
-        return made[-1]
+        return connection(url).source(receiver(**more))
 
-    yield make
-    for source in made:
-        source.close()
+    with connecting(outbox) as make:
+        yield make
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from correlator.connector import Chunk
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import CUT_FROM
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
-from tests.connectors.tables import DATABASES, execute, fresh, rows, sqlite_file
+from tests.connectors.tables import DATABASES, connecting, execute, fresh, rows, sqlite_file
 from tests.servers import PostgresServer
 
 BY_ID = {"order_column": "id"}
@@ -70,16 +70,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def sources(tmp_path: Path) -> Iterator[Callable[..., PolledSource]]:
     """Makes connected sources, and closes them."""
-    made: list[PolledSource] = []
-
-    def make(url: str, **more: object) -> PolledSource:
-        made.append(source_of(url, tmp_path, **more))
-        made[-1].connect()
-        return made[-1]
-
-    yield make
-    for source in made:
-        source.close()
+    with connecting(lambda url, **more: source_of(url, tmp_path, **more)) as make:
+        yield make
 
 
 def source_of(url: str, place: Path, **more: object) -> PolledSource:

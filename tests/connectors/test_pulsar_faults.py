@@ -18,7 +18,8 @@ from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
 from correlator.testing.network import FaultProxy
 from tests.connectors.embedded import wait_until
 from tests.connectors.rabbit import LONG_S, drained, lose_again_and_again, lost, lost_by, opened
-from tests.pulsar_server import START_TIMEOUT_S, PulsarServer
+from tests.pulsar_server import PulsarServer
+from tests.servers import START_TIMEOUT_S
 
 pytestmark = pytest.mark.pulsar
 

@@ -22,7 +22,7 @@ from correlator import Reliability
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, SenderSettings
-from tests.connectors.tables import DATABASES, Dead, dying, execute, fresh, rows, sql_engine, sqlite_file
+from tests.connectors.tables import DATABASES, Dead, connecting, dying, execute, fresh, rows, sql_engine, sqlite_file
 from tests.servers import PostgresServer
 
 SOURCE = "host:17:4711:S01"
@@ -38,16 +38,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def sinks(url: str) -> Iterator[Callable[..., SqlSink]]:
     """Makes connected sinks, and closes them."""
-    made: list[SqlSink] = []
-
-    def make(**options: object) -> SqlSink:
-        made.append(connection(url).sink(sender(**options)))
-        made[-1].connect()
-        return made[-1]
-
-    yield make
-    for sink in made:
-        sink.close()
+    with connecting(lambda **options: connection(url).sink(sender(**options))) as make:
+        yield make
 
 
 @pytest.fixture

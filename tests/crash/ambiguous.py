@@ -26,7 +26,7 @@ import psycopg
 import structlog
 
 from correlator import Engine
-from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, StateSegment, Write
+from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, Write
 from correlator.errors import CommitUnknown, CorrelatorError
 from correlator.storage.store import SqlStore
 from correlator.testing.network import (
@@ -39,7 +39,7 @@ from correlator.testing.network import (
     Injection,
     NetworkFault,
 )
-from correlator.testing.store import Disk, ModelStore
+from correlator.testing.store import Disk, ModelStore, StoreAround
 from tests.crash import child
 from tests.crash.campaign import check, publish, write_report
 from tests.servers import PostgresServer, running
@@ -100,7 +100,7 @@ class Figures:
         }
 
 
-class WatchedStore:
+class WatchedStore(StoreAround):
     """The store of the engine: its commits meet faults, and what it answers is compared with what is there.
 
     Used as the port `Store` says; `wait_received` by the thread of the test.
@@ -119,7 +119,7 @@ class WatchedStore:
         self.figures = Figures()
         self.disk = Disk()
         self.received = 0
-        self._store = store
+        super().__init__(store)
         self._proxy = proxy
         self._direct = direct
         self._rng = rng
@@ -127,10 +127,6 @@ class WatchedStore:
         self._model = ModelStore(self.disk)
         self._asked: tuple[str, Sequence[Write]] = ("", ())
         self._changed = threading.Condition()
-
-    def read(self) -> Recovered:
-        """The real one."""
-        return self._store.read()
 
     def take_over(self, recovered: Recovered) -> None:
         """Both."""
@@ -156,10 +152,6 @@ class WatchedStore:
         finally:
             injection.withdraw()
 
-    def confirm_lock(self) -> float | None:
-        """Of the real one."""
-        return self._store.confirm_lock()
-
     def resolve(self, number: int) -> bool:
         """Look, sometimes through a connection that is disturbed in its turn."""
         injection = self._disturb()
@@ -183,14 +175,6 @@ class WatchedStore:
         else:
             self._look(number - 1)
         return committed
-
-    def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """As it is."""
-        return self._store.read_state(numbers)
-
-    def close(self) -> None:
-        """As it is."""
-        self._store.close()
 
     def wait_received(self, count: int) -> bool:
         """Wait a moment until so many messages are in the store; says whether they are."""

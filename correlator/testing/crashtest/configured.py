@@ -16,7 +16,7 @@ from correlator.core.mapping import ReceiveMapping
 from correlator.core.monitor import Monitor
 from correlator.core.registry import default_domain, default_senders
 from correlator.errors import MappingError, UsageError, quoted
-from correlator.events import Headers, Message, Outgoing
+from correlator.events import SOURCE_ID, UNIQUE_ID, Headers, Message, Outgoing
 from correlator.pipeline.spec import MonitorStep, PipelineFile
 from correlator.reliability import RECEIVING, Reliability
 from correlator.runtime.names import resolve
@@ -31,7 +31,6 @@ SOURCE = "test"
 """The message source id of the messages that a test publishes."""
 NOTICES_LOSS_WITHIN_S = 0.5
 """Seconds until a modelled broker notices a lost connection. Real brokers need longer; a run need not wait so long."""
-ID_PROPERTY = "uniqueMessageId"
 
 
 def uncalled(settings: PipelineFile) -> PipelineFile:
@@ -122,7 +121,7 @@ class Configured:
             senders={one.id: one.reliability for one in self.senders},
             window=windows.per_source_window_size,
             expiry=windows.expiry_time,
-            renamed=frozenset(one.id for one in self.senders if one.unique_message_id_property != ID_PROPERTY),
+            renamed=frozenset(one.id for one in self.senders if one.unique_message_id_property != UNIQUE_ID),
             tries={
                 one.id: 1 if self.brokers[one.connection].deduplicates_sends else one.max_tries for one in self.senders
             },
@@ -191,12 +190,12 @@ class Configured:
         """
         if isinstance(given, str | bytes | Mapping | msgspec.Struct):
             raise UsageError("E2421", "publish", "one message is no list of messages", "", "Write [message]")
-        stamped = self._readers[place][0].unique_message_id == f"${{property.{ID_PROPERTY}}}"
+        stamped = self._readers[place][0].unique_message_id == f"${{property.{UNIQUE_ID}}}"
         for number, one in enumerate(given, first):
             message = one if isinstance(one, Message) else Message(_body(one))
             properties = message.properties
-            if stamped and ID_PROPERTY not in properties:
-                properties = {**properties, ID_PROPERTY: f"{number}:{SOURCE}", "messageSourceId": SOURCE}
+            if stamped and UNIQUE_ID not in properties:
+                properties = {**properties, UNIQUE_ID: f"{number}:{SOURCE}", SOURCE_ID: SOURCE}
             headers = msgspec.structs.replace(message.headers or Headers(), message_id=f"{self.label(*place)}@{number}")
             yield msgspec.structs.replace(message, properties=properties, headers=headers)
 

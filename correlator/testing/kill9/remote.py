@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from correlator.connector import Chunk, Features
-from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, StateSegment, Write
+from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, Write
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
 from correlator.ports import Store
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.kill9 import wire
+from correlator.testing.store import StoreAround
 
 ORPHANED = 75
 """Exit status of a child whose oracle is gone."""
@@ -178,7 +179,7 @@ class RemoteSink:
         self._link.tell(wire.Close(self._part))
 
 
-class ToldStore:
+class ToldStore(StoreAround):
     """A store that tells the oracle of each transaction before and after it.
 
     Args:
@@ -187,43 +188,27 @@ class ToldStore:
     """
 
     def __init__(self, store: Store, link: OracleConnection) -> None:
+        super().__init__(store)
         self.epoch = 0
-        self._store = store
         self._link = link
-
-    def read(self) -> Recovered:
-        """Read the real store, as `ports.Store.read`."""
-        return self._store.read()
 
     def take_over(self, recovered: Recovered) -> None:
         """Take over the real store, as `ports.Store.take_over`, and keep the epoch for what the oracle is told."""
-        self._store.take_over(recovered)
+        super().take_over(recovered)
         self.epoch = recovered.epoch
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
         """As the port says. An intent that is followed by another one did not take place."""
         self._link.tell(wire.Intent(self.epoch, number, wire.packed([_essence(write) for write in writes])))
-        self._store.commit(number, writes)
+        super().commit(number, writes)
         self._link.tell(wire.Done(number))
 
     def resolve(self, number: int) -> bool:
         """Ask the real store, as `ports.Store.resolve`; tell the oracle if the transaction was committed."""
-        committed = self._store.resolve(number)
+        committed = super().resolve(number)
         if committed:
             self._link.tell(wire.Done(number))
         return committed
-
-    def confirm_lock(self) -> float | None:
-        """Check the lock of the real store, as `ports.Store.confirm_lock`."""
-        return self._store.confirm_lock()
-
-    def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """Read state segments of the real store, as `ports.Store.read_state`."""
-        return self._store.read_state(numbers)
-
-    def close(self) -> None:
-        """Close the real store, as `ports.Store.close`; the oracle is not told."""
-        self._store.close()
 
 
 def _essence(write: Write) -> Write:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from correlator.events import Message, Outgoing
+from correlator.events import UNIQUE_ID, Message, Outgoing
 from correlator.selector import Selector
 from correlator.testing.invariants.facts import Facts
 from correlator.testing.invariants.history import History, Kind, Published, Sent
@@ -216,5 +216,5 @@ class SimulatedBrokers(Brokers):
 
 
 def _sent(one: Outgoing) -> Sent:
-    unique_id = one.message.properties.get("uniqueMessageId", "")
+    unique_id = one.message.properties.get(UNIQUE_ID, "")
     return Sent(one.source, one.sequence, one.destination, one.message.body, str(unique_id))

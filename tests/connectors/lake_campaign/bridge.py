@@ -3,12 +3,8 @@
 The processes are forked from one that has imported what they need, and in which nothing else runs.
 """
 
-import itertools
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,8 +14,6 @@ import structlog
 
 from connectors.lake.sink import LakeSink
 from correlator import Engine, Message, Monitor, Reliability, StateTable, on
-from correlator.errors import SendRejected
-from correlator.events import Outgoing
 from correlator.settings import (
     CheckpointSettings,
     ConnectionSettings,
@@ -28,6 +22,7 @@ from correlator.settings import (
     ReceiverSettings,
     SenderSettings,
 )
+from tests.connectors.campaign.arming import Arming, forget_the_source
 
 NAME, QUEUE, TABLE = "bridge", "in", "orders"
 MISFIT = 50
@@ -89,47 +84,6 @@ def settings(directory: Path, form: str) -> EngineSettings:
     )
 
 
-def arm(kill: int) -> None:
-    """Let the process kill itself before or behind a call by which the sink syncs or links a file for a batch."""
-    calls = itertools.count(1)
-    sending = threading.local()
-
-    def armed(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
-            number = next(calls) if getattr(sending, "is_on", False) else 0
-            if number == kill != 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = call(*arguments, **options)
-            if number == -kill != 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-
-        return counted
-
-    send = LakeSink.send
-
-    def marked(sink: LakeSink, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        sending.is_on = True
-        try:
-            return send(sink, batch)
-        finally:
-            sending.is_on = False
-
-    LakeSink.send = marked  # type: ignore[method-assign]
-    os.fsync, os.link = armed(os.fsync), armed(os.link)
-
-
-def forget_the_source() -> None:
-    """Give the messages of this life a source of its own."""
-    send = LakeSink.send
-
-    def renamed(sink: LakeSink, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        sink._sends_again = False
-        return send(sink, [msgspec.structs.replace(out, source=f"{out.source}:{os.getpid()}") for out in batch])
-
-    LakeSink.send = renamed  # type: ignore[method-assign]
-
-
 def live(directory: Path, form: str, kill: int, parent: Connection, *, is_control: bool) -> None:
     """Run the engine until the parent says so; tell the parent when the engine has begun.
 
@@ -144,8 +98,10 @@ def live(directory: Path, form: str, kill: int, parent: Connection, *, is_contro
     os.dup2(os.open(directory / "bridge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), sys.stderr.fileno())
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     if is_control:
-        forget_the_source()
-    arm(kill)
+        forget_the_source(LakeSink)
+    armed = Arming(kill)
+    armed.count_within(LakeSink, "send")
+    armed.arm(os, "fsync", "link")
     with Engine(settings(directory, form)) as engine:
         parent.send("begun")
         while not parent.poll(LOOK_S):

@@ -14,14 +14,12 @@ from typing import Any
 import msgspec
 from deltalake import DeltaTable
 
-from connectors.embedded import EmbeddedConnection
 from connectors.lake import read
 from connectors.lake.places import DATA
 from connectors.lake.plain import all_entries
-from correlator.events import Message, Outgoing
-from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.inspect import dead_letters
 from tests.connectors.campaign.life import PATIENCE_S, Life
+from tests.connectors.campaign.orders import Orders
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.delta import delta_rows
 from tests.connectors.lake_campaign import bridge
@@ -107,32 +105,6 @@ class Result:
         return asdict(self)
 
 
-class Publisher:
-    """Puts orders into the queue while a bridge runs, and knows how many there are."""
-
-    def __init__(self, directory: Path) -> None:
-        options = {"store": f"sqlite:///{directory}/broker.db"}
-        connection = EmbeddedConnection("local", ConnectionSettings(type="embedded", options=options))
-        self._sink = connection.sink(SenderSettings(id="p", connection="local", destination=f"queue:{QUEUE}"))
-        self._sink.connect()
-        self.orders = 0
-
-    def publish(self, number: int) -> None:
-        """Publish so many orders."""
-        batch = [self._order(n) for n in range(self.orders + 1, self.orders + number + 1)]
-        for refused in filter(None, self._sink.send(batch)):
-            raise refused
-        self.orders += number
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._sink.close()
-
-    def _order(self, number: int) -> Outgoing:
-        properties: dict[str, Any] = {"uniqueMessageId": f"{number}:publisher", "messageSourceId": "publisher"}
-        return Outgoing(number, "publisher", f"queue:{QUEUE}", Message(b"%d" % number, properties))
-
-
 def _life(directory: Path, form: str, *, kill: int = 0, is_control: bool = False) -> Life:
     """Begin a life of the bridge."""
     return Life(FORKING, bridge.live, directory, form, kill, is_control=is_control)
@@ -158,7 +130,7 @@ def one_round(directory: Path, result: Result, rng: random.Random, kills: int, *
     figures = result.control if is_control else result.figures
     directory.mkdir(mode=0o700)
     begin = time.monotonic()
-    publisher = Publisher(directory)
+    publisher = Orders(directory, QUEUE)
     orphans: set[str] = set()
     try:
         for end in [_end(rng) for _ in range(kills)]:
@@ -185,7 +157,7 @@ def _end(rng: random.Random) -> tuple[int, float]:
 def _one_life(
     directory: Path,
     form: str,
-    publisher: Publisher,
+    publisher: Orders,
     rng: random.Random,
     figures: Figures,
     end: tuple[int, float],

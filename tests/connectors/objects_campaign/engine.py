@@ -3,12 +3,9 @@
 The processes are forked from one that has imported what they need, and in which nothing else runs.
 """
 
-import itertools
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +17,6 @@ import structlog
 from connectors.objects.sink import ObjectsSink
 from connectors.objects.source import ObjectsSource
 from correlator import Engine, Message, Monitor, Reliability, StateTable, on
-from correlator.errors import SendRejected
-from correlator.events import Outgoing
 from correlator.settings import (
     CheckpointSettings,
     ConnectionSettings,
@@ -30,6 +25,7 @@ from correlator.settings import (
     ReceiverSettings,
     SenderSettings,
 )
+from tests.connectors.campaign.arming import Arming, forget_the_source
 
 NAME, QUEUE, FOLDER, READER = "objects", "in", "orders", "reader"
 MISFIT = 50
@@ -128,58 +124,17 @@ def settings(setting: Setting) -> EngineSettings:
 
 
 def arm(setting: Setting, kill: int) -> None:
-    """Let the process kill itself before or behind a call by which the sink or the source of objects changes something.
+    """Let the process kill itself at a call by which the sink or the source of objects changes something; see `Arming`.
 
-    Args:
-        setting: how the round works. In the control of the receiver only its acknowledgements count.
-        kill: the number of the call; 0 for none; with a negative number the process kills itself behind that call.
+    In the control of the receiver only its acknowledgements count.
     """
-    calls = itertools.count(1)
-    here = threading.local()
-
-    def armed(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
-            number = next(calls) if getattr(here, "is_on", False) else 0
-            if number == kill != 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            try:
-                return call(*arguments, **options)
-            finally:
-                if number == -kill != 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        return counted
-
-    def marked(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*arguments: Any) -> Any:
-            here.is_on = True
-            try:
-                return call(*arguments)
-            finally:
-                here.is_on = False
-
-        return counting
-
-    counted_in = [(ObjectsSource, "acknowledge")]
+    armed = Arming(kill)
+    armed.count_within(ObjectsSource, "acknowledge")
     if setting.control != "receiver":
-        counted_in += [(ObjectsSink, "send"), (ObjectsSource, "receive")]
-    for owner, name in counted_in:
-        setattr(owner, name, marked(getattr(owner, name)))
-    for name in ("fsync", "fdatasync", "link", "rename", "unlink", "replace"):
-        setattr(os, name, armed(getattr(os, name)))
-    session = botocore.httpsession.URLLib3Session
-    session.send = armed(session.send)
-
-
-def forget_the_source() -> None:
-    """Give the messages of this life a source of its own."""
-    send = ObjectsSink.send
-
-    def renamed(sink: ObjectsSink, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        sink._sends_again = False
-        return send(sink, [msgspec.structs.replace(out, source=f"{out.source}:{os.getpid()}") for out in batch])
-
-    ObjectsSink.send = renamed  # type: ignore[method-assign]
+        armed.count_within(ObjectsSink, "send")
+        armed.count_within(ObjectsSource, "receive")
+    armed.arm(os, "fsync", "fdatasync", "link", "rename", "unlink", "replace")
+    armed.arm(botocore.httpsession.URLLib3Session, "send")
 
 
 def live(setting: Setting, kill: int, parent: Connection) -> None:
@@ -194,7 +149,7 @@ def live(setting: Setting, kill: int, parent: Connection) -> None:
     os.dup2(log, sys.stderr.fileno())
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     if setting.control == "sender":
-        forget_the_source()
+        forget_the_source(ObjectsSink)
     arm(setting, kill)
     with Engine(settings(setting)) as engine:
         parent.send("begun")

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from correlator.storage.inspect import dead_letters
 from tests.connectors.campaign.life import PATIENCE_S, Life
+from tests.connectors.campaign.orders import Orders
 from tests.connectors.campaign.verdict import counts_in
-from tests.connectors.lake_campaign.rounds import Publisher
 from tests.connectors.objects_campaign import engine
-from tests.connectors.objects_campaign.engine import FOLDER, MISFIT, NAME, READ, Setting
+from tests.connectors.objects_campaign.engine import FOLDER, MISFIT, NAME, QUEUE, READ, Setting
 from tests.connectors.places import BucketPlace, FolderPlace, Place
 from tests.s3_server import S3Server
 
@@ -143,7 +143,7 @@ def one_round(
     ending = rng.choice((".jsonl", ".jsonl.gz", ".parquet"))
     setting = Setting(directory, place.options, ending, "keep" if control else rng.choice(("keep", "move")), control)
     begin = time.monotonic()
-    publisher = Publisher(directory)
+    publisher = Orders(directory, QUEUE)
     try:
         for end in [_end(rng, is_control=bool(control)) for _ in range(kills)]:
             _one_life(setting, publisher, rng, figures, end)
@@ -169,7 +169,7 @@ def _end(rng: random.Random, *, is_control: bool) -> tuple[int, float]:
 
 
 def _one_life(
-    setting: Setting, publisher: Publisher, rng: random.Random, figures: Figures, end: tuple[int, float]
+    setting: Setting, publisher: Orders, rng: random.Random, figures: Figures, end: tuple[int, float]
 ) -> None:
     """Start the engine, publish while it lives, and kill it."""
     kill, end_s = end

@@ -20,7 +20,8 @@ from tests.connectors.campaign.board import Board, Stalled
 from tests.connectors.campaign.publisher import Publisher
 from tests.connectors.pulsar_campaign.bridge import SOURCE, TARGET
 from tests.connectors.pulsar_campaign.storage import Follower
-from tests.pulsar_server import START_TIMEOUT_S, PulsarServer
+from tests.pulsar_server import PulsarServer
+from tests.servers import START_TIMEOUT_S
 
 _ROOT = Path(__file__).parents[3]
 _KEEP_ALL = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}

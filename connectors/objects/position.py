@@ -69,11 +69,12 @@ class PositionFiles:
         self._position = position
         self._read = read
         self.read: dict[str, str] = {}
+        self._saved: bytes | None = None
         self._lines = 0  # of the file `read`
 
     def load(self) -> Sequence[Begun]:
         """The objects that are begun, in the order in which they are read."""
-        self.read = {}
+        self.read, self._saved = {}, None
         lines = self._whole_lines()
         self._lines = len(lines)
         for line in lines:
@@ -87,8 +88,11 @@ class PositionFiles:
         return [one for one in begun if self.read.get(one.name) != one.tag]
 
     def save(self, begun: Sequence[Begun]) -> None:
-        """Replace the position; it is durable when this returns."""
-        durable.replace(self._position, msgspec.json.encode(_Position(_VERSION, list(begun))))
+        """Replace the position, unless it is the same; it is durable when this returns."""
+        content = msgspec.json.encode(_Position(_VERSION, list(begun)))
+        if content != self._saved:
+            durable.replace(self._position, content)
+            self._saved = content
 
     def add(self, name: str, tag: str) -> None:
         """Remember an object that was read to its end; durable when this returns."""

@@ -14,6 +14,7 @@ from tests.kafka_server import KafkaServer
 from tests.mysql_server import MysqlServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
+from tests.compiling import compile_once
 from tests.s3_server import S3Server
 from tests.servers import KEPT, PostgresServer, running
 
@@ -59,6 +60,12 @@ def _can_hold_all(directory: Path) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests that take longest begin first, so that no worker is left with one of them at the end."""
     items.sort(key=lambda item: item.path.parent.name not in LONG)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Compile before the workers start, so that each file is compiled once."""
+    compile_once(config.args)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,23 @@ def database(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.wait_for_no_backend(url)
 
 
+CONNECTIONS = {
+    "http": ("queue", "type: http, port: 8731"),
+    "kafka": ("topic", 'type: kafka, bootstrap_servers: "127.0.0.1:9092"'),
+    "objects": ("queue", "type: objects, path: objects"),
+    "sql": ("queue", 'type: sql, database: "sqlite:///orders.db"'),
+}
+"""For each of these connectors, the kind of its destinations, and a connection."""
+
+
 @contextmanager
-def level_of(directory: Path, database: str, prepare: Sequence[str] = ()) -> Iterator[Broker]:
+def level_of(
+    directory: Path, database: str, prepare: Sequence[str] = (), config: str = CONFIG
+) -> Iterator[Broker]:
     """The level for a configuration file with an application beside it."""
     (directory / "shop.py").write_text(SOUND)
     file = directory / "shop.yaml"
-    file.write_text(CONFIG)
+    file.write_text(config)
     with importable(file):
         level = Broker(Configured(file, database), prepare)
         try:
@@ -67,6 +79,18 @@ def kinds(*outcomes: Outcome) -> set[str]:
 
 
 # --- what holds ---
+
+
+@pytest.mark.parametrize("connector", CONNECTIONS)
+def test_a_sound_application_of_each_connector_stands_it(tmp_path: Path, database: str, connector: str):
+    kind, connection = CONNECTIONS[connector]
+    config = CONFIG.replace("type: embedded", connection).replace("queue:", f"{kind}:")
+    with level_of(tmp_path, database, config=config) as level:
+        outcomes = [
+            level.run(partial(body, destination=f"{kind}:orders"), plan) for plan in (RunPlan(1, AT_COMMITS), RunPlan(4))
+        ]
+    assert [one.violated for one in outcomes] == [None, None]
+    assert kinds(outcomes[0]) == {fault.kind for fault in AT_COMMITS}
 
 
 def test_a_sound_application_stands_what_happens_between_it_and_its_server(tmp_path: Path, database: str):

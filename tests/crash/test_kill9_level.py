@@ -93,8 +93,8 @@ def level_of(directory: Path, module: str, config: str = CONFIG) -> Iterator[Kil
             level.close()
 
 
-def body(world: Any) -> None:
-    world.publish("queue:orders", [{"id": number} for number in range(12)])
+def body(world: Any, destination: str = "queue:orders") -> None:
+    world.publish(destination, [{"id": number} for number in range(12)])
     world.run_until_quiet()
     world.check()
     assert world.sent("bills").ids() == list(range(12))

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.compiling import compile_once
 from tests.kafka_server import KafkaServer
 from tests.mysql_server import MysqlServer
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
-from tests.compiling import compile_once
 from tests.s3_server import S3Server
 from tests.servers import KEPT, PostgresServer, running
 

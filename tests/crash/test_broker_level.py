@@ -59,9 +59,7 @@ CONNECTIONS = {
 
 
 @contextmanager
-def level_of(
-    directory: Path, database: str, prepare: Sequence[str] = (), config: str = CONFIG
-) -> Iterator[Broker]:
+def level_of(directory: Path, database: str, prepare: Sequence[str] = (), config: str = CONFIG) -> Iterator[Broker]:
     """The level for a configuration file with an application beside it."""
     (directory / "shop.py").write_text(SOUND)
     file = directory / "shop.yaml"
@@ -87,7 +85,8 @@ def test_a_sound_application_of_each_connector_stands_it(tmp_path: Path, databas
     config = CONFIG.replace("type: embedded", connection).replace("queue:", f"{kind}:")
     with level_of(tmp_path, database, config=config) as level:
         outcomes = [
-            level.run(partial(body, destination=f"{kind}:orders"), plan) for plan in (RunPlan(1, AT_COMMITS), RunPlan(4))
+            level.run(partial(body, destination=f"{kind}:orders"), plan)
+            for plan in (RunPlan(1, AT_COMMITS), RunPlan(4))
         ]
     assert [one.violated for one in outcomes] == [None, None]
     assert kinds(outcomes[0]) == {fault.kind for fault in AT_COMMITS}

@@ -23,10 +23,9 @@ def test_kills_of_a_bridge(tmp_path: Path, form: str) -> None:
 
 
 def test_rows_that_are_there_twice_are_a_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each life ends at a call, however slow it is, and some behind the call that commits a file."""
+    """Some lives end after the call that commits a file."""
     monkeypatch.setattr(rounds, "AT_A_CALL", 1)
     monkeypatch.setattr(rounds, "LAST_CALL", 12)
-    monkeypatch.setattr(rounds, "LONGEST_LIFE_S", 60.0)
     result = Result("parquet", 1)
     one_round(tmp_path / "round", result, random.Random(37), 4, is_control=True)
     assert result.control.at_a_call == 4

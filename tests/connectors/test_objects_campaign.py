@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.connectors.campaign.life import PATIENCE_S
 from tests.connectors.objects_campaign import rounds
 from tests.connectors.objects_campaign.rounds import Result, one_round
 
@@ -13,10 +12,8 @@ pytestmark = [pytest.mark.kill9, pytest.mark.campaign]
 
 
 def test_kills_of_an_engine_that_uses_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each life ends at a call, however slow it is."""
     monkeypatch.setattr(rounds, "AT_A_CALL", 1)
     monkeypatch.setattr(rounds, "LAST_CALL", 30)
-    monkeypatch.setattr(rounds, "LONGEST_LIFE_S", PATIENCE_S)
     result = Result("folder", 3)
     one_round(tmp_path / "round", result, random.Random(3), 4, None)
     assert result.violations == []

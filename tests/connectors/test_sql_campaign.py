@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.connectors.sql_campaign import rounds
 from tests.connectors.sql_campaign.bridge import CAPTURE, OUTBOX
 from tests.connectors.sql_campaign.rounds import SERVERS, Result, one_round
 from tests.servers import running
@@ -38,9 +37,7 @@ def test_kills_of_a_bridge_and_of_its_server(tmp_path: Path, database: str, sour
             assert (result.figures.kills, result.figures.server_kills) == (3, 1)
 
 
-def test_what_is_there_twice_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each life ends at a transaction, however slow it is."""
-    monkeypatch.setattr(rounds, "LONGEST_LIFE_S", 60.0)
+def test_what_is_there_twice_is_seen(tmp_path: Path) -> None:
     result = Result("sqlite", 1)
     one_round(tmp_path / "round", result, random.Random(5), None, [False] * 4, is_control=True)
     assert result.control.at_a_call == 4

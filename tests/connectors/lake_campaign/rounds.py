@@ -151,7 +151,7 @@ def one_round(directory: Path, result: Result, rng: random.Random, kills: int, *
 def _end(rng: random.Random) -> tuple[int, float]:
     """Draw how a life ends: at a call (see `bridge.live`), and at the latest after so many seconds."""
     kill = rng.choice((-1, 1)) * rng.randint(1, LAST_CALL) if rng.random() < AT_A_CALL else 0
-    return kill, LONGEST_LIFE_S * (5 if kill else rng.random())
+    return kill, PATIENCE_S if kill else LONGEST_LIFE_S * rng.random()
 
 
 def _one_life(

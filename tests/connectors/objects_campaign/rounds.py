@@ -165,7 +165,7 @@ def _end(rng: random.Random, *, is_control: bool) -> tuple[int, float]:
     if is_control:
         return rng.choice((-1, 1)) * rng.randint(1, LAST_CALL_OF_A_CONTROL), PATIENCE_S
     kill = rng.choice((-1, 1)) * rng.randint(1, LAST_CALL) if rng.random() < AT_A_CALL else 0
-    return kill, LONGEST_LIFE_S * (5 if kill else rng.random())
+    return kill, PATIENCE_S if kill else LONGEST_LIFE_S * rng.random()
 
 
 def _one_life(

@@ -276,7 +276,7 @@ def _one_life(
         kill, of = (-number, (SINK,)) if figures.kills % 2 else (number, (SOURCE,))
     life = Life(FORKING, bridge.live, directory, url, source, kill, of, is_control=control)
     began = life.begin()
-    deadline = time.monotonic() + LONGEST_LIFE_S * (5 if kill else rng.random())
+    deadline = time.monotonic() + (PATIENCE_S if kill else LONGEST_LIFE_S * rng.random())
     while began and life.is_alive and time.monotonic() < deadline:
         program.place(rng.randint(2, PLACED))
         time.sleep(PAUSE_S)

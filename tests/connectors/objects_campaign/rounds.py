@@ -24,7 +24,9 @@ from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.objects_campaign import engine
 from tests.connectors.objects_campaign.engine import FOLDER, MISFIT, NAME, QUEUE, READ, Setting
 from tests.connectors.places import BucketPlace, FolderPlace, Place
-from tests.s3_server import S3Server
+from tests.s3_server import GatewayServer, S3Server
+from tests.servers import running
+from tests.waiting import wait_until
 
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["connectors.embedded", "connectors.objects", engine.__name__])
@@ -46,6 +48,7 @@ class Figures:
 
     Attributes:
         kills: processes that were killed.
+        server_kills: kills of the server while a process lived.
         at_a_call: those that killed themselves at a call that changes something.
         waiting: kills while orders were under way.
         orders: orders that were published.
@@ -59,6 +62,7 @@ class Figures:
     """
 
     kills: int = 0
+    server_kills: int = 0
     at_a_call: int = 0
     waiting: int = 0
     orders: int = 0
@@ -99,7 +103,7 @@ class Result:
         return [
             (
                 f"{self.place}, seed {self.seed}: {one.kills} kills, {one.waiting} of them while orders were under way, "
-                f"{one.at_a_call} at a call that changes something"
+                f"{one.at_a_call} at a call that changes something, {one.server_kills} after a kill of the server"
             ),
             f"{one.orders} orders: {one.stored} in {one.objects} objects, {one.refused} dead letters",
             f"{one.doubles} stored twice, {one.repeats} read twice, {len(one.violations)} violations, {one.seconds:.0f} s",
@@ -115,12 +119,29 @@ class Result:
 
 
 def campaign(
-    directory: Path, place: str, *, kills: int, seed: int, say: Callable[[str], object] = lambda _: None
+    directory: Path,
+    place: str,
+    *,
+    kills: int,
+    seed: int,
+    program: Path | None = None,
+    say: Callable[[str], object] = lambda _: None,
 ) -> Result:
-    """Run the controls, then rounds until there were enough kills. A violation ends the campaign."""
+    """Run the controls, then rounds until there were enough kills. A violation ends the campaign.
+
+    Args:
+        directory: a round leaves its directory there if something is wrong.
+        place: `folder` or `bucket`.
+        kills: number of kills.
+        seed: of all that is chosen.
+        program: the binary of a server of buckets; each kill then follows a kill of this server.
+        say: prints a line about a round.
+    """
     result = Result(place, seed)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(S3Server()) if place == "bucket" else None
+        gateway = None if program is None else stack.enter_context(running(GatewayServer(program)))
+        endpoint = None if gateway is None else gateway.endpoint
+        server = stack.enter_context(S3Server(endpoint)) if place == "bucket" else None
         for control in result.controls:
             rng = random.Random(f"{seed} {control}")
             one_round(directory / control, result, rng, KILLS_OF_A_CONTROL, server, control=control)
@@ -128,13 +149,21 @@ def campaign(
         while result.figures.kills < kills and not result.violations:
             most = min(KILLS_OF_A_ROUND, kills - result.figures.kills)
             number = next(seeds)
-            one_round(directory / f"round{number}", result, random.Random(f"{seed} {number}"), most, server)
+            rng = random.Random(f"{seed} {number}")
+            one_round(directory / f"round{number}", result, rng, most, server, gateway)
             say(f"round {number}: {result.figures.kills} kills, {result.figures.orders} orders")
     return result
 
 
 def one_round(
-    directory: Path, result: Result, rng: random.Random, kills: int, server: S3Server | None, *, control: str = ""
+    directory: Path,
+    result: Result,
+    rng: random.Random,
+    kills: int,
+    server: S3Server | None,
+    gateway: GatewayServer | None = None,
+    *,
+    control: str = "",
 ) -> None:
     """One round: all its kills, a life without a kill, and the comparison. Without a violation nothing is left of it."""
     figures = result.controls[control] if control else result.figures
@@ -146,7 +175,10 @@ def one_round(
     publisher = Orders(directory, QUEUE)
     try:
         for end in [_end(rng, is_control=bool(control)) for _ in range(kills)]:
-            _one_life(setting, publisher, rng, figures, end)
+            if gateway is None:
+                _one_life(setting, publisher, rng, figures, end)
+            else:
+                _one_life_of_both(setting, place, publisher, figures, gateway)
             figures.waiting += len(set(_stored(place, ending))) < publisher.orders - publisher.orders // MISFIT
         status = _last_lives(setting, place, publisher.orders)
     finally:
@@ -183,6 +215,25 @@ def _one_life(
             publisher.publish(rng.randint(1, PUBLISHED))
         time.sleep(PAUSE_S)
     figures.at_a_call += life.kill()
+    figures.kills += 1
+
+
+def _one_life_of_both(
+    setting: Setting, place: Place, publisher: Orders, figures: Figures, gateway: GatewayServer
+) -> None:
+    """Start the engine, kill its server while orders are under way, and kill the engine when it goes on."""
+    publisher.publish(PUBLISHED)
+    life = Life(FORKING, engine.live, setting, 0)
+    life.begin()
+    publisher.publish(PUBLISHED)
+    time.sleep(PAUSE_S)
+    gateway.kill()
+    figures.server_kills += 1
+    gateway.start()
+    before = len(place.names())
+    publisher.publish(PUBLISHED)
+    wait_until(lambda: len(place.names()) > before or not life.is_alive, PATIENCE_S)
+    life.kill()
     figures.kills += 1
 
 

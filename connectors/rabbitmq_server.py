@@ -1,7 +1,7 @@
 """Options and faults of RabbitMQ servers that are the same for both protocols, AMQP 0-9-1 and streams."""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from correlator.errors import ConfigError, ConnectionLost, quoted
 from correlator.options import flag_option, host_option, secret_option, text_option, whole_option
 from correlator.serving import is_loopback
 
+_HERE = "127.0.0.1"
+_GUEST = "guest"
 _NO_ADDRESSES = ("", "topic:")
 _TLS_FILES = ("ca_file", "certificate_file", "key_file")
 _PASSWORDS = ("password", "password_file")
@@ -30,11 +32,11 @@ class Server:
         timeout_s: the longest wait for any answer: to a connect, a declaration, for the next confirm.
     """
 
-    host: str = "127.0.0.1"
+    host: str = _HERE
     port: int
     virtual_host: str = "/"
-    user: str = "guest"
-    password: str = field(default="guest", repr=False)
+    user: str = _GUEST
+    password: str = field(default=_GUEST, repr=False)
     password_file: str = ""
     tls: bool = False
     ca_file: str = ""
@@ -62,6 +64,12 @@ class Server:
         if self.certificate_file:
             context.load_cert_chain(self.certificate_file, self.key_file or None)
         return context
+
+
+def public_secrets(options: Mapping[str, str]) -> Collection[str]:
+    """The password of the user `guest`, which each new server has: it lets this user in over loopback only."""
+    known = options.get("password") == _GUEST and is_loopback(options.get("host", _HERE))
+    return ("password",) if known else ()
 
 
 def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_port: int) -> dict[str, Any]:

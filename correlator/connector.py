@@ -890,6 +890,23 @@ class Advising(Protocol):
 
 
 @runtime_checkable
+class TellsPublicSecrets(Protocol):
+    """A connector with options that are named like secrets, and whose values everybody may know.
+
+    The entry point itself, a class for example, has this method, since it is called before a connection is made.
+    """
+
+    @staticmethod
+    def public_secrets(options: Mapping[str, str]) -> Collection[str]:
+        """Return the names of the options whose values may stand in a configuration file that every user can read.
+
+        Args:
+            options: those of a connection that are no lists or maps, as the file has them: with variables by name.
+        """
+        ...
+
+
+@runtime_checkable
 class Noting(Protocol):
     """A connection that knows exceptions from what its receivers guarantee."""
 

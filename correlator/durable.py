@@ -49,9 +49,18 @@ def put(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable that another program or library has written and closed."""
+    _sync(path, os.O_RDONLY)
+
+
 def sync_directory(directory: Path) -> None:
     """Make new, renamed and removed names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

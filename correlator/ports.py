@@ -95,7 +95,6 @@ class Processor(Protocol):
         senders: ids of the senders that it may send to; none of them can be removed while it runs.
         max_rows: largest number of messages of one batch.
         max_bytes: a batch is closed when the bodies of its messages have so many bytes.
-        planned_s: how many seconds `process` and `conclude` have spent so far on planning, before they computed.
     """
 
     name: str
@@ -106,7 +105,7 @@ class Processor(Protocol):
 
     @property
     def planned_s(self) -> float:
-        """See above."""
+        """The seconds that `process` and `conclude` have spent so far on planning, before they computed."""
         ...
 
     @property

@@ -43,7 +43,14 @@ RequestHeaders = Sequence[tuple[bytes, bytes]]
 
 
 class Answer(NamedTuple):
-    """What a client gets."""
+    """What a client gets for its request.
+
+    Attributes:
+        status: the status code of HTTP.
+        body: the whole content; without meaning if the caller streams it.
+        kind: the media type of the body.
+        headers: further headers; they replace those that each answer has.
+    """
 
     status: int
     body: bytes

@@ -177,7 +177,7 @@ class LetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if last == start["number"] else _offset(last, moment)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Divide the numbers."""
+        """Divide the letters after `start`, up to and with `end`, into as many ranges as `partitions` says."""
         after, through = start["number"], end["number"]
         size = max(1, -(-(through - after) // self._options.partitions))
         return [LetterRange(at, min(at + size, through)) for at in range(after, through, size)]

@@ -32,7 +32,7 @@ class CorrelatorSource(DataSource):
         return SHAPES[chosen.table].ddl
 
     def reader(self, schema: StructType) -> TableReader:
-        """Reads the table once."""
+        """A reader of the whole table as it is when it is read. Raises `UsageError` for wrong options or columns."""
         chosen = options.batch(self.options)
         refuse_other_columns(chosen.table, schema)
         return FilteringReader(chosen) if chosen.pushes else TableReader(chosen)

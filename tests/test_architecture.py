@@ -207,6 +207,20 @@ def test_nothing_that_is_shipped_imports_the_tests():
     assert [str(one) for one in all_imports(*PACKAGES) if one.module.split(".")[0] == "tests"] == []
 
 
+def test_the_test_tools_of_users_know_nothing_of_the_test_application():
+    """What judges the monitors and events of this application is in `tests/harness`."""
+    application = tree_of(ROOT / "tests" / "harness" / "simulation" / "application.py")
+    classes = {node.name for node in application.body if isinstance(node, ast.ClassDef)}
+    assert {"Ledger", "Audit", "Sleeper"} <= classes
+    wrong = [
+        f"{name_of(path)}:{node.lineno} names {node.value}"
+        for path in sources("correlator/testing")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in classes
+    ]
+    assert wrong == []
+
+
 def test_the_engine_knows_no_connector():
     """Connectors are found by entry point, so that others can add theirs."""
     assert [str(one) for one in all_imports("correlator") if one.module.split(".")[0] == "connectors"] == []

@@ -8,10 +8,8 @@ power cut leaves empty counts as an empty commit, and the engine sends the messa
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Collection
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -150,10 +148,11 @@ class DeltaLog:
     def _sync(self, first: int, last: int) -> None:
         """Bring the files of these versions to the disk."""
         log = self._place.path / DELTA_LOG
-        for version in range(first, last + 1):
-            _sync_file(log / f"{version:020}.json")
-            _sync_file(log / f"{version:020}.checkpoint.parquet")
-        _sync_file(log / "_last_checkpoint")
+        endings = ("json", "checkpoint.parquet")
+        of_versions = [f"{version:020}.{ending}" for version in range(first, last + 1) for ending in endings]
+        for name in (*of_versions, "_last_checkpoint"):
+            with contextlib.suppress(FileNotFoundError):  # the library removes old files of the log
+                durable.sync_file(log / name)
         durable.sync_directory(log)
 
 
@@ -171,12 +170,3 @@ def _note(text: object) -> _Note | None:
         return _notes.decode(str(text))
     except msgspec.MsgspecError:
         return None
-
-
-def _sync_file(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):  # the library removes old files of the log
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -9,6 +9,7 @@ from connectors.rabbitmq.destinations import destination_of_receiver, destinatio
 from connectors.rabbitmq.examination import examine
 from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
+from connectors.rabbitmq_server import public_secrets
 from correlator.connector import NO_SUCH_DESTINATION, Features
 from correlator.errors import ConnectionLost, CorrelatorError, UsageError, quoted
 from correlator.events import Message
@@ -28,6 +29,8 @@ class RabbitConnection:
     Each source and each sink has a link of its own: a server that blocks publishers reads nothing from their AMQP
     connections, so acknowledgements on the same connection would not arrive.
     """
+
+    public_secrets = staticmethod(public_secrets)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"

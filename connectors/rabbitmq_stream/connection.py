@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from connectors.rabbitmq_server import public_secrets
 from connectors.rabbitmq_stream.broker import broker
 from connectors.rabbitmq_stream.destinations import destination_of_receiver, destination_of_sender, stream_of
 from connectors.rabbitmq_stream.sink import StreamSink
@@ -21,6 +22,8 @@ class StreamConnection:
     """
 
     features = Features(order=Order.POSITION, deduplicates_sends=True, shares=False)
+
+    public_secrets = staticmethod(public_secrets)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"

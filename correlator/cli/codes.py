@@ -205,7 +205,6 @@ CODES = {
     "E2436": "A crash test is not a plain function that takes a world.",
     "E2437": "No fault took effect in any run of a crash test, so it has proven nothing.",
     "E2438": "The plugin of crash tests is not loaded into pytest.",
-    "E2440": "The name of a fault point cannot be read from the source.",
     "E2445": "Modules of a crash test cannot be imported again for the next engine.",
     "E3001": "The store's file is not a SQLite database.",
     "E3002": "The store's file is damaged; it was not changed.",

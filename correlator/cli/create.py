@@ -22,7 +22,7 @@ _SUFFIX = ".template"
 
 
 class Template(StrEnum):
-    """A kind of project."""
+    """What `correlator create` can make: a project with monitors and an embedded broker, or one with a pipeline."""
 
     EMBEDDED = "embedded"
     PIPELINE = "pipeline"

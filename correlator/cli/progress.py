@@ -59,7 +59,7 @@ class ProgressLine:
         self._show(text, self._now())
 
     def show(self, text: str) -> None:
-        """Show a text."""
+        """Show a text from now on, without seconds, until the next `begin` or `show`. Any thread may call it."""
         self._show(text, None)
 
     def write(self, stream: TextIO, text: str) -> int:

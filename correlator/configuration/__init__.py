@@ -16,7 +16,6 @@ from correlator.configuration.programs import (
 from correlator.configuration.rules import NOTHING_PROVIDED, Provided
 from correlator.configuration.schema import json_schema
 from correlator.configuration.shares import in_schema, of_share, schema_of
-from correlator.configuration.urls import check_url
 from correlator.secrets import Secrets
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "check_engine_settings",
     "check_member_settings",
     "check_part_settings",
-    "check_url",
     "import_object",
     "in_schema",
     "json_schema",

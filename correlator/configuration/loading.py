@@ -28,7 +28,7 @@ from correlator.configuration.rules import (
     check_imports,
     check_plain_secrets,
     check_version,
-    public_passwords,
+    public_secrets,
     with_default_reliabilities,
 )
 from correlator.configuration.shares import example
@@ -171,7 +171,7 @@ def _read(
     has_shares = any(key.text == "shares" for key, _ in tree.entries)
     values = Values(Interpolation(environment, findings, shares=has_shares), findings)
     settings = Reader(values, findings).read(tree, root)
-    public = public_passwords(tree)
+    public = public_secrets(tree, values.plain_secrets)
     in_file = [one for one in values.plain_secrets if findings.position(one) != OVERRIDDEN and one not in public]
     check_plain_secrets(in_file, findings, others_read=others_read)
     if check_import is not None:

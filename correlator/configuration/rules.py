@@ -18,7 +18,7 @@ from correlator.configuration.scalars import core_value
 from correlator.configuration.shares import check_shares, example
 from correlator.configuration.store_url import check_store
 from correlator.configuration.units import seconds
-from correlator.connector import Advising, Connection
+from correlator.connector import Advising, Connection, TellsPublicSecrets
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.reliability import RECEIVING, SENDING, Reliability
 from correlator.settings import (
@@ -33,7 +33,6 @@ from correlator.settings import (
 VERSION = 1
 _MOST_SHOWN = 20
 _SENDER_MODES = "Use BEST_EFFORT, AT_LEAST_ONCE or EXACTLY_ONCE"
-_PUBLIC = "guest"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _DESTINATION = re.compile(r"(?:queue|topic):(?P<name>.+)", re.DOTALL)
 
@@ -64,16 +63,26 @@ def check_plain_secrets(paths: Collection[str], findings: Findings, *, others_re
             findings.warn("W9001", path, "password in the config file", "", "Use ${NAME} or ${file:/path}")
 
 
-def public_passwords(tree: MappingNode) -> set[str]:
-    """Return the paths of the password "guest", which is no secret: RabbitMQ accepts it only over loopback."""
+def public_secrets(tree: MappingNode, secrets: Collection[str]) -> set[str]:
+    """Return those of the secrets that everybody knows, as the connectors of their connections say.
+
+    Args:
+        tree: the file.
+        secrets: the paths of all secrets in it.
+    """
     connections = next((node for key, node in tree.entries if key.text == "connections"), None)
-    found = set()
+    found: set[str] = set()
     for name, node in connections.entries if isinstance(connections, MappingNode) else ():
         entries = node.entries if isinstance(node, MappingNode) else ()
         options = {key.text: value.text for key, value in entries if isinstance(value, ScalarNode)}
         path = member("connections", name.text)
-        if options.get("password") == _PUBLIC and options.get("host", "localhost") in _LOOPBACK:
-            found.add(member(path, "password"))
+        paths = {one: member(path, one) for one in options}
+        if set(paths.values()).isdisjoint(secrets):
+            continue
+        with contextlib.suppress(ConfigError):  # `check_engine` reports it
+            factory = connector(options.get("type", ""), path)
+            if isinstance(factory, TellsPublicSecrets):
+                found.update(paths[one] for one in factory.public_secrets(options))
     return found
 
 

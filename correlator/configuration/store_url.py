@@ -1,12 +1,14 @@
 """Checks the URL of a store: the database must keep what it has confirmed."""
 
+import re
+from ipaddress import AddressValueError, IPv6Address
 from urllib.parse import parse_qsl
 
 from correlator.configuration.problems import Findings
-from correlator.configuration.urls import check_url
 
 _ALLOWED = "Use sqlite:///path or postgresql://user@host/database"
 _POSTGRES = ("postgresql", "postgresql+psycopg")
+_HOST = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>[^:]*))?")
 
 
 def check_store(url: str, findings: Findings) -> None:
@@ -19,8 +21,8 @@ def check_store(url: str, findings: Findings) -> None:
     scheme, separator, rest = base.partition("://")
     if scheme == "sqlite" and separator:
         problem = _sqlite_problem(rest)
-    elif scheme in _POSTGRES:
-        problem = check_url(base)
+    elif scheme in _POSTGRES and separator:
+        problem = _postgres_problem(rest)
     else:
         problem = f"{findings.show(url)} is not the URL of a store"
     if problem is not None:
@@ -37,6 +39,37 @@ def _sqlite_problem(rest: str) -> str | None:
     if path in ("", ":memory:") or path.startswith("file:"):
         return "a database in memory is gone with the process"
     return None
+
+
+def _postgres_problem(rest: str) -> str | None:
+    """Return what is wrong with `user:password@host:port/database`; never shows user or password."""
+    if any(c.isspace() or not c.isprintable() for c in rest):
+        return "contains a space or a control character"
+    authority = re.split(r"[/#]", rest, maxsplit=1)[0]
+    if "@" in rest and "@" not in authority:
+        return "has an '@' after the host: in a password, write '/' as %2F, '?' as %3F and '#' as %23"
+    found = _HOST.fullmatch(authority.rpartition("@")[2])
+    if found is None:
+        return "an IPv6 address must stand in brackets, as in [::1]"
+    host, port = found["host"], found["port"]
+    if host.startswith("[") and not _is_ipv6(host[1:-1]):
+        return "has brackets around what is not an IPv6 address"
+    return _port_problem(port) if host else "has no host"
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return bool(IPv6Address(text))
+    except AddressValueError:
+        return False
+
+
+def _port_problem(port: str | None) -> str | None:
+    if port is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}", port, re.ASCII):
+        return "the port is not a number"
+    return None if 1 <= int(port) <= 65535 else f"port {int(port)} is not in 1..65535"
 
 
 def _weakened(query: str) -> str | None:

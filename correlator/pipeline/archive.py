@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from correlator.durable import is_private, make_private_directory, put, sync_directory
+from correlator.durable import is_private, make_private_directory, put, sync_directory, sync_file
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +77,7 @@ class Archive:
     def store(self, made: Path) -> None:
         """Take over a file that a JVM has made in the directory: after any crash there is the whole file or none."""
         self.remove()
-        with made.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(made)
         put(self._record, _measure(made))
         made.rename(self._path)
         sync_directory(self.directory)

@@ -45,10 +45,10 @@ class _NoState:
     """The state of a pipeline without keyed steps."""
 
     def get(self, owner: str, key: bytes) -> bytes | None:
-        """There is no state."""
+        """Return `None`: no owner has a key."""
 
     def items(self, owner: str) -> Sequence[tuple[bytes, bytes]]:  # noqa: ARG002
-        """There is no state."""
+        """Return nothing: no owner has a key."""
         return ()
 
 

@@ -117,7 +117,7 @@ class _Checker:
         self._columns: Known | None = {name: Kind(kind) for name, kind in MESSAGE_COLUMNS.items()}
 
     def check(self, steps: Iterable[Step]) -> Checked:
-        """Check all steps."""
+        """Check the steps in order, and return what was found. Raises nothing; called once."""
         for self._number, step in enumerate(steps):
             self._check(step)
         return self._checked

@@ -82,7 +82,7 @@ class _ToLog(logging.Handler):
     """Writes the lines of a logger of Python's `logging` into the log of the engine, whatever its level."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
+        """Write a line of the logger as one line of the log. Never raises; any thread may call it."""
         every = structlog.make_filtering_bound_logger(logging.NOTSET)
         log = structlog.wrap_logger(None, wrapper_class=every, library=record.name)
         with contextlib.suppress(Exception):  # the arguments of a foreign line may not fit its text

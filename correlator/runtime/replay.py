@@ -198,7 +198,10 @@ class Replay:
         self._withheld = {name: self._withhold(name) for name in start.began}
 
     def carry_out(self, record: Record) -> None:
-        """Carry out one record."""
+        """Do what the record says that the engine did. Called with all records of a life, in the order of the log.
+
+        Raises `RecoveryRefused` E4321 if handlers do something else than in that life.
+        """
         if isinstance(record, Changed):
             self._checkpoint = self._checkpoint_after(record.entries)
         elif isinstance(record, Batch):
@@ -537,7 +540,7 @@ class _Sink(InputQueue):
     """Takes the place of the queue of another context, whose inputs are in the log, too."""
 
     def deliver(self, run: Run) -> None:
-        """Drop the run."""
+        """Drop the run: the log has what this context took from it."""
 
 
 class _ReplayedTime(EngineTime):
@@ -548,11 +551,11 @@ class _ReplayedTime(EngineTime):
         self.set(0.0, 0.0)
 
     def set(self, engine_time: float, wall_time: float) -> None:
-        """Set both times."""
+        """Set engine time and time of day, both in seconds, as a record has them."""
         self._seconds, self._wall = engine_time, wall_time
 
     def now(self) -> float:
-        """Seconds of engine time."""
+        """Engine time in seconds, as the last record has it."""
         return self._seconds
 
     def calendar(self) -> float:
@@ -564,11 +567,11 @@ class _StoppedClock:
     """A clock that does not move."""
 
     def monotonic(self) -> float:
-        """Always 0."""
+        """Return 0 seconds: a replay takes all times from the log."""
         return 0.0
 
     def wall(self) -> float:
-        """Always 0."""
+        """Return 0 seconds: a replay takes all times from the log."""
         return 0.0
 
 

@@ -232,7 +232,7 @@ class ReturnRequest(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class DiscardRequest(Request[None]):
-    """Deletes dead letters."""
+    """Deletes dead letters by number; a number that the store does not hold has no effect."""
 
     commit: DiscardCommit
 

@@ -150,7 +150,7 @@ class ContextTracer:
         self._token: Any = None
 
     def begin(self, context: TraceContext, receiver: str, number: int) -> TraceContext:
-        """Begin the span of a message."""
+        """Begin the span of a message, below the one in `context`; returns the context for what its handlers send."""
         more = {"correlator.receiver": receiver, "correlator.number": number} if receiver else {}
         self._span = self._begin(context, more)
         self._token = attach(set_span_in_context(self._span))
@@ -159,7 +159,7 @@ class ContextTracer:
         return TraceContext(parent, context.state)
 
     def end(self, failure: str) -> None:
-        """End the span."""
+        """End the span that `begin` has begun: as failed if `failure`, what its handlers raised, is not empty."""
         assert self._span is not None
         detach(self._token)
         self._finish(self._span, failure)

@@ -97,7 +97,7 @@ class CheckpointCounters:
     within: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DURATIONS_S, 0))
 
     def note(self, duration_s: float) -> None:
-        """Count a checkpoint."""
+        """Count a checkpoint that is committed, and that took so many seconds. Called by the checkpointer only."""
         self.taken += 1
         self.last_duration_s = duration_s
         self.total_duration_s += duration_s

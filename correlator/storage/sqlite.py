@@ -151,8 +151,7 @@ def _copy(raw: sqlite3.Connection, where: str, target: Path) -> None:
     os.close(durable.create_private(partial))
     with errors_of_sqlite(where):
         raw.execute("VACUUM INTO ?", (str(partial),))
-    with partial.open("rb") as written:
-        os.fsync(written.fileno())
+    durable.sync_file(partial)
     partial.replace(target)
     durable.sync_directory(target.parent)
 

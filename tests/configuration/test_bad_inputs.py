@@ -230,6 +230,15 @@ ROWS = [
             ("sqlite://orders.db", "three slashes"),
             ("postgresql://host:70000/db", "port 70000"),
             ("'postgresql:///db'", "has no host"),
+            ("postgresql", "'postgresql' is not the URL of a store"),
+            ("postgresql://host:0/", "port 0 is not in"),
+            ("postgresql://host:x", "the port is not a number"),
+            ("'postgresql://:5432'", "has no host"),
+            ("postgresql://a b", "contains a space"),
+            ("postgresql://::1:5432", "must stand in brackets"),
+            ("'postgresql://[::g]:5432'", "not an IPv6 address"),
+            ("postgresql://u:hunter2@host:70000", "port 70000"),
+            ("postgresql://u:hunter/2@host:5432", "write '/' as %2F"),
         ]
     ),
     Row(33, GOOD.replace("orders.db", "orders.db?synchronous=NORMAL"), "E1302", "config.yaml:3:8 store", "power loss"),
@@ -403,21 +412,27 @@ def test_27_plain_password(settings, tmp_path):
 PUBLIC = ["password: guest", "host: 127.0.0.1, password: guest"]
 
 
+@pytest.mark.parametrize("type_", ["rabbitmq", "rabbitmq_stream"])
 @pytest.mark.parametrize("settings", PUBLIC)
-def test_the_password_that_everybody_knows_is_no_secret_on_loopback(settings, tmp_path):
+def test_the_password_that_everybody_knows_is_no_secret_on_loopback(settings, type_, tmp_path):
     file = tmp_path / "config.yaml"
-    file.write_text(connection(settings))
+    file.write_text(connection(settings, type_))
     file.chmod(0o644)
     assert read_file(file, EngineFile).warnings == ()
 
 
 @pytest.mark.parametrize(
-    "settings",
-    ["host: broker, password: guest", "password: guest1"],
+    ("settings", "type_"),
+    [
+        ("host: broker, password: guest", "rabbitmq"),
+        ("password: guest1", "rabbitmq"),
+        ("password: guest", "sql"),
+        ("password: guest", "nope"),
+    ],
 )
-def test_it_is_one_elsewhere(settings, tmp_path):
+def test_it_is_one_elsewhere(settings, type_, tmp_path):
     file = tmp_path / "config.yaml"
-    file.write_text(connection(settings))
+    file.write_text(connection(settings, type_))
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="E9001"):
         read_file(file, EngineFile)

@@ -11,7 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from correlator.configuration import EngineFile, check_url, import_object, json_schema, read_text
+from correlator.configuration import EngineFile, import_object, json_schema, read_text
 from correlator.errors import ConfigError
 from correlator.reliability import Reliability
 from correlator.settings import Bytes, Identifier, ImportPath, Seconds, Template
@@ -307,42 +307,6 @@ def test_schema_describes_settings():
     receiver = json_schema(EngineFile)["$defs"]["ReceiverSettings"]
     assert receiver["properties"]["destination"]["description"].startswith("`queue:NAME`")
     assert receiver["required"] == ["id", "connection", "destination"]
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "amqp://host",
-        "amqp://user:p%40ss@host:5672/vhost",
-        "amqps://[::1]:5671",
-        "pulsar://one:6650,two:6650",
-        "pulsar+ssl://host.example:6651/?x=1",
-        "amqp://user:p@ss@host",
-    ],
-)
-def test_good_urls(url):
-    assert check_url(url) is None
-
-
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("amqp://host:70000", "port 70000 is not in 1..65535"),
-        ("amqp://host:0/", "port 0 is not in"),
-        ("amqp://host:x", "the port is not a number"),
-        ("amqp://:5672", "has no host"),
-        ("amqp://a b", "contains a space"),
-        ("amqp://::1:5672", "must stand in brackets"),
-        ("amqp://[::g]:5672", "not an IPv6 address"),
-        ("localhost", "has no scheme"),
-        ("amqp://u:secret@host:70000", "port 70000"),
-        ("amqp://u:a/b@host:5672", "write '/' as %2F"),
-    ],
-)
-def test_26_bad_urls(url, says):
-    problem = check_url(url)
-    assert says in problem
-    assert "secret" not in problem
 
 
 def test_import_of_an_attribute_that_raises(tmp_path, monkeypatch):

@@ -3,19 +3,21 @@
 import threading
 import time
 from functools import partial
+from queue import SimpleQueue
 
 import pytest
 from psycopg import OperationalError
 
 from connectors.embedded import EmbeddedConnection, sql, storing, tally
 from connectors.embedded.link import open_link
+from connectors.embedded.waking import Bells
 from connectors.messaging import ConnectionFactory
 from correlator.connector import MessageService, Prefetching, Subscriber, Work
 from correlator.errors import ConnectionLost, SendRejected, UsageError
 from correlator.events import Message, Outgoing
 from correlator.settings import SenderSettings
 from correlator.storage.database import copy_while_running
-from correlator.testing.contract import take
+from correlator.testing.contract import PATIENCE_S, take
 from tests.connectors.embedded import (
     DEAD,
     QUEUE,
@@ -685,12 +687,29 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(postgres, monkeypatch, commi
     broker.close()
 
 
-def test_wake_ends_a_wait_of_another_thread(broker):
+def test_wake_ends_the_present_and_the_next_wait(broker, monkeypatch):
+    heard, rung = SimpleQueue(), threading.Event()
+
+    def waits(_bells, destinations, _rung, _timeout_s):
+        heard.put(set(destinations))
+        assert rung.wait(PATIENCE_S)
+
+    def ring(_bells, destinations):
+        if listening & set(destinations):
+            rung.set()
+
+    monkeypatch.setattr(Bells, "wait_for_any", waits)
+    monkeypatch.setattr(Bells, "ring_here", ring)
     session = broker.session()
+    waiting = threading.Thread(target=session.wait, args=(session.look(), PATIENCE_S))
+    waiting.start()
+    listening = heard.get(timeout=PATIENCE_S)
     session.wake()
-    begun = time.monotonic()
-    session.wait(session.look(), 60.0)
-    assert time.monotonic() - begun < 30
+    assert rung.is_set()
+    waiting.join()
+    session.wake()
+    session.wait(session.look(), PATIENCE_S)
+    assert heard.empty()
 
 
 # --- what must not get lost, stall or spin ---

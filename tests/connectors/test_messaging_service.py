@@ -8,8 +8,10 @@ from queue import SimpleQueue
 import pytest
 from sqlalchemy import text
 
+from connectors import embedded
 from connectors.embedded import EmbeddedConnection
 from connectors.messaging import ConnectionFactory, SendOptions
+from connectors.messaging.link import Link
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -739,15 +741,30 @@ def test_s5_1_a_wait_is_ended_by_another_thread(kind, ends):
     world.connection.close()
 
 
-def test_s5_1_an_idle_listener_is_woken_by_a_message_and_by_the_end(service):
-    found = SimpleQueue()
+def test_s5_1_an_idle_listener_is_woken_by_a_message_and_by_the_end(service, monkeypatch):
+    for module in (embedded.service, embedded.source):
+        monkeypatch.setattr(module, "LOOK_S", 3600.0)
+    found, idle, wait = SimpleQueue(), threading.Event(), Link.wait
+
+    def waits(link, seen, _timeout_s):
+        """For so long that it seems to be for ever."""
+        idle.set()
+        wait(link, seen, 3600.0)
+        idle.clear()
+
+    monkeypatch.setattr(Link, "wait", waits)
     service.session().create_consumer(QUEUE).set_listener(found.put)
     service.connection.start()
+    assert idle.wait(PATIENCE_S)
     service.give(1)
     assert found.get(timeout=PATIENCE_S).body == b"1"
-    begin = time.monotonic()
-    service.connection.stop()
-    assert time.monotonic() - begin < 0.5  # the longest wait of an idle listener is a second
+    assert idle.wait(PATIENCE_S)
+    stopping = threading.Thread(target=service.connection.stop)
+    stopping.start()
+    stopping.join(PATIENCE_S)
+    woken = not stopping.is_alive()
+    service.give(1)  # wakes it otherwise
+    assert woken
 
 
 # --- exception listeners, temporary destinations, questions ---

@@ -122,7 +122,7 @@ URLS = "Use pulsar://HOST:PORT or pulsar+ssl://HOST:PORT, several HOST:PORT sepa
         ({"priority_mapping": True}, "E1022 connections.c.priority_mapping: 'True' is not allowed."),
     ],
 )
-def test_options_of_connections(options, text):
+def test_26_options_of_connections(options, text):
     assert refusal(lambda: connection(**options)).startswith(text)
 
 

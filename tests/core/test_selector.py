@@ -209,19 +209,17 @@ def test_126_like_with_a_bad_escape(text, what):
 
 def test_127_eight_percent_signs():
     selector = Selector.parse("a LIKE '%a%a%a%a%a%a%a%b'", WHERE)
-    message, durations = Message(b"", {"a": "a" * 60}), []
-    for _ in range(5):
-        began = time.perf_counter()
-        assert not selector.matches(message)
-        durations.append(time.perf_counter() - began)
-    assert min(durations) < 0.001
+    message = Message(b"", {"a": "a" * 60})
+    began = time.thread_time()
+    assert not selector.matches(message)
+    assert time.thread_time() - began < 1  # a search that goes back for each sign tries 386 million places
 
 
 def test_t53_127_long_text_of_a_hostile_sender():
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not matches(f"a LIKE '%{'a' * 1000}b%'", a="a" * 1_000_000)
     assert not matches(f"a LIKE '%{'a' * 100}_b%'", a="a" * 100_000)
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < 5  # letter by letter, these are two thousand million comparisons
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import contextlib
 import importlib.metadata
+import itertools
+import math
 import os
 import random
 import re
@@ -17,16 +19,19 @@ from correlator.testing.crashtest import campaign as campaigns
 from correlator.testing.crashtest.campaign import Result
 from correlator.testing.crashtest.levels import opened
 from correlator.testing.crashtest.runs import Body, Level, RunPlan
+from correlator.testing.worlds import World
 from tests import forked
 
 INSTALLED = any(one.name == "correlator" for one in importlib.metadata.entry_points(group="pytest11"))
 PLUGIN = [] if INSTALLED else ["-p", "correlator.testing.plugin"]
 ALREADY_IMPORTED = "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
 PATIENCE_S = 600
-"""How long something may take that ends by itself, such as a campaign that finds what is wrong: machines may be busy."""
+"""How long something may take that ends by itself: machines may be busy."""
 SINGLES, DRAWN = 20, 20
 """In how many runs a single fault strikes, and in how many drawn ones do."""
 ENOUGH_CRASHES = 5
+MOST_RUNS = 2_000
+"""Runs within which a campaign finds what is wrong, however slow the machine is; with those that shrink it."""
 SHRINK_S = 1.0
 """A failure is shrunk no longer, as these tests look at what is violated and not at the number of faults."""
 ENGINE = """
@@ -110,7 +115,19 @@ def tried(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE, **f
     """A campaign over a project that is made here, where something is wrong: the first failure ends it."""
     with simulated(place, code, engine, **files) as level, pytest.MonkeyPatch.context() as patch:
         patch.setattr(campaigns, "SHRINK_S", SHRINK_S)
-        return campaigns.campaign(level, body, budget_s=PATIENCE_S, seed=1)
+        return searched(level, body)
+
+
+def searched(level: Level, body: Body, most_runs: int = MOST_RUNS) -> Result:
+    """A campaign where something is wrong: it ends at the first failure, or fails after as many runs as are enough."""
+    runs = itertools.count(1)
+
+    def counted(world: World) -> None:
+        if next(runs) > most_runs:
+            pytest.fail(f"{most_runs} runs have found nothing")
+        body(world)
+
+    return campaigns.campaign(level, counted, budget_s=math.inf, seed=1)
 
 
 def assert_holds(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE) -> None:

@@ -6,10 +6,10 @@ A crash test that cannot fail proves nothing; each of these is a world that is r
 import pytest
 
 from correlator.connector import Features
-from correlator.testing.crashtest.campaign import CrashTestFigures, campaign
+from correlator.testing.crashtest.campaign import CrashTestFigures
 from correlator.testing.crashtest.runs import RunPlan
 from correlator.testing.schedule import Fault
-from tests.crash.projects import ENGINE, PATIENCE_S, assert_holds, simulated
+from tests.crash.projects import ENGINE, assert_holds, searched, simulated
 from tests.harness import mutants
 
 
@@ -28,7 +28,7 @@ def once(world):
 
 def found(place, body, engine=ENGINE):
     with simulated(place, engine=engine) as level:
-        result = campaign(level, body, budget_s=PATIENCE_S, seed=1)
+        result = searched(level, body)
     assert result.shrunk is not None
     return result.shrunk.violated
 
@@ -61,7 +61,7 @@ def test_an_at_least_once_sender_repeats_unless_the_broker_deduplicates(tmp_path
     assert_holds(tmp_path, once, engine=engine)
     with simulated(tmp_path, engine=engine) as level:
         level._configured.brokers = {"local": Features()}
-        result = campaign(level, once, budget_s=PATIENCE_S, seed=1)
+        result = searched(level, once)
     assert result.found.violated.id == "test"
 
 

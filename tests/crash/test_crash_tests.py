@@ -16,18 +16,18 @@ import pytest
 
 from correlator.cli.main import execute
 from correlator.testing.crashtest import replay, report
-from correlator.testing.crashtest.campaign import campaign, repeated
+from correlator.testing.crashtest.campaign import repeated
 from tests.cli.commands import run, write
 from tests.crash.projects import (
     ENGINE,
     FORGETFUL,
     INSTALLED,
-    PATIENCE_S,
     TEST,
     TOTALS,
     project,
     run_pytest,
     screen,
+    searched,
     simulated,
 )
 from tests.docs.test_pages import ROOT
@@ -462,7 +462,7 @@ def orders(world):
 
 def test_u8_what_a_process_holds_and_the_next_one_does_not_is_found_and_found_again(tmp_path):
     with simulated(tmp_path, TABLE_OF_A_MODULE) as level:
-        result = campaign(level, orders, budget_s=PATIENCE_S, seed=1)
+        result = searched(level, orders)
         kept = replay.write(tmp_path, tmp_path / "engine.yaml", "test", level.name, result.shrunk)
         again = repeated(level, orders, replay.read(kept).plan)
     lines, others = (report.failure(one, "").splitlines() for one in (result, again))

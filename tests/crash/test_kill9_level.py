@@ -27,7 +27,6 @@ from correlator.testing.kill9.directory import HISTORY
 from correlator.testing.kill9.intents import Intent, Intents
 from correlator.testing.kill9.wire import Job, Kill, Reader, frame
 from correlator.testing.kill9.zygote import LOG, Zygote
-from correlator.testing.points import points
 from correlator.testing.schedule import KILL, Fault, draw_rates
 from correlator.testing.syscalls.library import Action, CallFault, arm
 from correlator.testing.syscalls.trace import CallKind
@@ -36,6 +35,7 @@ from tests.harness.kill9 import reference
 from tests.harness.kill9.campaign import KillCampaign, KillFigures, pairs
 from tests.harness.mutants import CATALOGUE
 from tests.harness.mutants.catalogue import Patches
+from tests.harness.points import points
 
 pytestmark = pytest.mark.kill9
 KILLS = 60

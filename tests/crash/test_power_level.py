@@ -14,7 +14,6 @@ import pytest
 from correlator.cli.loading import importable
 from correlator.cli.main import execute
 from correlator.errors import UsageError
-from correlator.testing.crashtest.campaign import campaign
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.levels import opened
 from correlator.testing.crashtest.powered import Powered
@@ -29,7 +28,7 @@ from correlator.testing.power.pragmas import settled_as
 from correlator.testing.schedule import Fault
 from correlator.testing.syscalls.trace import CallKind, CallRecord, Trace, encoded
 from tests.cli.commands import run, write
-from tests.crash.projects import ENGINE, PATIENCE_S, TEST, TOTALS, project, run_pytest, screen
+from tests.crash.projects import ENGINE, TEST, TOTALS, project, run_pytest, screen, searched
 from tests.crash.test_kill9_level import CONFIG, SOUND, body
 
 FAULT = Fault("kill syscall", 3)
@@ -212,7 +211,7 @@ def test_a_store_that_syncs_less_is_found(
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where it keeps what failed
     with level_of(tmp_path, f"{__name__}:{weaker.__name__}") as level:
-        found = campaign(level, body, budget_s=PATIENCE_S, seed=1).found
+        found = searched(level, body, most_runs=500).found
     assert found is not None
     assert found.violated is not None
     assert found.violated.id in {"A1", "G1", "G4", "G8"}

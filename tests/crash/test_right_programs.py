@@ -10,11 +10,11 @@ from correlator.connector import Order
 from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.testing.crashtest import modules, report
-from correlator.testing.crashtest.campaign import campaign, repeated
+from correlator.testing.crashtest.campaign import repeated
 from correlator.testing.crashtest.disorder import EXPLAINED
 from correlator.testing.crashtest.levels import opened
 from correlator.testing.crashtest.runs import RunPlan
-from tests.crash.projects import PATIENCE_S, TOTALS, assert_holds, assert_holds_at, project, simulated, tried
+from tests.crash.projects import TOTALS, assert_holds, assert_holds_at, project, searched, simulated, tried
 
 COUNT = 12
 NUMBERS = list(range(1, COUNT + 1))
@@ -142,7 +142,7 @@ def totals(world):
 
 def test_state_in_a_module_is_lost_with_the_process_and_found_by_one_death(tmp_path):
     with simulated(tmp_path, GLOBAL, LOCAL) as level:
-        result = campaign(level, totals, budget_s=PATIENCE_S, seed=1)
+        result = searched(level, totals)
         assert result.reference.violated is None
         assert [fault.kind for fault in result.shrunk.faults] == ["kill"]
         again = repeated(level, totals, result.shrunk.plan)

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from correlator.events import Message
-from correlator.testing.crashtest.campaign import campaign
 from correlator.testing.crashtest.levels import opened
-from tests.crash.projects import PATIENCE_S, assert_holds_at, project
+from tests.crash.projects import assert_holds_at, project, searched
 from tests.harness import mutants
 
 ENGINE = """
@@ -78,5 +77,5 @@ def test_what_a_receiver_of_a_topic_selects_is_its_own(tmp_path, engine, mutant,
     with opened("sim", project(tmp_path, engine=engine) / "engine.yaml") as level:
         assert_holds_at(level, of_the_topic)
         with mutants.applied(mutant):
-            result = campaign(level, of_the_topic, budget_s=PATIENCE_S, seed=1)
+            result = searched(level, of_the_topic)
     assert result.found.violated.id in violated

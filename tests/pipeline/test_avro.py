@@ -146,10 +146,10 @@ def test_a_short_schema_with_very_many_fields_is_refused():
     for at in range(1, 40):
         inner = record(("a", f"R{at - 1}"), ("b", f"R{at - 1}"), name=f"R{at}")
         fields.append((f"f{at}", inner))
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(ConfigError, match=f"more than {MOST_FIELDS} fields"):
         columns(*fields)
-    assert time.monotonic() - began < 10
+    assert time.thread_time() - began < 10
 
 
 BLOCKS = record(("a", array("int")), ("m", {"type": "map", "values": "string"}))

@@ -15,7 +15,7 @@ from correlator.core.instances import StoredMonitor
 from correlator.storage import inspect
 from correlator.storage.database import reading
 from correlator.storage.tables import suspect
-from correlator.testing.points import points
+from tests.harness.points import points
 from tests.runtime.flows import FAN_OUT
 from tests.runtime.world import Queues, numbered
 

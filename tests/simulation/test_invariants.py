@@ -9,10 +9,8 @@ from correlator.core.commit import Suspect
 from correlator.reliability import Reliability
 from correlator.testing.invariants.catalogue import CATALOGUE
 from correlator.testing.invariants.history import (
-    Bill,
     Checkpointed,
     Condemned,
-    Configured,
     Death,
     Declined,
     Published,
@@ -21,6 +19,7 @@ from correlator.testing.invariants.history import (
     Sent,
     Unmapped,
 )
+from tests.harness.simulation.changes import Bill, Parts
 from tests.simulation.histories import Story
 
 Tell = Callable[[], Story]
@@ -556,10 +555,10 @@ case("P3", lambda: condemned(poisoned(), number=2), lambda: condemned(poisoned()
 
 def configured(*, to: str = "tap", bills: str = "queue:bills", discards: tuple[str, ...] = (), **more: str):
     contexts = {"passing": "", "counting": ""} | more
-    return Configured({"left": (to,)}, (to,), discards, bills, **contexts)
+    return Parts(routes={"left": (to,)}, pipelines=(to,), discards=discards, bills=bills, **contexts)
 
 
-def changing(*lives: Configured) -> Story:
+def changing(*lives: Parts) -> Story:
     story = Story()
     for life, one in enumerate(lives, 1):
         story.add("configured", data=one, life=life)

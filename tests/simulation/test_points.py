@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from correlator.core import faults
-from correlator.errors import UsageError
-from correlator.testing import points
 from correlator.testing.simulation.small_world import small_world
+from tests.harness import points
 from tests.harness.simulation import campaign
 from tests.runtime.test_killed import POINTS as KILLED_WHILE_RUNNING
 from tests.storage import victim
@@ -112,8 +111,8 @@ class Store:
 
 
 @pytest.mark.parametrize("made", ['f"{kind}.x"', "kind", "names()[0]", "kind.name"])
-def test_e2440_a_name_that_cannot_be_read_is_an_error(tmp_path, made):
-    with pytest.raises(UsageError, match=r"E2440 part/module\.py:3: .* cannot be read"):
+def test_a_name_that_cannot_be_read_is_an_error(tmp_path, made):
+    with pytest.raises(ValueError, match=r"part/module\.py:3: .* cannot be traced"):
         points.points_of(package(tmp_path, f"\ndef commit(kind):\n    point({made})\n"), tmp_path)
 
 

@@ -29,42 +29,59 @@ COMMANDS = ("status", "pause", "resume", "drain", "checkpoint", "loglevel", "dis
 
 
 class Controlled(Protocol):
-    """An engine, as the control socket uses it."""
+    """An engine, as the control socket uses it. Threads of the socket call all methods, several at a time."""
 
     timeline: Timeline
 
     @property
     def receivers(self) -> Mapping[str, object]:
-        """The receivers by id."""
+        """The receivers by id, static and dynamic, at this moment."""
         ...
 
     @property
     def senders(self) -> Mapping[str, object]:
-        """The senders by id."""
+        """The senders by id, static and dynamic, at this moment."""
         ...
 
     def status(self) -> Status:
-        """States and counters."""
+        """States and counters at this moment; the threads of the engine go on counting meanwhile."""
         ...
 
     def pause(self, part_id: str) -> None:
-        """Pause a part."""
+        """Pause a receiver or sender. Returns at once; without effect while it is paused.
+
+        Raises `UsageError` E8307 if there is no such part, `NotDone` E8309 while the engine starts or stops.
+        """
         ...
 
     def resume(self, part_id: str) -> None:
-        """End the pause of a part."""
+        """End the pause of a part, if there is one. Returns at once, and raises as `pause`."""
         ...
 
     def drain(self, part_id: str, timeout: float, *, wanted: Callable[[], bool]) -> bool:
-        """Wait until a part has nothing left to do."""
+        """Wait until a part has nothing left to do, and a checkpoint has recorded that; returns whether in time.
+
+        Args:
+            part_id: a receiver, which is paused first, or a sender.
+            timeout: longest wait in seconds.
+            wanted: the wait ends as soon as this returns `False`.
+
+        Raises as `pause`, and `UsageError` E8308 for a sender that is paused.
+        """
         ...
 
     def order_checkpoint(self, timeout: float) -> CheckpointCounters:
-        """Take a checkpoint and wait for it; return the counters of the checkpoints."""
+        """Take a checkpoint and wait for it; return the counters of the checkpoints.
+
+        Raises `UsageError` E2011 without a store, `NotDone` E8310 if it is not done within `timeout` seconds.
+        """
         ...
 
     def discard_dead_letters(self, numbers: Sequence[int]) -> None:
-        """Delete dead letters by number."""
+        """Delete dead letters by number; numbers that are not there have no effect.
+
+        Raises `UsageError` E2011 without a store, `NotDone` E8311 while somebody else works on one of them.
+        """
         ...
 
     def replay_dead_letters(self, numbers: Sequence[int], timeout: float) -> list[int]:

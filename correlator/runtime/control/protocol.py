@@ -30,14 +30,14 @@ class Ask(_Request, tag="status"):
 
 
 class Pause(_Request, tag="pause"):
-    """Pauses a receiver or sender."""
+    """Pauses a receiver or sender; without effect while it is paused."""
 
     kind: Kind
     part: Id
 
 
 class Resume(_Request, tag="resume"):
-    """Ends a pause."""
+    """Ends the pause of a receiver or sender; without effect if there is none."""
 
     kind: Kind
     part: Id
@@ -99,7 +99,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: CorrelatorError) -> "Problem":
-        """Describe an error."""
+        """Make the problem of an error that a command would print and end with."""
         return cls(error.code, error.where, error.what, error.allowed, error.todo, error.exit_status)
 
 

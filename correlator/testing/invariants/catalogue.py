@@ -1,5 +1,6 @@
-"""What an invariant is: an id, a sentence, a function from a history to what contradicts it; and the list of all."""
+"""What an invariant is: an id, a sentence, functions from a history to what contradicts it; and the list of all."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -14,12 +15,16 @@ class Invariant(NamedTuple):
     Attributes:
         id: a letter and a number, such as `G3`.
         sentence: what must hold for every history.
-        check: yields a text for each contradiction that it finds in a history.
+        checks: each yields a text for each contradiction that it finds in a history.
     """
 
     id: str
     sentence: str
-    check: Check
+    checks: tuple[Check, ...]
+
+    def contradictions(self, facts: Facts) -> Iterator[str]:
+        """What its checks find, in the order in which they were entered."""
+        return itertools.chain.from_iterable(check(facts) for check in self.checks)
 
 
 class Violation(NamedTuple):
@@ -55,11 +60,22 @@ CATALOGUE: dict[str, Invariant] = {}
 
 
 def invariant(name: str, sentence: str) -> Callable[[Check], Check]:
-    """Enter a function into the catalogue."""
+    """Enter an invariant into the catalogue, with the decorated function as its check."""
 
     def enter(check: Check) -> Check:
         assert name not in CATALOGUE, name
-        CATALOGUE[name] = Invariant(name, sentence, check)
+        CATALOGUE[name] = Invariant(name, sentence, (check,))
+        return check
+
+    return enter
+
+
+def further(name: str) -> Callable[[Check], Check]:
+    """Add the decorated function to the checks of an invariant that the catalogue has."""
+
+    def enter(check: Check) -> Check:
+        known = CATALOGUE[name]
+        CATALOGUE[name] = known._replace(checks=(*known.checks, check))
         return check
 
     return enter

@@ -1,15 +1,22 @@
 """The history put in order for the invariants: who published what, what was accepted when, what is in the end."""
 
 import bisect
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import msgspec
-
 from correlator.reliability import Reliability
-from correlator.testing.invariants.history import Checkpointed, History, Published, Received, Rest, Sent, Setup
+from correlator.testing.invariants.history import (
+    Checkpointed,
+    History,
+    Kind,
+    Published,
+    Received,
+    Record,
+    Rest,
+    Sent,
+    Setup,
+)
 
 MAX_TRIES = 3
 """Refusals of one send after which it may be given up (the default of `SenderSettings.max_tries`)."""
@@ -178,17 +185,12 @@ class Facts:
         """Whether anything went wrong that was not planned by the application."""
         return bool(self.history.of("fault")) or any(life > 1 for life in self.lives)
 
-    def condemned(self, context: str, event: str = "") -> Counter[str]:
-        """Ids of the messages that became dead letters of a context since processes died of them.
-
-        For events from inside: what stands in their field of this name.
-        """
-        found: Counter[str] = Counter()
-        for _, record in self.history.of("condemned"):
-            body = msgspec.json.decode(record.data.body)
-            if record.who == context and bool(record.data.receiver) == (not event):
-                found.update([body[event or "id"]] if (event or "id") in body else [])
-        return found
+    def about(self, receiver: str, *kinds: Kind) -> Iterator[tuple[int, Record]]:
+        """The records of these kinds that concern a receiver, in order, with their places in the history."""
+        records = [event for kind in kinds for event in self.history.of(kind)]
+        for event in sorted(records, key=lambda event: event[0]):
+            if event[1].who == receiver:
+                yield event
 
     @cached_property
     def lives(self) -> list[int]:
@@ -213,8 +215,3 @@ class Facts:
     def stored_senders(self) -> list[str]:
         """The senders whose sends are stored until they are confirmed: all but those in mode BEST_EFFORT."""
         return [name for name, mode in self.setup.senders.items() if mode is not Reliability.BEST_EFFORT]
-
-    def monitor(self, name: str) -> dict[str, object] | None:
-        """The state of the only instance of a monitor of ours at the end; others may have the same names."""
-        found = self.rest.state.get(name) if self.rest and self.setup.told else None
-        return dict(found[0]) if found else None

@@ -162,38 +162,15 @@ class Checkpointed(NamedTuple):
     reason: str = ""
 
 
-class Configured(NamedTuple):
-    """What one life was started with, where that changes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """What one life was started with, where that changes. A subclass holds what invariants of one application ask.
 
     Attributes:
-        routes: for each receiver the pipelines that it delivers to.
-        pipelines: all of them.
-        discards: pipelines the state of whose step is given up.
-        bills: the destination at the broker of the sender of pipelines.
-        passing: context of the monitor without lasting state, "" for none.
-        counting: context of the persistent monitor, "" for none.
+        pipelines: the names of all.
     """
 
-    routes: Mapping[str, tuple[str, ...]]
     pipelines: tuple[str, ...]
-    discards: tuple[str, ...]
-    bills: str
-    passing: str
-    counting: str
-
-
-class Bill(NamedTuple):
-    """What a pipeline sends for a message: who handled it, the total that its step keeps, the version of that step.
-
-    `number` is that of the message within its receiver.
-    """
-
-    pipeline: str
-    receiver: str
-    pid: str
-    total: int
-    version: int
-    number: int
 
 
 class Declined(NamedTuple):
@@ -260,8 +237,8 @@ class Setup:
         renamed: senders that stamp the unique id into a property with a name of its own.
         tries: refusals after which a sender gives a send up, where that is not the default.
         deduplicating: whether the broker stores a repeat of (source, sequence) once.
-        on_error: what a failing handler of the ledger does.
-        told: whether monitors tell all that they do; without it only brokers and the store are asked.
+        on_error: what the engine does with a message whose handler fails.
+        told: whether monitors tell all that they do, to invariants of their application.
     """
 
     receivers: Mapping[str, ReceiverFacts] = field(default_factory=dict)

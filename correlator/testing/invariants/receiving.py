@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from correlator.connector import Order
 from correlator.reliability import Reliability
@@ -23,20 +23,6 @@ def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
                 yield f"life {life}: {name} stored {received.pids or received.ids}"
 
 
-@invariant("BE3", "without faults a BEST_EFFORT receiver delivers each message once and in order")
-def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
-    """Only asked of runs in which nothing went wrong, and where monitors tell what they handle."""
-    for name in facts.of_mode(BEST_EFFORT) if facts.setup.told else ():
-        wanted = [
-            one.id
-            for one in facts.published_to.get(facts.setup.receivers[name].destination, [])
-            if one.flaw != "mapping" and name not in one.unselected
-        ]
-        handled = [record.data for _, record in facts.history.of("handled")]
-        if not facts.faulty and facts.rest is not None and handled != wanted:
-            yield f"{name}: published {wanted}, handled {handled}"
-
-
 @invariant("A1", "no acknowledgement before the message is durable")
 def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
     """In a receive row, as a dead letter, or as a repeat of an id that is in a receive row."""
@@ -55,25 +41,9 @@ def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
 
 @invariant("A2", "every published message takes effect at least once, or is definitively failed")
 def nothing_is_lost(facts: Facts) -> Iterator[str]:
-    """By the ids in the state of the last checkpoint; where these are not known, by what was stored for handling."""
+    """By what is stored for handling: a receiver of its destination has stored it, or a repeat, or its dead letter."""
     if facts.rest is None or not facts.rest.reached:
         return
-    if not facts.setup.told:
-        yield from _nowhere(facts)
-        return
-    for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
-        effects = _effects(facts, name)
-        if effects is None:
-            continue
-        for one in facts.published_to.get(facts.setup.receivers[name].destination, []):
-            if one.flaw in ("mapping", "handler") or name in one.unselected:
-                continue
-            if one.id not in effects and one.id not in facts.condemned("main"):
-                yield f"{one.pid} came by {name} and had no effect"
-
-
-def _nowhere(facts: Facts) -> Iterator[str]:
-    """Messages that no receiver of their destination has stored, nor a repeat of them, nor their dead letter."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         facts_of, there = facts.setup.receivers[name], facts.beside(name)
         for one in facts.published_to.get(facts_of.destination, []):
@@ -81,30 +51,6 @@ def _nowhere(facts: Facts) -> Iterator[str]:
             repeats = one.uid and (facts_of.domain, one.uid) in facts.accepted_ids
             if not (stored or repeats or one.left_out_by(name)):
                 yield f"{one.pid} came by {name} and is nowhere"
-
-
-@invariant("A3", "the effects are those of the messages in the committed receive log: none twice, no others")
-def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
-    """As multisets of ids, for every monitor that handles the receiver's messages."""
-    if facts.rest is None or not facts.rest.reached:
-        return
-    for names, lists in _consumers(facts):
-        rows = Counter(
-            facts.published[pid].id
-            for name in names
-            for pid in (facts.streams[name].pids if name in facts.streams else ())
-            if pid in facts.published
-        )
-        for label, handled, skips in lists:
-            expected = rows
-            if skips:
-                flawed = {one.id for one in facts.published.values() if one.flaw == "handler"}
-                expected = Counter({one: count for one, count in rows.items() if one not in flawed})
-            expected = expected - facts.condemned(_context(label))
-            found = Counter(handled)
-            if found != expected:
-                more, less = sorted((found - expected).elements()), sorted((expected - found).elements())
-                yield f"{label}: too many {more}, missing {less}"
 
 
 @invariant("A7", "a message that its receiver's selector does not match is never stored")
@@ -116,42 +62,11 @@ def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
                 yield f"{name} stored {pid}, which its selector does not match"
 
 
-@invariant("W1", "a receiver with flow control delivers no more messages than the application allows in this life")
-def window_is_kept(facts: Facts) -> Iterator[str]:
-    """By the numbers of what it stored, where monitors tell what they allow."""
-    for name, stream in facts.streams.items() if facts.setup.told else ():
-        setup = facts.setup.receivers.get(name)
-        if setup is None or not setup.flow_control:
-            continue
-        granted = [(at, record.life, record.data) for at, record in facts.history.of("granted") if record.who == name]
-        for at, life, received in stream.segments:
-            through = max((number for when, where, number in granted if where == life and when < at), default=0)
-            last = received.first + len(received.pids) - 1
-            if received.pids and last > through:
-                yield f"life {life}: {name} delivered up to {last}, allowed up to {through}"
-
-
 @invariant("A4", "effects keep the order of the receiver's stream, whatever is replayed")
 def order_is_kept(facts: Facts) -> Iterator[str]:
-    """Asked of receivers whose ids no other receiver brings, and of each id's first effect."""
+    """The stream is in the order of publication: without faults, and always where the broker keeps a position."""
     if facts.rest is None or not facts.rest.reached:
         return
-    for names, lists in _consumers(facts):
-        streams = {name: list(dict.fromkeys(_ids(facts, name))) for name in names}
-        for name, stream in streams.items():
-            shared = {one for other, ids in streams.items() if other != name for one in ids}
-            for label, handled, _ in lists:
-                seen = set(handled) - set(facts.condemned(_context(label)))
-                wanted = [one for one in stream if one in seen and one not in shared]
-                own = set(wanted)
-                found = list(dict.fromkeys(one for one in handled if one in own))
-                if found != wanted:
-                    yield f"{label}: {name} brought {wanted}, handled {found}"
-    yield from _broker_order(facts)
-
-
-def _broker_order(facts: Facts) -> Iterator[str]:
-    """The stream is in the order of publication: without faults, and always where the broker keeps a position."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         if facts.faulty and facts.setup.receivers[name].order is not Order.POSITION:
             continue
@@ -169,14 +84,6 @@ def batches_are_bounded(facts: Facts) -> Iterator[str]:
     for receiver, life, held in _held(facts):
         if receiver in facts.setup.receivers and len(held) > facts.setup.receivers[receiver].max_batch_size:
             yield f"{receiver} in life {life} held {sorted(held)}"
-
-
-@invariant("A6", "no receiver is open before on_conclude_recovery has returned on all monitors")
-def receivers_open_last(facts: Facts) -> Iterator[str]:
-    """As the hooks see it."""
-    for _, record in facts.history.of("hooks"):
-        if record.data:
-            yield f"life {record.life}: {list(record.data)} are open in {record.who}"
 
 
 @invariant("N1", "numbers of the receive log are contiguous and never used again")
@@ -397,7 +304,7 @@ def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
     """Acknowledgements never outnumber the application's calls in a life; a batch of dead letters alone needs none."""
     for name in facts.of_mode(APP_CONTROLLED):
         calls: Counter[int] = Counter()
-        for _, record in _between(facts, name, "resumed", "acknowledged"):
+        for _, record in facts.about(name, "resumed", "acknowledged"):
             if record.kind == "resumed":
                 calls[record.life] += 1
             elif any(_counts(facts.published[pid], name) for pid in record.data):
@@ -417,7 +324,7 @@ def exactly_that_batch(facts: Facts) -> Iterator[str]:
     silent = any(record.who == "ack.silent" for _, record in facts.history.of("fault"))
     for name in facts.of_mode(APP_CONTROLLED):
         held: dict[int, list[str]] = {}
-        for _, record in _between(facts, name, "delivered", "acknowledged", "returned", "died"):
+        for _, record in facts.about(name, "delivered", "acknowledged", "returned", "died"):
             mine = held.setdefault(record.life, [])
             if record.kind == "delivered":
                 mine.extend(pid for pid in record.data if pid not in mine)
@@ -429,21 +336,6 @@ def exactly_that_batch(facts: Facts) -> Iterator[str]:
                 mine.clear()
             elif record.kind == "returned":
                 mine.clear()
-
-
-@invariant("C3", "while a receiver is suspended, it delivers nothing")
-def nothing_while_suspended(facts: Facts) -> Iterator[str]:
-    """Between the notice and the call, unless the connection was lost."""
-    for name in facts.of_mode(APP_CONTROLLED):
-        suspended: set[int] = set()
-        for _, record in _between(facts, name, "suspended", "resumed", "delivered", "returned"):
-            if record.kind == "suspended":
-                suspended.add(record.life)
-            elif record.kind == "delivered":
-                if record.life in suspended:
-                    yield f"life {record.life}: {name} delivered {record.data} while suspended"
-            else:
-                suspended.discard(record.life)
 
 
 @invariant("C4", "a message that was not acknowledged comes again")
@@ -461,14 +353,6 @@ def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
                 yield f"{one.pid} was never acknowledged"
 
 
-@invariant("C6", "an acknowledgement from a persistent monitor, a second one, or one without a batch is refused")
-def forbidden_acknowledgements(facts: Facts) -> Iterator[str]:
-    """Check that each forbidden acknowledgement was refused: the monitors of the test application try all of them."""
-    for _, record in facts.history.of("attempt"):
-        if record.who.startswith("acknowledge") and not record.data:
-            yield f"life {record.life}: {record.who} was allowed"
-
-
 @invariant(
     "C7", "an APP_CONTROLLED message that cannot be mapped is a committed dead letter before its acknowledgement"
 )
@@ -483,66 +367,11 @@ def unmapped_are_kept(facts: Facts) -> Iterator[str]:
                     yield f"{pid} was acknowledged and has no dead letter"
 
 
-@invariant("X1", "when the application acknowledges an input, all outputs derived from this input are confirmed")
-def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
-    """The pattern of APP_CONTROLLED with flush: at least one derived output of each acknowledged input is settled."""
-    if not facts.setup.told:
-        return
-    derived: dict[str, list[tuple[int, bytes]]] = {}
-    for at, record in facts.history.of("derived"):
-        derived.setdefault(record.data[0], []).append((at, record.data[1]))
-    for name in facts.of_mode(APP_CONTROLLED):
-        for at, record in facts.history.of("acknowledged"):
-            for pid in record.data if record.who == name else ():
-                one = facts.published[pid]
-                if one.flaw == "mapping":
-                    continue
-                bodies = [body for place, body in derived.get(one.id, ()) if place < at]
-                if not any(facts.settled_at("quick", body) < at for body in bodies):
-                    yield f"{pid} was acknowledged in life {record.life}, its output is not at the broker"
-
-
-def _effects(facts: Facts, receiver: str) -> set[str] | None:
-    """Ids that took effect, by what the monitors for the receiver hold; `None` when no monitor is there for it."""
-    for names, lists in _consumers(facts):
-        if receiver in names:
-            return set(lists[0][1])
-    return None
-
-
-def _consumers(facts: Facts) -> Iterator[tuple[list[str], list[tuple[str, list[str], bool]]]]:
-    """Which receivers feed which lists of ids; the flag says that a failing handler leaves its id out."""
-    ledger: Any = facts.monitor("Ledger")
-    audit: Any = facts.monitor("Audit")
-    if ledger is None or audit is None:
-        return
-    orders = facts.of_mode(EXACTLY_ONCE)
-    yield orders, [("Ledger.handled", ledger["handled"], True), ("Audit.orders", audit["orders"], False)]
-    yield facts.of_mode(AT_LEAST_ONCE), [("Ledger.readings", ledger["readings"], False)]
-
-
-def _context(label: str) -> str:
-    return "audit" if label.startswith("Audit") else "main"
-
-
-def _ids(facts: Facts, receiver: str) -> list[str]:
-    stream = facts.streams.get(receiver)
-    return [facts.published[pid].id for pid in stream.pids if pid in facts.published] if stream else []
-
-
 def _domains(facts: Facts) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in facts.of_mode(EXACTLY_ONCE):
         found.setdefault(facts.setup.receivers[name].domain, []).append(name)
     return found
-
-
-def _between(facts: Facts, receiver: str, *kinds: Any) -> Iterator[tuple[int, Any]]:
-    """Records of these kinds that concern the receiver, in order."""
-    records = [event for kind in kinds for event in facts.history.of(kind)]
-    for event in sorted(records, key=lambda event: event[0]):
-        if event[1].who == receiver:
-            yield event
 
 
 def _held(facts: Facts) -> Iterator[tuple[str, int, set[str]]]:

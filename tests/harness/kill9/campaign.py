@@ -12,13 +12,13 @@ from correlator.reliability import Reliability
 from correlator.storage import migrate
 from correlator.testing import files
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation
-from correlator.testing.invariants.violations import violations
 from correlator.testing.kill9 import draws, wire
 from correlator.testing.kill9.directory import directory_of_a_run, keep
 from correlator.testing.kill9.lives import ProcessRun
 from correlator.testing.kill9.zygote import Zygote
 from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 from tests.harness.kill9 import reference
+from tests.harness.simulation.invariants import violations
 
 MOST_VIOLATIONS = 3
 """How many runs may fail before a campaign ends."""

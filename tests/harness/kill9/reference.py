@@ -24,7 +24,6 @@ from correlator.settings import (
     SenderSettings,
 )
 from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
-from correlator.testing.invariants.reference import DYNAMIC_SOURCE
 from correlator.testing.kill9 import wire
 from correlator.testing.kill9.child import ChildLife, die
 from correlator.testing.simulation import small_world
@@ -119,7 +118,7 @@ def drawn(seed: int) -> Reference:
     scenario, workload = draw(seed, changing=False)
     settings = _in_real_time(scenario.settings, random.Random(f"real time {seed}"))
     made = Reference(replace(scenario, settings=settings), workload.parcels(_BROKER, random.Random(f"parcels {seed}")))
-    if DYNAMIC_SOURCE in workload.messages:
+    if churn.SOURCE in workload.messages:
         return made._replace(prepare=(*made.prepare, f"{__name__}:let_parts_come_and_go"))
     return made
 

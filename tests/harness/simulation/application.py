@@ -11,9 +11,12 @@ from correlator.core.monitor import Monitor, every, on
 from correlator.core.state import StateTable
 from correlator.errors import CorrelatorError, UsageError
 from correlator.events import FlowControlMarker, ReceivingSuspended, SenderFlushed, event
-from correlator.testing.invariants.reference import NAP_S, TICK_S
 
 PRIME_DELAY_S = 0.3
+TICK_S = 0.4
+"""The period of each repeating timer."""
+NAP_S = 25.0
+"""The delay of the timer and of the expression of the monitor `Sleeper`."""
 WINDOW = 3
 UNSTORED = ("hints", "tasks")
 """Receivers whose flow control windows the monitor `Relay` extends; `Ledger` extends those of all others."""

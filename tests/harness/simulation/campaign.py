@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from correlator.testing.invariants.catalogue import Violation
 from correlator.testing.invariants.history import History
-from correlator.testing.invariants.violations import violations
 from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 from correlator.testing.simulation.kills import Killed
 from correlator.testing.simulation.run import SimulatedRun
 from correlator.testing.simulation.small_world import small_world
 from tests.harness.simulation import application, keyed
+from tests.harness.simulation.invariants import violations
 from tests.harness.simulation.operating import CampaignOperator
 from tests.harness.simulation.probes import WorldProbe
 from tests.harness.simulation.scenario import draw

@@ -8,7 +8,7 @@ not in the `Setup` of the history; the invariants K1 to K7 check them.
 import dataclasses
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,7 +26,7 @@ from correlator.settings import (
     ReceiverSettings,
     SenderSettings,
 )
-from correlator.testing.invariants.history import Bill, Configured, Published
+from correlator.testing.invariants.history import Configured, Published
 from tests.harness.simulation import application
 
 LEFT, OTHER_LEFT, RIGHT = "queue:left", "queue:left2", "queue:right"
@@ -42,6 +42,39 @@ MOST = 12
 COUNTED = {f"ri{n}" for n in range(0, MOST, 2)}
 """The messages of `RIGHT` that fit every event class."""
 MAX_ROWS = 3
+
+
+class Bill(NamedTuple):
+    """What a pipeline sends for a message: who handled it, the total that its step keeps, the version of that step.
+
+    `number` is that of the message within its receiver.
+    """
+
+    pipeline: str
+    receiver: str
+    pid: str
+    total: int
+    version: int
+    number: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Parts(Configured):
+    """The configuration of one life as the invariants ask for it.
+
+    Attributes:
+        routes: for each receiver the pipelines that it delivers to.
+        discards: pipelines the state of whose step is given up.
+        bills: the destination at the broker of the sender of pipelines.
+        passing: context of the monitor without lasting state, "" for none.
+        counting: context of the persistent monitor, "" for none.
+    """
+
+    routes: Mapping[str, tuple[str, ...]]
+    discards: tuple[str, ...]
+    bills: str
+    passing: str
+    counting: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +142,15 @@ class Configuration:
         """A configuration like this one that the engine must accept, and with which it can come to rest."""
         return dataclasses.replace(self, left=OTHER_LEFT, direct=True, lacks="")
 
-    def told(self) -> Configured:
+    def told(self) -> "Parts":
         """The record for the history."""
-        return Configured(
-            self.routes(), tuple(self.pipelines), tuple(self.discards), self.bills, self.passing, self.counting
+        return Parts(
+            routes=self.routes(),
+            pipelines=tuple(self.pipelines),
+            discards=tuple(self.discards),
+            bills=self.bills,
+            passing=self.passing,
+            counting=self.counting,
         )
 
     def _receivers(self) -> list[ReceiverSettings]:

@@ -14,20 +14,21 @@ from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.invariants.history import Published
-from correlator.testing.invariants.reference import DYNAMIC_RECEIVER, DYNAMIC_SENDER, DYNAMIC_SOURCE
 from tests.harness.simulation import application
 
 MOST = 12
+SOURCE = "queue:extras"
+"""The destination that the receiver reads."""
 RECEIVER = ReceiverSettings(
-    id=DYNAMIC_RECEIVER,
+    id="extras",
     connection="memory",
-    destination=DYNAMIC_SOURCE,
+    destination=SOURCE,
     reliability=Reliability.EXACTLY_ONCE,
     event=f"{application.__name__}:Extra",
     max_batch_size=2,
 )
 SENDER = SenderSettings(
-    id=DYNAMIC_SENDER,
+    id="aside",
     connection="memory",
     destination="queue:aside",
     reliability=Reliability.EXACTLY_ONCE,

@@ -5,7 +5,6 @@ import random
 from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.settings import EngineSettings
-from correlator.testing.invariants.reference import DYNAMIC_SOURCE
 from correlator.testing.simulation.operating import Operator, StartOfLife
 from correlator.testing.simulation.scenario import Scenario
 from tests.harness.simulation import changes, churn
@@ -33,7 +32,7 @@ class CampaignOperator(Operator):
         self._chosen = self._accepted
         self._other_windows = changes.windows(scenario.seed, scenario.settings.duplicate_detection)
         self._putting_back = False
-        self._churns = DYNAMIC_SOURCE in workload.messages
+        self._churns = churn.SOURCE in workload.messages
         self._order = order
         self._kills = kills
 

@@ -21,7 +21,6 @@ from correlator.settings import (
     SenderSettings,
 )
 from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
-from correlator.testing.invariants.reference import DYNAMIC_SOURCE
 from correlator.testing.schedule import is_doubtful
 from correlator.testing.simulation.brokers import Parcel
 from correlator.testing.simulation.scenario import LONGEST_LIVES, Scenario
@@ -102,7 +101,7 @@ def draw(seed: int, *, changing: bool = True) -> tuple[Scenario, Workload]:
     published = _with_poison(random.Random(f"poison {seed}"), _workload(seed, rng, settings, shape, on_error))
     published = _with_unselected(random.Random(f"unselected {seed}"), published, settings.receivers)
     if shape != "without_store" and (extras := churn.workload(seed)):
-        published[DYNAMIC_SOURCE] = extras
+        published[churn.SOURCE] = extras
     first = changes.begin(seed) if changing and shape != "without_store" else None
     other = changes.windows(seed, windows) if first else windows
     scenario = Scenario(

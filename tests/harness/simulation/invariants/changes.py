@@ -7,7 +7,8 @@ import msgspec
 
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import NEVER, Facts
-from correlator.testing.invariants.history import Bill, Configured
+from tests.harness.simulation.changes import Bill, Parts
+from tests.harness.simulation.invariants.told import condemned, monitor
 
 TAKES_ORDERS = ("orders", "orders_too", "others")
 
@@ -90,18 +91,6 @@ def keyed_steps_go_on(facts: Facts) -> Iterator[str]:
             yield f"{bill} in life {life} follows {before}"
 
 
-@invariant(
-    "K4", "a refused start leaves the store unchanged, and the engine accepts the configuration of the start before"
-)
-def refusals_change_nothing(facts: Facts) -> Iterator[str]:
-    """The world puts the configuration back after each refusal."""
-    for _, record in facts.history.of("declined"):
-        if not record.data.unchanged:
-            yield f"life {record.life} was refused with {record.who} and changed the store"
-        if record.data.again:
-            yield f"life {record.life} was refused with the configuration that was accepted before: {record.data.text}"
-
-
 @invariant("K5", "a context of monitors gets the messages that came in while it was configured, and no earlier ones")
 def contexts_are_given_what_was_theirs(facts: Facts) -> Iterator[str]:
     """A persistent monitor has it once in its state; one without lasting state heard it at least once."""
@@ -116,18 +105,18 @@ def contexts_are_given_what_was_theirs(facts: Facts) -> Iterator[str]:
         for pid in received.pids
         if pid in sound
     ]
-    counter = facts.monitor("Counter")
+    counter = monitor(facts, "Counter")
     if counter is not None:
         counted = counter["orders"]
         assert isinstance(counted, list)
         where = {one.counting for one in configured.values()} - {""}
         theirs = Counter(one for life, one in rows if configured[life].counting)
         for context in where:
-            theirs -= facts.condemned(context)  # one copy each: a message without an id may have come several times
+            theirs -= condemned(facts, context)  # one copy each: a message without an id may have come several times
         if Counter(one for one in counted if one in sound.values()) != theirs:
             yield f"the counter was to count {sorted(theirs.elements())}, and counted {sorted(counted)}"
     heard = {record.data for _, record in facts.history.of("heard")}
-    heard |= {one for context in {one.passing for one in configured.values()} for one in facts.condemned(context)}
+    heard |= {one for context in {one.passing for one in configured.values()} for one in condemned(facts, context)}
     never = {one for life, one in rows if configured[life].passing} - heard
     strange = {record.data for _, record in facts.history.of("heard")} & set(sound.values()) - {
         one for life, one in rows if configured[life].passing
@@ -158,6 +147,6 @@ def _bills(facts: Facts) -> Iterator[tuple[int, Bill]]:
             yield life, msgspec.json.decode(body, type=Bill)
 
 
-def _configured(facts: Facts) -> dict[int, Configured]:
+def _configured(facts: Facts) -> dict[int, Parts]:
     """The configuration of each life; empty in runs in which it never changes."""
     return {record.life: record.data for _, record in facts.history.of("configured")}

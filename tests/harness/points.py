@@ -1,6 +1,6 @@
 """The registry of fault points: every name that the engine's source passes to `point`, and the place of that text.
 
-`points` reads the source of the installed package, so the registry is always up to date. A name is either a text in the
+`points` reads the source of the package `correlator`, so the registry is always up to date. A name is either a text in the
 call of `point`, or it reaches the call by a parameter or by a field of a value, as the points around a transaction do.
 In this case the registry looks for the text where the parameter or the field is set. A name that cannot be traced to a
 text raises an error; none is left out.
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from correlator.errors import UsageError
+import correlator
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(correlator.__file__).parent
 _CALLED = "point"
 """The function of `correlator.core.faults`; all modules import it by this name."""
 
@@ -39,13 +39,13 @@ def points() -> tuple[Point, ...]:
     """Every fault point of the product, by name.
 
     Raises:
-        UsageError: E2440, the source builds a name in a way that cannot be traced to a text.
+        ValueError: the source builds a name in a way that cannot be traced to a text.
     """
-    directories = sorted({path.parent for path in _PACKAGE.rglob("*.py")} - _of_the_harness())
+    directories = sorted({path.parent for path in _PACKAGE.rglob("*.py")} - _of_the_test_tools())
     return tuple(sorted(itertools.chain.from_iterable(points_of(one, _PACKAGE.parent) for one in directories)))
 
 
-def _of_the_harness() -> set[Path]:
+def _of_the_test_tools() -> set[Path]:
     testing = _PACKAGE / "testing"
     return {testing, *(path for path in testing.rglob("*") if path.is_dir())}
 
@@ -95,13 +95,8 @@ class _Package:
             case ast.Name(id=parameter):
                 sources = self._given_to_parameter(value, parameter)
         if not sources:
-            raise UsageError(
-                "E2440",
-                f"{self._file[value]}:{value.lineno}",
-                "the name of this fault point cannot be read from the source",
-                "It is a text, or comes through a parameter or through a field of a value made in the same package",
-                "Write the name out",
-            )
+            where = f"{self._file[value]}:{value.lineno}"
+            raise ValueError(f"{where}: the name of this fault point cannot be traced to a text in the same package")
         for source in sources:
             yield from self._written(source)
 

@@ -77,9 +77,11 @@ class Returns:
     @property
     def due(self) -> bool:
         """Whether a request waits, and the receiver is between two batches, not paused and not draining."""
+        if not self._waiting:
+            return False
         intake = self._intake
         between = intake.state in (ReceiverState.DISCONNECTED, ReceiverState.RECEIVING) and not intake.batch.messages
-        return bool(self._waiting) and between and not intake.gate.shut
+        return between and not intake.gate.shut
 
     def carry_out(self) -> None:
         """Carry out the oldest request that waits.

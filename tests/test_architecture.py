@@ -403,6 +403,95 @@ def test_there_are_fault_points_on_every_way():
     assert families >= {"rx", "ck", "tx", "rec", "cfg", "ac", "app", "flush", "stop"}
 
 
+# --- large classes ---
+
+
+class Size(NamedTuple):
+    """How large a class is: its own attributes, those with the inherited ones, the parameters of its constructor.
+
+    A class without a constructor of its own has `None` parameters.
+    """
+
+    own: int
+    whole: int
+    parameters: int | None
+
+    @property
+    def is_large(self) -> bool:
+        return self.whole > 20 or (self.parameters or 0) > 12
+
+
+@functools.cache
+def classes() -> dict[str, ast.ClassDef]:
+    """All classes on the top level of modules, by module and name."""
+    return {
+        f"{module_of(path)}.{node.name}": node
+        for path in sources(*PACKAGES)
+        for node in tree_of(path).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def module_of(path: Path) -> str:
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def attributes_of(node: ast.ClassDef) -> set[str]:
+    """The fields of a value, and what methods assign to `self`."""
+    fields = {
+        one.target.id
+        for one in node.body
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and "ClassVar" not in ast.dump(one)
+    }
+    return fields | {
+        one.attr
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        for one in ast.walk(method)
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
+        if isinstance(one.value, ast.Name) and one.value.id == "self"
+    }
+
+
+def bases_of(name: str) -> Iterator[str]:
+    """The bases of a class that are classes of ours."""
+    module = name.rpartition(".")[0]
+    place = ROOT / module.replace(".", "/")
+    path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    imported = {one.module.rpartition(".")[2]: one.module for one in imports(path)}
+    for base in classes()[name].bases:
+        said = ast.unparse(base).partition("[")[0]
+        first, _, rest = said.partition(".")
+        for full in (f"{module}.{said}", ".".join(filter(None, (imported.get(first, first), rest)))):
+            if full in classes():
+                yield full
+
+
+def with_inherited(name: str) -> set[str]:
+    return attributes_of(classes()[name]).union(*map(with_inherited, bases_of(name)))
+
+
+def size_of(name: str) -> Size:
+    makers = [one for one in classes()[name].body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+    parameters = [len([*one.args.posonlyargs, *one.args.args, *one.args.kwonlyargs]) - 1 for one in makers]
+    return Size(len(attributes_of(classes()[name])), len(with_inherited(name)), next(iter(parameters), None))
+
+
+def test_the_page_of_the_architecture_lists_the_large_classes():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## Large classes\n")[2]
+    row = r"^\| `(\w+)` \(`([\w/]+)\.py`\) \| (\d+) \| (\d+) \| (\S+) \| \w.*\w.* \|$"
+    stated = {
+        f"{file.replace('/', '.')}.{name}": Size(
+            int(own), int(whole), int(parameters) if parameters.isdigit() else None
+        )
+        for name, file, own, whole, parameters in re.findall(row, page, re.MULTILINE)
+    }
+    receiver, engine = "correlator.runtime.receiver.Receiver", "correlator.testing.kill9.child.ToldEngine"
+    assert with_inherited(receiver) > attributes_of(classes()["correlator.runtime.actor.Actor"])
+    assert with_inherited(engine) > attributes_of(classes()["correlator.runtime.engine.Engine"])
+    assert stated == {name: size for name in classes() if (size := size_of(name)).is_large}
+
+
 # --- what must not be there ---
 
 

@@ -12,9 +12,9 @@ from correlator.cli.output import Row, shortened, shown, write_json, write_line,
 from correlator.core.deadletters import DeadLetterKind
 from correlator.errors import ConnectionLost, Fenced, UsageError
 from correlator.pipeline.spec import PipelineFile
+from correlator.runtime.commits import COMMIT_PATIENCE_S
 from correlator.runtime.control.address import sockets_of
 from correlator.runtime.control.protocol import MOST_NUMBERS, Discard, Replay, Request
-from correlator.runtime.engine import COMMIT_PATIENCE_S
 from correlator.storage import deadletters
 from correlator.storage import inspect as store
 from correlator.storage.database import location

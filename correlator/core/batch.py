@@ -15,9 +15,15 @@ class ReceiveBatch:
         max_messages: number of messages that closes the batch, which never holds more.
         max_bytes: bytes of bodies that close the batch. The message that reaches this limit is part of the batch.
         max_interval: seconds from the first message until the batch closes.
+
+    Attributes:
+        messages: the messages, in the order of receipt.
+        tokens: what acknowledges them at the source.
+        size: the bytes of their bodies.
+        began: the time of day at which the first of them came; 0 for an empty batch.
     """
 
-    __slots__ = ("_max_bytes", "_max_interval", "_max_messages", "_opened", "messages", "size", "tokens")
+    __slots__ = ("_max_bytes", "_max_interval", "_max_messages", "_opened", "began", "messages", "size", "tokens")
 
     def __init__(self, max_messages: int, max_bytes: int, max_interval: float) -> None:
         self._max_messages = max_messages
@@ -27,11 +33,14 @@ class ReceiveBatch:
         self.messages: list[Message] = []
         self.tokens: list[Any] = []
         self.size = 0
+        self.began = 0.0
 
-    def add(self, messages: Sequence[Message], tokens: Sequence[Any], now: float) -> None:
-        """Add a chunk of at most `room` messages, received at `now` (monotonic seconds)."""
+    def add(self, messages: Sequence[Message], tokens: Sequence[Any], now: float, wall_s: float) -> None:
+        """Add a chunk of at most `room` messages, received at `now` in monotonic seconds, at `wall_s` by the time of
+        day.
+        """
         if not self.messages:
-            self._opened = now
+            self._opened, self.began = now, wall_s
         self.messages.extend(messages)
         self.tokens.extend(tokens)
         self.size += sum([len(message.body) for message in messages])

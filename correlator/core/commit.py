@@ -55,7 +55,7 @@ class ReceiveSegment(msgspec.Struct, frozen=True, gc=False):
 
     receiver: str
     first: int
-    messages: list[Message]
+    messages: Sequence[Message]
 
 
 class ReceiveCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -99,9 +99,9 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     receiver: str
     batch: int
-    ids: list[str]
-    sources: list[str]
-    digests: list[int]
+    ids: Sequence[str]
+    sources: Sequence[str]
+    digests: Sequence[int]
 
 
 class DetectionPlan(msgspec.Struct, frozen=True, gc=False):
@@ -283,7 +283,7 @@ class DuplicateDetector:
         for segment in segments:
             self._enter(segment, pinned=segment.batch > confirmed.get(segment.receiver, 0))
 
-    def _all_new(self, ids: list[str], earlier: dict[str, int]) -> bool:
+    def _all_new(self, ids: Sequence[str], earlier: dict[str, int]) -> bool:
         distinct = set(ids)
         return (
             len(distinct) == len(ids)
@@ -310,7 +310,7 @@ class DuplicateDetector:
                 digests[position] = known
         return duplicates, conflicts, digests
 
-    def _segment(self, candidates: Candidates, digests: list[int], now: float, planned: int) -> IdSegment | None:
+    def _segment(self, candidates: Candidates, digests: Sequence[int], now: float, planned: int) -> IdSegment | None:
         ids, sources = candidates.ids, candidates.sources
         if "" in ids:
             having = [position for position, unique_id in enumerate(ids) if unique_id]
@@ -320,7 +320,7 @@ class DuplicateDetector:
         if not ids:
             return None
         number = self._last_number + planned + 1
-        run = IdRun(now, ids, sources, digests)
+        run = IdRun(now, list(ids), list(sources), list(digests))
         return IdSegment(self.domain, number, candidates.receiver, candidates.batch, [run])
 
     def _reclaimable(self) -> tuple[list[IdSegment], list[int]]:

@@ -1,10 +1,20 @@
 """Decides how a receiver takes messages in: cycle, batch, filters, window of flow control. Has no source, clock or log.
 
-DISCONNECTED → RECEIVING → (stored modes) COMMITTING → ACKNOWLEDGING → RECEIVING
-                         → (BEST_EFFORT) ACKNOWLEDGING → RECEIVING
-                         → (APP_CONTROLLED) SUSPENDED → ACKNOWLEDGING → RECEIVING
-From every state but COMMITTING: LOST → DISCONNECTED. In COMMITTING the receiver first awaits the answer of the writer.
-From every state: CLOSE → CLOSED.
+The states that follow one another, for each kind of batch and for what interrupts the cycle:
+
+- all modes, a connection: DISCONNECTED → RECEIVING
+- AT_LEAST_ONCE, EXACTLY_ONCE, a batch: RECEIVING → COMMITTING → ACKNOWLEDGING → RECEIVING
+- AT_LEAST_ONCE, EXACTLY_ONCE, a batch of which nothing is to be stored: RECEIVING → ACKNOWLEDGING → RECEIVING
+- BEST_EFFORT, a batch: RECEIVING → ACKNOWLEDGING → RECEIVING
+- BEST_EFFORT, a batch with dead letters: RECEIVING → COMMITTING → ACKNOWLEDGING → ACKNOWLEDGING → RECEIVING
+- APP_CONTROLLED, a batch: RECEIVING → SUSPENDED → ACKNOWLEDGING → RECEIVING
+- APP_CONTROLLED, dead letters: RECEIVING → COMMITTING → ACKNOWLEDGING → SUSPENDED → ACKNOWLEDGING → RECEIVING
+- all modes, the end of the source: RECEIVING → ENDED
+- all modes, a lost connection: DISCONNECTED, RECEIVING, SUSPENDED, ACKNOWLEDGING → DISCONNECTED
+- all modes, the end of the thread: every state → CLOSED
+
+Dead letters are stored in every mode, if the engine has a store; then the rest of the batch is delivered. A receiver in
+COMMITTING does not use its connection: it awaits the answer of the writer, and notices a loss when it acknowledges.
 The rules are in docs/rules.md, sections A3 and A4.
 """
 
@@ -17,6 +27,7 @@ import msgspec
 
 from correlator.connector import Backlog, Chunk, Features
 from correlator.core.batch import ReceiveBatch
+from correlator.core.gate import Gate
 from correlator.core.redeliveries import Redeliveries
 from correlator.errors import storable
 from correlator.events import UNREADABLE, Message, expired
@@ -152,9 +163,8 @@ class LogLine(NamedTuple):
 class Intake:
     """The present batch and the state of one receiver. Owner: the thread of the receiver.
 
-    Other threads call `allow`, `suspended` and `resume`, set `draining` and `pause`, and read `state`, `window`,
-    `counters` and `redeliveries.may_give_back`. Times are seconds of a clock that does not go back; `wall_s` is the
-    time of day.
+    Other threads call `allow`, `suspended` and `resume`, use `gate`, and read `state`, `window`, `counters` and
+    `redeliveries.may_give_back`. Times are seconds of a clock that does not go back; `wall_s` is the time of day.
 
     Args:
         settings: settings of the receiver, as configured.
@@ -173,9 +183,7 @@ class Intake:
         batch: the present batch.
         next_number: number of the next message that it delivers.
         next_batch: number of the next batch that it stores.
-        draining: whether the receiver begins no further batch but finishes the present one; any thread may set it.
-        pause: as `draining`, but not for good: an object that stands for one pause, `None` while there is none. Any
-            thread may set it.
+        gate: the orders whether to begin batches.
     """
 
     def __init__(
@@ -202,8 +210,7 @@ class Intake:
         )
         self.next_number = numbers.next_number
         self.next_batch = numbers.next_batch
-        self.draining = False
-        self.pause: object | None = None
+        self.gate = Gate()
         self._settings = settings
         self._selector = selector
         self._own_sources = own_sources
@@ -229,10 +236,6 @@ class Intake:
     def idle(self) -> bool:
         """Whether there is no batch to finish. A suspended batch does not count, since the broker delivers it again."""
         return self.state is ReceiverState.SUSPENDED or not self.batch.messages
-
-    @property
-    def _begins_no_batch(self) -> bool:
-        return self.draining or self.pause is not None
 
     @property
     def window(self) -> int:
@@ -284,12 +287,12 @@ class Intake:
         self._source_ended = chunk.ended
         if not chunk.messages:
             return ()
-        self.batch.add(chunk.messages, chunk.tokens, now)
+        self.batch.add(chunk.messages, chunk.tokens, now, wall_s)
         return self._wanted(chunk.messages, wall_s * 1000)
 
     def complete(self, now: float) -> bool:
         """Whether the present batch holds messages and takes no more, so that it is to be handed on."""
-        closed = self.batch.closed(now) or not self.room or self._source_ended or self._begins_no_batch
+        closed = self.batch.closed(now) or not self.room or self._source_ended or self.gate.shut
         return bool(self.batch.messages) and closed
 
     def hand_on(self, wall_s: float, name_of: Callable[[Message], str]) -> None:

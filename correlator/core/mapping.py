@@ -5,9 +5,9 @@ A message that cannot be mapped becomes a dead letter and never stops its batch 
 
 import re
 import zlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from inspect import getattr_static
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,10 +21,11 @@ MAX_ID_BYTES = 512
 _PART = re.compile(r"\$\{(?:(property|header|body|row)\.([^}]+)|(body|key))\}")
 _NO_PART = re.compile(r"\$(?:\{|[^\W\d])")
 PARTS = "Parts are ${property.NAME}, ${header.NAME}, ${body.NAME}, ${row.NAME}, ${body} and ${key}"
+T = TypeVar("T")
 Extract = Callable[[Message, Any], str]
 
 
-class Mapped(msgspec.Struct, gc=False):
+class Mapped(msgspec.Struct, frozen=True, gc=False):
     """A batch after mapping.
 
     Attributes:
@@ -38,28 +39,19 @@ class Mapped(msgspec.Struct, gc=False):
         failed: the positions of these messages in the batch, in the order of `dead_letters`.
     """
 
-    messages: list[Message] = []
-    events: list[Any] = []
-    ids: list[str] = []
-    sources: list[str] = []
-    digests: list[int] = []
-    dead_letters: list[DeadLetter] = []
-    failed: list[int] = []
+    messages: Sequence[Message] = []
+    events: Sequence[Any] = []
+    ids: Sequence[str] = []
+    sources: Sequence[str] = []
+    digests: Sequence[int] = []
+    dead_letters: Sequence[DeadLetter] = []
+    failed: Sequence[int] = []
 
-    def join(self, other: "Mapped") -> None:
-        """Append the next part of the same batch."""
-        before = len(self.messages) + len(self.dead_letters)
-        self.failed.extend(before + place for place in other.failed)
-        for column in ("messages", "events", "ids", "sources", "digests", "dead_letters"):
-            getattr(self, column).extend(getattr(other, column))
-
-    def forget_failed(self) -> None:
-        """Remove the messages that could not be mapped, for a receiver whose policy is to store nothing of them."""
+    def without_failed(self) -> "Mapped":
+        """Return the batch without the messages that could not be mapped."""
         failed = set(self.failed)
-        for name in ("ids", "sources", "digests"):
-            column = getattr(self, name)
-            setattr(self, name, [value for place, value in enumerate(column) if place not in failed])
-        self.dead_letters, self.failed = [], []
+        ids, sources = _without(self.ids, failed), _without(self.sources, failed)
+        return Mapped(self.messages, self.events, ids, sources, _without(self.digests, failed))
 
     def without(self, places: Container[int]) -> tuple[list[Message], list[Any], list[DeadLetter]]:
         """Return messages, events and dead letters, without those at these positions of the batch."""
@@ -68,6 +60,31 @@ class Mapped(msgspec.Struct, gc=False):
         kept = [at for at, place in enumerate(mapped) if place not in places]
         letters = [letter for place, letter in zip(self.failed, self.dead_letters, strict=True) if place not in places]
         return [self.messages[at] for at in kept], [self.events[at] for at in kept], letters
+
+
+def _without(column: Sequence[T], places: Container[int]) -> list[T]:
+    return [value for place, value in enumerate(column) if place not in places]
+
+
+def joined(parts: Iterable[Mapped]) -> Mapped:
+    """Return the whole batch of these parts, in their order."""
+    messages: list[Message] = []
+    events: list[Any] = []
+    ids: list[str] = []
+    sources: list[str] = []
+    digests: list[int] = []
+    dead_letters: list[DeadLetter] = []
+    failed: list[int] = []
+    for part in parts:
+        before = len(messages) + len(dead_letters)
+        failed.extend(before + place for place in part.failed)
+        messages.extend(part.messages)
+        events.extend(part.events)
+        ids.extend(part.ids)
+        sources.extend(part.sources)
+        digests.extend(part.digests)
+        dead_letters.extend(part.dead_letters)
+    return Mapped(messages, events, ids, sources, digests, dead_letters, failed)
 
 
 class ReceiveMapping:
@@ -125,7 +142,7 @@ class ReceiveMapping:
             engine_time: the time that dead letters get.
         """
         mapped = self.map(messages, engine_time)
-        events = mapped.events
+        events = list(mapped.events)
         for place in mapped.failed:
             events.insert(place, None)
         letters = [
@@ -173,13 +190,13 @@ class ReceiveMapping:
         )
 
     def _map_each(self, messages: Sequence[Message], engine_time: float) -> Mapped:
-        mapped = Mapped()
-        for message in messages:
-            try:
-                mapped.join(self._map_all([message]))
-            except MappingError as error:
-                mapped.join(self._failed(message, self._explain(message, error), engine_time))
-        return mapped
+        return joined(self._map_one(message, engine_time) for message in messages)
+
+    def _map_one(self, message: Message, engine_time: float) -> Mapped:
+        try:
+            return self._map_all([message])
+        except MappingError as error:
+            return self._failed(message, self._explain(message, error), engine_time)
 
     def _failed(self, message: Message, error: MappingError, engine_time: float) -> Mapped:
         """Make the dead letter of a message that cannot be mapped.
@@ -197,12 +214,10 @@ class ReceiveMapping:
             time=engine_time,
             receiver=self._receiver,
         )
-        failed = Mapped(dead_letters=[letter], failed=[0])
-        if self._deduplicated:
-            failed.ids = [unique_id]
-            failed.sources = [self._filled(self._source, message, parts)]
-            failed.digests = [zlib.crc32(message.body)]
-        return failed
+        if not self._deduplicated:
+            return Mapped(dead_letters=[letter], failed=[0])
+        source = self._filled(self._source, message, parts)
+        return Mapped([], [], [unique_id], [source], [zlib.crc32(message.body)], [letter], [0])
 
     @staticmethod
     def _filled(template: "Template", message: Message, event: Any) -> str:

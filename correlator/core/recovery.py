@@ -35,7 +35,7 @@ class ReceiveLog:
             found.extend(segment.messages[begin:end] if begin < end else ())
         return found
 
-    def beyond(self, context: str, receiver: str, entered: int) -> Iterator[tuple[int, list[Message]]]:
+    def beyond(self, context: str, receiver: str, entered: int) -> Iterator[tuple[int, Sequence[Message]]]:
         """Yield the messages that had not entered the queue of a context, in order, as (first number, messages).
 
         Raises `RecoveryRefused` E4204 if the receive log lacks one of them.

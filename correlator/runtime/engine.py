@@ -9,81 +9,63 @@ import functools
 import os
 import secrets
 import socket
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from correlator.configuration import (
-    EngineFile,
-    Provided,
-    check_engine_settings,
-    check_part_settings,
-    read_file,
-    require,
-)
+from correlator.configuration import EngineFile, Provided, check_engine_settings, read_file, require
 from correlator.connector import Connection
-from correlator.core.ages import Ages
 from correlator.core.bridge import bridges_of
 from correlator.core.checkpoint import Checkpoint, Cut
-from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
-from correlator.core.delivery import is_stored, layout_of, with_deliveries
+from correlator.core.commit import Endpoint, Recovered, Suspect
+from correlator.core.delivery import layout_of
 from correlator.core.faults import point
 from correlator.core.instances import OnError
 from correlator.core.intake import ReceiverState
-from correlator.core.outbox import Outbox
-from correlator.core.registry import Users, is_known, refuse_default, refuse_removal
-from correlator.errors import ConfigError, CorrelatorError, NotDone, StoreError, UsageError, quoted
-from correlator.events import DeadLetter, PartStatus
+from correlator.errors import ConfigError, CorrelatorError, NotDone, UsageError
+from correlator.events import PartStatus
 from correlator.ports import Processor, Store
-from correlator.processes import Maker
 from correlator.runtime import phases
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
+from correlator.runtime.commits import COMMIT_PATIENCE_S, Commits
 from correlator.runtime.control.address import sockets_of
 from correlator.runtime.control.orders import Orders
 from correlator.runtime.control.server import ControlServer
+from correlator.runtime.engine_status import EngineStatus
 from correlator.runtime.http.shown import Shown
-from correlator.runtime.letters import Letters
+from correlator.runtime.letters import Letters, read_letters
+from correlator.runtime.life import Life, Phase
 from correlator.runtime.logs import get_logger
 from correlator.runtime.observers import Observers
+from correlator.runtime.part_changes import PartChanges
 from correlator.runtime.parts import Callbacks, ContextThread, Parts
 from correlator.runtime.paths import paths_through
 from correlator.runtime.pausing import Pausing
-from correlator.runtime.publishing import publish, published, published_message
+from correlator.runtime.publishing import Publisher
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.recording import Recording
 from correlator.runtime.registry import Registry
 from correlator.runtime.remover import Remover
-from correlator.runtime.reporter import Reporter, resident_bytes
-from correlator.runtime.requests import RegistryRequest, Request, SuspectRequest
+from correlator.runtime.reporter import Reporter
+from correlator.runtime.requests import RegistryRequest, SuspectRequest
 from correlator.runtime.restart import NOTHING, Restart
 from correlator.runtime.sender import Sender
+from correlator.runtime.services import Services
 from correlator.runtime.signals import stop_signals
-from correlator.runtime.status import CheckpointCounters, Place, Status
+from correlator.runtime.status import CheckpointCounters, Status
 from correlator.runtime.supervisor import Supervisor
 from correlator.runtime.timeline import Timeline
 from correlator.runtime.watchdog import Watchdog, Watched
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
-from correlator.storage.inspect import Selection, counted_dead_letters, dead_letters
 from correlator.storage.store import SqlStore
 
-COMMIT_PATIENCE_S = 60.0
 LOOK_FOR_SIGNALS_S = 0.2
-
-
-class _Phase(Enum):
-    """The phases in the life of an engine. Parts can be added and removed in the phases STARTED and STOPPING."""
-
-    NEW = "new"
-    STARTED = "running"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
+"""Seconds between two looks whether a signal has come."""
 
 
 class Engine:
@@ -138,43 +120,37 @@ class Engine:
         if settings.shares is not None:
             todo = "Use Member, which runs an engine for each of its shares"
             raise UsageError("E2052", f"engine {settings.name}", "has shares", "An Engine is one share", todo)
+        provided = Provided(connections=dict(connections or {}), store=store is not None)
+        found = check_engine_settings(settings, provided)
+        identity = identity or f"{socket.gethostname()}:{os.getpid()}:{secrets.randbelow(10**9)}"
         self.settings = settings
-        self.checkpointer: Checkpointer | None = None
-        self.remover: Remover | None = None
-        self.reporter: Reporter | None = None
-        self._supervisor = Supervisor(settings.name)
-        self._clock = clock or SystemClock()
-        self.timeline = Timeline(self._clock.wall)
-        self._store = store
-        self._changing = threading.Lock()
-        self._maker = Maker()
-        self._phase = _Phase.NEW
-        self._threads_running = False
-        self._recovering: int | None = None
-        self._started = 0.0
-        self._oldest_events = Ages(threading.Lock())
-        self._oldest_sends = Ages(threading.Lock())
-        self._log = get_logger(engine=settings.name)
-        self._provided = Provided(connections=dict(connections or {}), store=store is not None)
-        found = check_engine_settings(settings, self._provided)
         self.processors = (*processors, *bridges_of(settings))
         self._refuse_unrecorded()
+        self._clock = clock or SystemClock()
+        self.timeline = Timeline(self._clock.wall)
+        self.reporter: Reporter | None = None
         self._warnings = found if warnings is None else warnings
-        if store is None and settings.store is not None:
-            witness = None if settings.witness_directory is None else Path(settings.witness_directory)
-            self._store = SqlStore(settings.store, settings.name, witness_directory=witness)
-        identity = identity or f"{socket.gethostname()}:{os.getpid()}:{secrets.randbelow(10**9)}"
-        self._registry = Registry(settings, self._provided, identity, self._commit_registry)
+        self._log = get_logger(engine=settings.name)
+        self._store = _store_of(settings) if store is None else store
+        self._life = Life(settings.name)
+        self._supervisor = Supervisor(settings.name)
+        self._status = EngineStatus(settings.name, self._life, self._supervisor, self._clock)
+        self._commits = Commits(self._life, self._supervisor, self._clock, lambda: self.writer)
+        self._registry = Registry(settings, provided, identity, lambda one: self._commits.commit(RegistryRequest(one)))
+        self._changes = PartChanges(
+            settings, provided, self._registry, self._life, lambda: self._parts, lambda: self.remover, self._run
+        )
+        self._publisher = Publisher(self._life, lambda: self.receivers, self._runs_here)
         self._make_parts = functools.partial(
             Parts,
             settings,
-            self._provided.connections,
+            provided.connections,
             clock=self._clock,
             blocking=blocking,
             jitter=jitter,
             callbacks=Callbacks(
                 default_senders=self._registry.default_senders,
-                default_outbox=self._default_outbox,
+                default_outbox=self._changes.default_outbox,
                 want_checkpoint=self._want_checkpoint,
                 ended=self._source_ended,
                 processed=self._supervisor.notify,
@@ -182,11 +158,11 @@ class Engine:
             ),
         )
         self._parts = self._make_parts(engine_time=EngineTime(self._clock), writer=None)
+        self._services: Services | None = None
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
         orders = Orders(self)
         control = ControlServer(sockets_of(settings), orders.answer)
         self._stored = settings.store if store is None else None
-        self._letters: Letters | None = None
         shown = Shown(self.status, self.timeline, self._paths_through, orders.answer, self._stored)
         self._observers = Observers(watchdog, settings, self._clock, shown, control)
 
@@ -237,6 +213,16 @@ class Engine:
         return self._parts.writer
 
     @property
+    def checkpointer(self) -> Checkpointer | None:
+        """Takes the checkpoints; `None` before a start and without a store."""
+        return None if self._services is None else self._services.checkpointer
+
+    @property
+    def remover(self) -> Remover | None:
+        """Removes dynamic parts; `None` before a start."""
+        return None if self._services is None else self._services.remover
+
+    @property
     def failure(self) -> BaseException | None:
         """The first error that ended a thread, and so stops the engine; `None` while there is none."""
         return self._supervisor.failure
@@ -283,8 +269,7 @@ class Engine:
                 unique id that the receiver would not read.
             MappingError: E5201, E5202 for what cannot become a message.
         """
-        receiver = self._publishing(to)
-        publish(receiver, published_message(receiver, event, unique_id, key, properties), timeout_s)
+        self._publisher.publish(to, event, unique_id, key, properties, timeout_s)
 
     async def published(
         self,
@@ -299,19 +284,10 @@ class Engine:
 
         Many that wait at once are committed together. Limit the time with `asyncio.timeout`.
         """
-        receiver = self._publishing(to)
-        await published(receiver, published_message(receiver, event, unique_id, key, properties))
+        await self._publisher.published(to, event, unique_id, key, properties)
 
-    def _publishing(self, to: str) -> Receiver:
-        self._refuse_unless_started(to)
-        if any(actor.is_running_here() for actor in self.actors()):
-            what, todo = "publish was called in a handler, and would wait for itself", "Call send"
-            raise UsageError("E8317", f"receiver {quoted(to)}", what, "", todo)
-        if to not in self.receivers:
-            known = ", ".join(name for name, one in self.receivers.items() if one.program is not None) or "none"
-            what = "there is no such receiver"
-            raise UsageError("E8317", f"receiver {quoted(to)}", what, f"Receivers of the program: {known}")
-        return self.receivers[to]
+    def _runs_here(self) -> bool:
+        return any(actor.is_running_here() for actor in self.actors())
 
     # --- life cycle ---
 
@@ -349,16 +325,15 @@ class Engine:
             HandlerFailed: a handler has failed during recovery (E5500).
             UsageError: E2051, the engine was started before.
         """
-        self._refuse_child()
-        self._refuse_second_life()
-        self._recovering = threading.get_ident()
-        self._started = self._clock.wall()
+        self._life.refuse_child()
+        self._life.refuse_second()
+        self._life.begin(self._clock.wall())
         self._observers.start()
         self.timeline.add("phase", phase="starting")
         try:
             self.recover()
         except BaseException as error:
-            self._phase = _Phase.STOPPED
+            self._life.enter(Phase.STOPPED)
             self._observers.stop()
             self._close_all(in_order=False)
             if isinstance(error, SystemExit):
@@ -375,32 +350,20 @@ class Engine:
 
         For simulations, which then call `step` of each of `actors`. All other programs call `start`.
         """
-        self._refuse_second_life()
-        self._phase = _Phase.STARTED
-        self._warn(self._warnings)
+        self._life.refuse_second()
+        self._life.enter(Phase.STARTED)
+        for warning in self._warnings:
+            self._log.warning(str(warning))
         restart = self._open_store()
         self._registry.record_changes()
-        self._make_checkpointer(restart)
-        if self.checkpointer is not None:
-            self._letters = Letters(
-                self._parts,
-                lambda: self.registry,
-                self._have_committed,
-                self.checkpointer,
-                self._read_letters,
-                self._clock,
-                self.timeline,
-            )
-        self._pausing = Pausing(self._parts, self.checkpointer, self._clock, self.timeline, self._supervisor.wait)
-        self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
+        self._services = self._make_services(self._make_checkpointer(restart))
         restart.run_hooks()
         self._keep_what_waits()
         self._open_parts()
 
     def _start_threads(self) -> None:
-        with self._changing:  # a part that another thread adds is among these actors, or is started after all of them
-            self._threads_running = True
-            self._recovering = None
+        with self._life.changing:  # a part that another thread adds is among these actors, or starts after all of them
+            self._life.run_threads()
             if self._observers.spans is not None:
                 self._observers.spans.recovering = False
             for actor in self.actors():
@@ -431,7 +394,7 @@ class Engine:
 
         Raises the failure of the engine, as `raise_failure`.
         """
-        self._refuse_child()
+        self._life.refuse_child()
         with stop_signals() as signalled:
             while not self._supervisor.stop_asked.is_set() and not signalled():
                 self._supervisor.stop_asked.wait(LOOK_FOR_SIGNALS_S)
@@ -450,7 +413,7 @@ class Engine:
 
         Raises the failure of the engine, as `raise_failure`.
         """
-        self._refuse_child()
+        self._life.refuse_child()
         with stop_signals() as signalled:
             while not self._supervisor.stop_asked.is_set() and not signalled() and not self._all_done():
                 self._supervisor.wait(every_s)
@@ -459,7 +422,7 @@ class Engine:
 
     def request_stop(self) -> None:
         """Let `run_forever` and `run_until_ended` return. Returns at once; any thread and any handler may call it."""
-        if self._maker.is_another_process:
+        if self._life.is_another_process:
             return  # at the fork a thread of the parent may have held the supervisor's lock: it is never free here
         self._supervisor.request_stop()
 
@@ -469,7 +432,7 @@ class Engine:
         If a handler has called `sys.exit`, it raises `HandlerFailed` E5500, so that the program does not end as if all
         were well. The next start recovers from the last checkpoint.
         """
-        self._refuse_child()
+        self._life.refuse_child()
         self._supervisor.raise_failure()
 
     def stop(self, *, drain: bool = True) -> None:
@@ -482,20 +445,21 @@ class Engine:
             drain: `False` to end the threads at once, without the earlier steps, as after a failure: the next start
                 goes on from the last checkpoint.
         """
-        if self._phase is not _Phase.STARTED or self._maker.is_another_process:
+        if self._life.phase is not Phase.STARTED or self._life.is_another_process:
             return
-        self._phase, in_order = _Phase.STOPPING, False
+        self._life.enter(Phase.STOPPING)
+        in_order = False
         phases.begin("stopping")
         self.timeline.add("phase", phase="stopping")
         try:
-            if drain and self.failure is None and self._threads_running:
+            if drain and self.failure is None and self._life.threads_running:
                 self._drain()
                 in_order = self.failure is None
         finally:
-            self._phase = _Phase.STOPPED
+            self._life.enter(Phase.STOPPED)
             self._stop_actors()
-            if self._changing.acquire(timeout=self.settings.stop_timeout):
-                self._changing.release()  # a part that another thread was adding is there now, or was refused
+            if self._life.changing.acquire(timeout=self.settings.stop_timeout):
+                self._life.changing.release()  # a part that another thread was adding is there now, or was refused
             self._stop_actors()
             self._join()
             self._finish_unstarted()
@@ -522,7 +486,7 @@ class Engine:
         """Release what actors without a thread own, since their thread could not start. Other actors do so in their
         threads.
         """
-        for actor in self.actors() if self._threads_running else ():
+        for actor in self.actors() if self._life.threads_running else ():
             if actor.ident is None:
                 actor.finish()
 
@@ -537,7 +501,7 @@ class Engine:
         Returns whether the checkpoint was done in time. A checkpoint that is not done in time still takes place, unless
             the engine stops meanwhile. Returns `True` at once if the engine has no store.
         """
-        self._refuse_child()
+        self._life.refuse_child()
         if self.checkpointer is None:
             return True
         return self.checkpointer.wait_answered(self.checkpointer.ask(), timeout)
@@ -549,7 +513,7 @@ class Engine:
             UsageError: E2011, the engine has no store.
             NotDone: E8309, the engine starts or stops; E8310, it was not done in time.
         """
-        self._refuse_unless_started("checkpoint")
+        self._life.refuse_unless_running("checkpoint")
         if self.checkpointer is None:
             raise UsageError("E2011", f"engine {self.settings.name}", "has no store: it takes no checkpoints")
         if not self.checkpoint(timeout):
@@ -568,13 +532,11 @@ class Engine:
             UsageError: E8307, there is no such part.
             NotDone: E8309, the engine starts or stops.
         """
-        self._refuse_unless_started(part_id)
-        self._pausing.pause(part_id)
+        self._running(part_id).pausing.pause(part_id)
 
     def resume(self, part_id: str) -> None:
         """End a pause, if there is one. Returns at once, and raises as `pause`."""
-        self._refuse_unless_started(part_id)
-        self._pausing.resume(part_id)
+        self._running(part_id).pausing.resume(part_id)
 
     def drain(
         self, part_id: str, timeout: float = COMMIT_PATIENCE_S, *, wanted: Callable[[], bool] = lambda: True
@@ -594,8 +556,8 @@ class Engine:
 
         Raises as `pause`, and `UsageError` E8308 for a paused sender, or a receiver that was resumed meanwhile.
         """
-        self._refuse_unless_started(part_id)
-        return self._pausing.drain(part_id, timeout, lambda: wanted() and self._phase is _Phase.STARTED)
+        pausing = self._running(part_id).pausing
+        return pausing.drain(part_id, timeout, lambda: wanted() and self._life.phase is Phase.STARTED)
 
     def discard_dead_letters(self, numbers: Sequence[int]) -> None:
         """Delete dead letters from the store. Returns when they are gone. Numbers that are gone already have no effect.
@@ -630,49 +592,8 @@ class Engine:
 
     def status(self) -> Status:
         """States and counters of the engine. Any thread may call it. The threads go on counting meanwhile."""
-        self._refuse_child()
-        statuses, now = self._parts.statuses, self._parts.engine_time.now()
-        receivers, senders, contexts = self.receivers, self.senders, self.contexts
-        parts: dict[str, Receiver | Sender] = {**receivers, **senders}
-        processors = self._parts.processor_threads()
-        return Status(
-            name=self.settings.name,
-            phase="starting" if self._phase is _Phase.STARTED and not self._threads_running else self._phase.value,
-            time=self._clock.wall(),
-            started=self._started,
-            places={name: Place(part.settings.connection, part.settings.destination) for name, part in parts.items()},
-            deliveries={name: part.targets.names for name, part in receivers.items()},
-            pipeline_senders={thread.context.name: thread.processor.senders for thread in processors},
-            reliabilities={name: part.settings.reliability for name, part in parts.items()},
-            receivers={name: (part.state.value, replace(part.counters)) for name, part in receivers.items()},
-            senders={
-                name: (statuses.of_part(name).status, replace(part.counters), self._parts.to_send(part))
-                for name, part in senders.items()
-            },
-            conditions={name: statuses.of_part(name) for name in parts},
-            connections=statuses.of_connections(),
-            windows={name: part.window for name, part in receivers.items() if part.settings.flow_control},
-            waits={name: part.waits_for for name, part in receivers.items() if part.waits_for},
-            paused=frozenset(name for name, part in parts.items() if part.paused),
-            duplicate_ids=sum(len(one) for one in list(self.writer.domains.detectors.values())) if self.writer else 0,
-            removed_received=self._parts.removed.received,
-            removed_sent=self._parts.removed.sent,
-            resident_bytes=resident_bytes(),
-            contexts={name: thread.queue.waiting for name, thread in contexts.items()},
-            monitors={thread.context.name: replace(thread.counters) for thread in self._parts.monitor_threads()},
-            oldest_events=self._oldest_events.look(now, {name: one.queue.numbers for name, one in contexts.items()}),
-            oldest_sends=self._oldest_sends.look(
-                now, {name: self._parts.numbers(one) for name, one in senders.items()}
-            ),
-            store_fails=None if self.writer is None else self.writer.failing,
-            unhandled={name: unhandled.count for name, unhandled in self._parts.unhandled.items()},
-            unhandled_letters=sum(unhandled.letters for unhandled in self._parts.unhandled.values()),
-            handler_failures=self.handler_failures,
-            pipelines={thread.context.name: replace(thread.counters) for thread in processors},
-            checkpoints=replace(self.checkpointer.counters) if self.checkpointer else CheckpointCounters(),
-            store_commits=self.writer.commits if self.writer else 0,
-            engine_time=now,
-        )
+        self._life.refuse_child()
+        return self._status.of(self._parts, self.checkpointer)
 
     # --- dynamic parts ---
 
@@ -689,24 +610,7 @@ class Engine:
             StoreError: E3110, the store has not recorded it within 60 s, or before the engine stopped. It may be there
                 after the next start.
         """
-        self._refuse_child()
-        require(settings, ReceiverSettings, "add_receiver")
-        warnings = check_part_settings(settings, self.settings, self._provided)
-        with self._changing:
-            if self._known(settings):
-                return self.receivers[settings.id]
-            self._warn(warnings)
-            endpoint = self._registry.entry_of(settings)
-            numbers = self._parts.numbers_of_new(settings.id)
-            receiver = self._parts.make_receiver(settings, numbers, endpoint.domain)
-            before = dict.fromkeys(receiver.targets.names, numbers.next_number - 1)
-            self._record(with_deliveries(endpoint, before) if is_stored(endpoint) else endpoint)
-            self._parts.add_receiver(receiver)
-            receiver.open()
-            self._run(receiver)
-            if self._phase is _Phase.STOPPING:
-                receiver.drain()
-        return receiver
+        return self._changes.add_receiver(settings)
 
     def add_sender(self, settings: SenderSettings) -> Sender:
         """Add a sender, as `add_receiver` adds a receiver, with the same errors.
@@ -714,21 +618,7 @@ class Engine:
         Monitors can send to it when this returns. Messages wait until its broker can be reached. E8303 also refuses the
         id of a default sender.
         """
-        self._refuse_child()
-        require(settings, SenderSettings, "add_sender")
-        warnings = check_part_settings(settings, self.settings, self._provided)
-        refuse_default(self._registry.default_senders, settings)
-        with self._changing:
-            if self._known(settings):
-                return self.senders[settings.id]
-            self._warn(warnings)
-            endpoint = self._registry.entry_of(settings)
-            sender = self._parts.make_sender(settings, self._registry.source_of(endpoint))
-            self._record(endpoint)
-            self._parts.add_sender(sender)
-            sender.open()
-            self._run(sender)
-        return sender
+        return self._changes.add_sender(settings)
 
     def remove(self, part_id: str) -> None:
         """Begin to remove a dynamic receiver or sender; returns at once. Any thread and any handler may call it.
@@ -742,24 +632,11 @@ class Engine:
             UsageError: E8301 for a static part, E8302 for an unknown id, E8305 before `start` and after `stop`, E8306
                 for a part that a pipeline names.
         """
-        self._refuse_child()
-        with self._changing:
-            self._refuse_unless_running(part_id)
-            processors = [thread.processor for thread in self._parts.processor_threads()]
-            users = [Users(one.name, one.receivers, one.senders) for one in processors]
-            refuse_removal(self.registry, part_id, users)
-            assert self.remover is not None
-            self.remover.begin(part_id)
+        self._changes.remove(part_id)
 
     def removed(self, part_id: str) -> bool:
         """Whether no receiver or sender has this id, and none is being removed. `True` for an id that never existed."""
-        self._refuse_child()
-        return part_id not in self.registry and not self._leaving(part_id)
-
-    def _default_outbox(self, name: str) -> Outbox | None:
-        """The outbox of a default sender, which the first send to it makes; called in the sending thread."""
-        settings = self._registry.default_senders.get(name)
-        return self.add_sender(settings).outbox if settings is not None else None
+        return self._changes.removed(part_id)
 
     # --- building ---
 
@@ -772,10 +649,6 @@ class Engine:
                 "Only what monitors take in can be replayed",
                 "Leave input_log out, or give the pipelines and bridges an engine of their own",
             )
-
-    def _warn(self, warnings: Iterable[ConfigError]) -> None:
-        for warning in warnings:
-            self._log.warning(str(warning))
 
     def _open_store(self) -> Restart:
         """Read the store, make the parts from what it holds, then take it over.
@@ -806,7 +679,7 @@ class Engine:
             recovered,
             self.registry,
             self._handler_failed,
-            self._note_suspects,
+            lambda commit: self._commits.commit(SuspectRequest(commit)),
             self._absolve,
         )
         restart.make_parts(self.processors, self._registry.source_of)
@@ -825,11 +698,11 @@ class Engine:
         writer.domains.note_receivers(recovered.endpoints)
         return writer
 
-    def _make_checkpointer(self, restart: Restart) -> None:
+    def _make_checkpointer(self, restart: Restart) -> Checkpointer | None:
         if self.writer is None:
-            return
+            return None
         stored = restart.recovered
-        self.checkpointer = Checkpointer(
+        return Checkpointer(
             Checkpoint(stored.checkpoint, stored.digest, restart.changes, stored.engine_time, restart.unmapped),
             list(self.contexts.values()),
             self._parts.routes,
@@ -842,6 +715,22 @@ class Engine:
             recording=self._parts.recording,
         )
 
+    def _make_services(self, checkpointer: Checkpointer | None) -> Services:
+        pausing = Pausing(self._parts, checkpointer, self._clock, self.timeline, self._supervisor.wait)
+        remover = Remover(self._parts, self.writer, checkpointer, self._removed)
+        letters = None
+        if checkpointer is not None:
+            letters = Letters(
+                self._parts,
+                lambda: self.registry,
+                self._commits.commit,
+                checkpointer,
+                functools.partial(read_letters, self._stored, self.settings.name),
+                self._clock,
+                self.timeline,
+            )
+        return Services(checkpointer=checkpointer, remover=remover, pausing=pausing, letters=letters)
+
     def _keep_what_waits(self) -> None:
         """Take a checkpoint of the events that handlers of restored events have sent, before any context handles these
         events.
@@ -852,7 +741,7 @@ class Engine:
         if self.checkpointer is not None and not all(thread.idle for thread in self._parts.monitor_threads()):
             self.checkpointer.ask()
             self.checkpointer.step()
-            self._commit_waiting()
+            self._commits.commit_waiting()
             self.checkpointer.step()
 
     def _open_parts(self) -> None:
@@ -867,79 +756,22 @@ class Engine:
 
     # --- while running ---
 
-    def _refuse_child(self) -> None:
-        self._maker.check(f"engine {self.settings.name}")
-
-    def _known(self, settings: ReceiverSettings | SenderSettings) -> bool:
-        self._refuse_unless_running(settings.id)
-        leaving = self._leaving(settings.id)  # read before the registry: a removal takes the entry away before it ends
-        return is_known(self.registry, settings, leaving=leaving)
-
-    def _leaving(self, part_id: str) -> bool:
-        return self.remover is not None and self.remover.removing(part_id)
-
-    def _refuse_unless_running(self, part_id: str) -> None:
-        if self._phase not in (_Phase.STARTED, _Phase.STOPPING):
-            todo = "Add and remove parts between start and stop"
-            raise UsageError("E8305", f"'{part_id}'", "the engine does not run", "", todo)
-        if self._recovering not in (None, threading.get_ident()):
-            what = "the engine is starting, in another thread"
-            raise UsageError("E8305", f"'{part_id}'", what, "", "Wait until start has returned")
-
-    def _refuse_unless_started(self, where: str) -> None:
-        self._refuse_child()
-        if self._phase is not _Phase.STARTED or not self._threads_running:
-            phase = "starting" if self._phase is _Phase.STARTED else self._phase.value
-            raise NotDone("E8309", quoted(where), f"the engine is {phase}", "It must run", "Repeat it later")
-
-    def _refuse_second_life(self) -> None:
-        if self._phase is not _Phase.NEW:
-            what, allowed = "was started before", "An engine has one life"
-            raise UsageError("E2051", f"engine {self.settings.name}", what, allowed, "Make another Engine")
-
-    def _record(self, endpoint: Endpoint) -> None:
-        self._registry.record(endpoint)
-        if self._parts.recording is not None:
-            self._parts.recording.added(endpoint)
-
-    def _commit_registry(self, commit: RegistryCommit) -> None:
-        self._have_committed(RegistryRequest(commit))
-
-    def _note_suspects(self, commit: SuspectCommit) -> None:
-        self._have_committed(SuspectRequest(commit))
+    def _running(self, where: str) -> Services:
+        self._life.refuse_unless_running(where)
+        assert self._services is not None
+        return self._services
 
     def _absolve(self, suspect: Suspect) -> None:
         assert self.checkpointer is not None
         self.checkpointer.absolved.append(suspect)
-
-    def _have_committed(self, request: Request[None]) -> None:
-        if self.writer is None:
-            return
-        committed = threading.Event()
-        self.writer.submit(request, lambda _: committed.set())
-        if not self._threads_running:
-            self._commit_waiting()
-            return
-        deadline = self._clock.monotonic() + COMMIT_PATIENCE_S
-        while not committed.wait(LOOK_FOR_SIGNALS_S):
-            self.raise_failure()
-            if self.writer.stopping or self._clock.monotonic() > deadline:
-                raise _unconfirmed()
 
     def _removed(self, part_id: str) -> None:
         self._registry.forget(part_id)
         self._parts.statuses.removed(part_id)
         self._supervisor.notify()
 
-    def _commit_waiting(self) -> None:
-        assert self.writer is not None
-        while not self.writer.idle:
-            delay = self.writer.step()
-            if delay and self._supervisor.stop_asked.wait(delay):
-                raise _unconfirmed()
-
     def _run(self, actor: Actor) -> None:
-        if self._threads_running:
+        if self._life.threads_running:
             actor.start(self._failed)
 
     def _want_checkpoint(self) -> None:
@@ -1000,23 +832,15 @@ class Engine:
         return paths_through(part_id, self._parts, self.settings.monitors)
 
     def _kept_letters(self) -> Letters:
-        self._refuse_unless_started("dead letters")
-        if self._letters is None:
+        letters = self._running("dead letters").letters
+        if letters is None:
             raise UsageError("E2011", f"engine {self.settings.name}", "has no store: it keeps no dead letters")
-        return self._letters
-
-    def _read_letters(self, numbers: Sequence[int]) -> Sequence[tuple[int, DeadLetter]]:
-        if self._stored is None:
-            what = "got its store from a program, so it cannot read dead letters"
-            raise UsageError("E2011", f"engine {self.settings.name}", what)
-        selection = Selection(numbers=numbers)
-        counted_dead_letters(self._stored, selection)
-        return [(row.number, row.letter) for row in dead_letters(self._stored, selection)]
+        return letters
 
     def _watched(self) -> list[Watched]:
         """Return the threads that call handlers. During recovery, the thread that starts the engine does."""
         threads = self._parts.monitor_threads()
-        return [Watched(self._recovering or thread.ident or 0, thread.context.running) for thread in threads]
+        return [Watched(self._life.recovering or thread.ident or 0, thread.context.running) for thread in threads]
 
     # --- stopping ---
 
@@ -1051,7 +875,7 @@ class Engine:
         if self._parts.recording is not None:
             self._parts.recording.close(in_order=in_order)
         self._parts.close()
-        if self._threads_running:
+        if self._life.threads_running:
             return  # each thread has released what it owns
         for processor in self.processors:
             processor.close()
@@ -1059,8 +883,9 @@ class Engine:
             self._store.close()
 
 
-def _unconfirmed() -> StoreError:
-    what = (
-        f"has not confirmed a change within {COMMIT_PATIENCE_S:g} s, or before the engine stopped; it may be committed"
-    )
-    return StoreError("E3110", "store", what, "", "The next start reads whether it is")
+def _store_of(settings: EngineSettings) -> Store | None:
+    """The configured store, not yet open."""
+    if settings.store is None:
+        return None
+    witness = None if settings.witness_directory is None else Path(settings.witness_directory)
+    return SqlStore(settings.store, settings.name, witness_directory=witness)

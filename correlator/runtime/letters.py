@@ -2,20 +2,22 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 
 from correlator.core.commit import DiscardCommit, Endpoint
 from correlator.core.deadletters import receiver_of, refused, why_not
 from correlator.core.differences import joined
 from correlator.core.pieces import pieces, size_of
-from correlator.errors import NotDone
+from correlator.errors import NotDone, UsageError
 from correlator.events import DeadLetter, Message
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock
 from correlator.runtime.parts import Parts
-from correlator.runtime.receiver import Returning
 from correlator.runtime.requests import DiscardRequest, Request
+from correlator.runtime.returning import Returning
 from correlator.runtime.timeline import Timeline
+from correlator.storage.inspect import Selection, counted_dead_letters, dead_letters
 
 Letter = tuple[int, DeadLetter]
 
@@ -148,14 +150,32 @@ class Letters:
         back: list[int] = []
         sizes = [size_of(message) for _, message in letters]
         for some in pieces(letters, sizes, part.settings.max_batch_size):
-            returning = Returning(some)
+            numbers: Future[Sequence[int]] = Future()
+            returning = Returning(some, numbers.set_result)
             part.bring_back(returning)
             left = max(0.0, deadline - self._clock.monotonic())
-            if not returning.done.wait(left) and part.withdraw(returning):
+            if not wait([numbers], left).done and part.withdraw(returning):
                 raise _late(f"receiver {receiver} ({'paused' if part.paused else part.state.value})", left)
-            returning.done.wait()
-            back += returning.back
+            back += numbers.result()
         return back
+
+
+def read_letters(store: str | None, engine: str, numbers: Sequence[int]) -> Sequence[Letter]:
+    """Read the dead letters with these numbers.
+
+    Args:
+        store: the URL of the store; `None` for a store that a program has passed in.
+        engine: name of the engine.
+        numbers: numbers of dead letters.
+
+    Raises `UsageError` E2011 without a URL, E2021 if one of them is not there.
+    """
+    if store is None:
+        what = "got its store from a program, so it cannot read dead letters"
+        raise UsageError("E2011", f"engine {engine}", what)
+    selection = Selection(numbers=numbers)
+    counted_dead_letters(store, selection)
+    return [(row.number, row.letter) for row in dead_letters(store, selection)]
 
 
 def _by_receiver(letters: Iterable[Letter]) -> dict[str, list[tuple[list[int], Message]]]:

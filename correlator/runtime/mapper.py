@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from correlator.core.mapping import Mapped, ReceiveMapping
+from correlator.core.mapping import Mapped, ReceiveMapping, joined
 from correlator.events import Message
 
 FEWEST_PER_THREAD = 64
@@ -47,7 +47,7 @@ class Mapper:
         """
         if self._pool is None:
             return self.mapping.map(self._messages, self._engine_time())
-        return _joined([part.result() for part in self._parts])
+        return joined(part.result() for part in self._parts)
 
     def map(self, messages: Sequence[Message]) -> Mapped:
         """Map messages that are no part of the present batch, in the calling thread."""
@@ -62,10 +62,3 @@ class Mapper:
         """End the mapping threads, and wait for that; they map nothing that they have not begun."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-
-
-def _joined(parts: Sequence[Mapped]) -> Mapped:
-    whole = Mapped()
-    for part in parts:
-        whole.join(part)
-    return whole

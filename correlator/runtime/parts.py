@@ -38,11 +38,12 @@ from correlator.runtime.contexts import MonitorThread, ProcessorThread
 from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
 from correlator.runtime.names import resolve
-from correlator.runtime.receiver import Receiver, Targets
+from correlator.runtime.receiver import Receiver
 from correlator.runtime.reconnection import ReconnectionPolicy
 from correlator.runtime.recording import Recording
 from correlator.runtime.sender import Sender
 from correlator.runtime.statuses import Statuses
+from correlator.runtime.targets import Targets
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
@@ -421,7 +422,6 @@ class Parts:
             breakdown=self._breakdown(settings, receiver_items(settings.reliability)),
             reconnecting=self._reconnection_policy(),
             blocking=self._blocking,
-            ended=self._callbacks.ended,
             spans=self._spans,
         )
 
@@ -486,7 +486,7 @@ class Parts:
                 "Name it in a pipeline or bridge, or leave it out",
             )
         queues = [(thread.context.name, thread.queue, thread.wake) for thread in threads]
-        return Targets(queues, self._settings.max_queued, self._full_outbox)
+        return Targets(queues, self._settings.max_queued, self._full_outbox, self._callbacks.ended)
 
     def _pipelines_of(self, receiver: str) -> list[ProcessorThread]:
         return [thread for thread in self.processor_threads() if receiver in thread.processor.receivers]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -10,13 +10,83 @@ from correlator.connector import TakesFromProgram
 from correlator.core.messages import to_message
 from correlator.errors import NotDone, UsageError, quoted
 from correlator.events import UNIQUE_ID, Message
+from correlator.runtime.life import Life
 from correlator.runtime.receiver import Receiver
 
 _ROOM_S = 0.2
 """Seconds that a thread of the event loop waits at a time until a message may be taken."""
 
 
-def published_message(
+class Publisher:
+    """Publishes for an `Engine`, whose methods `publish` and `published` document arguments and errors. Any thread may
+    call it.
+
+    Args:
+        life: says whether the engine runs.
+        receivers: returns the receivers by id.
+        in_engine: returns whether the calling thread is one of the engine's own.
+    """
+
+    def __init__(
+        self, life: Life, receivers: Callable[[], Mapping[str, Receiver]], in_engine: Callable[[], bool]
+    ) -> None:
+        self._life = life
+        self._receivers = receivers
+        self._in_engine = in_engine
+
+    def publish(
+        self,
+        to: str,
+        event: Any,
+        unique_id: str | None,
+        key: str | None,
+        properties: Mapping[str, Any] | None,
+        timeout_s: float | None,
+    ) -> None:
+        """Give a message to a receiver, and wait until it is received for good."""
+        receiver = self._receiver(to)
+        message = _message(receiver, event, unique_id, key, properties)
+        source = _program_of(receiver)
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while (done := source.offer(message)) is None:
+            if not source.wait_for_room(_left(until)) and _left(until) <= 0:
+                raise _late(receiver, "as many messages wait as may (max_waiting)", "It was not taken")
+        try:
+            done.result(None if until is None else _left(until))
+        except TimeoutError as error:
+            raise _late(receiver, f"it is not stored after {timeout_s:g} s", "It may be stored later") from error
+
+    async def published(
+        self,
+        to: str,
+        event: Any,
+        unique_id: str | None,
+        key: str | None,
+        properties: Mapping[str, Any] | None,
+    ) -> None:
+        """Do the same without blocking the event loop."""
+        receiver = self._receiver(to)
+        message = _message(receiver, event, unique_id, key, properties)
+        source = _program_of(receiver)
+        done: Future[None] | None
+        while (done := source.offer(message)) is None:
+            await asyncio.to_thread(source.wait_for_room, _ROOM_S)
+        await asyncio.wrap_future(done)
+
+    def _receiver(self, name: str) -> Receiver:
+        self._life.refuse_unless_running(name)
+        if self._in_engine():
+            what, todo = "publish was called in a handler, and would wait for itself", "Call send"
+            raise UsageError("E8317", f"receiver {quoted(name)}", what, "", todo)
+        receivers = self._receivers()
+        if name not in receivers:
+            known = ", ".join(name for name, one in receivers.items() if one.program is not None) or "none"
+            what = "there is no such receiver"
+            raise UsageError("E8317", f"receiver {quoted(name)}", what, f"Receivers of the program: {known}")
+        return receivers[name]
+
+
+def _message(
     receiver: Receiver, event: Any, unique_id: str | None, key: str | None, properties: Mapping[str, Any] | None
 ) -> Message:
     """Make the message that a receiver gets.
@@ -32,28 +102,6 @@ def published_message(
         where, what = f"receiver {receiver.settings.id}", f"takes its unique ids from {quoted(template)}"
         raise UsageError("E8318", where, what, "unique_id would have no effect", "Leave it out")
     return to_message(event, key, {**(properties or {}), UNIQUE_ID: unique_id})
-
-
-def publish(receiver: Receiver, message: Message, timeout_s: float | None) -> None:
-    """Give a message to a receiver, and wait until it is received for good; see `Engine.publish`."""
-    until = None if timeout_s is None else time.monotonic() + timeout_s
-    source = _program_of(receiver)
-    while (done := source.offer(message)) is None:
-        if not source.wait_for_room(_left(until)) and _left(until) <= 0:
-            raise _late(receiver, "as many messages wait as may (max_waiting)", "It was not taken")
-    try:
-        done.result(None if until is None else _left(until))
-    except TimeoutError as error:
-        raise _late(receiver, f"it is not stored after {timeout_s:g} s", "It may be stored later") from error
-
-
-async def published(receiver: Receiver, message: Message) -> None:
-    """Do the same without blocking the event loop; see `Engine.published`."""
-    source = _program_of(receiver)
-    done: Future[None] | None
-    while (done := source.offer(message)) is None:
-        await asyncio.to_thread(source.wait_for_room, _ROOM_S)
-    await asyncio.wrap_future(done)
 
 
 def _program_of(receiver: Receiver) -> TakesFromProgram:

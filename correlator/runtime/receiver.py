@@ -1,28 +1,31 @@
-"""The thread of a receiver: takes batches from its source and does what its intake decides (`core/intake.py`)."""
+"""The thread of a receiver: takes batches from its source and does what its intake decides (`core/intake.py`).
 
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+The way of a batch is the order of the methods: `_receive`, `_hand_on`, `_store`, `_committed`, `_deliver`,
+`_acknowledge`.
+"""
 
-from correlator.connector import NO_SUCH_DESTINATION, Source, TakesFromProgram, TellsBacklog, TellsSenders
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from correlator.connector import NO_SUCH_DESTINATION, Source, TakesFromProgram, TellsSenders
 from correlator.core.batch import ReceiveBatch
-from correlator.core.commit import ReceiveCommit, ReceiveSegment
 from correlator.core.faults import point
 from correlator.core.intake import Intake, ReceiverCounters, ReceiverState
 from correlator.core.mapping import Mapped
-from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Acknowledge, nothing_suspended
 from correlator.errors import ConnectionLost, MappingError, UsageError
-from correlator.events import DeadLetter, FlowControlMarker, Message, PartStatus, ReceivingSuspended
+from correlator.events import DeadLetter, PartStatus, ReceivingSuspended
 from correlator.runtime.actor import Actor
+from correlator.runtime.backlog import BacklogLook
 from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock
 from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
 from correlator.runtime.reconnection import Reconnection, ReconnectionPolicy
-from correlator.runtime.requests import Accepted, ReceiveRequest, ReturnRequest
+from correlator.runtime.requests import Accepted, ReceiveRequest
+from correlator.runtime.returning import Returning, Returns
 from correlator.runtime.statuses import Statuses
+from correlator.runtime.targets import Delivery, Targets
 from correlator.runtime.writer import Writer
 from correlator.settings import ReceiverSettings
 
@@ -33,62 +36,6 @@ LONGEST_WAIT_S = 0.2
 """The longest time in seconds that a call of `Source.receive` waits: a stop is noticed after it at the latest."""
 BACK_PRESSURE_WAIT_S = 0.05
 """Seconds between two checks of a limit that makes the receiver wait."""
-BACKLOG_INTERVAL_S = 1.0
-"""Seconds between two questions to a source what its destination still holds."""
-
-
-class Returning:
-    """Received messages that come back from dead letters.
-
-    Args:
-        letters: the messages, each with the numbers of the dead letters about it.
-
-    Attributes:
-        letters: see above.
-        back: the numbers of the dead letters whose messages are back; valid once `done` is set.
-        done: set by the thread of the receiver.
-    """
-
-    def __init__(self, letters: Sequence[tuple[Sequence[int], Message]]) -> None:
-        self.letters = letters
-        self.back: Sequence[int] = ()
-        self.done = threading.Event()
-
-
-class Targets:
-    """The contexts that a receiver delivers to, and the limits that make it wait.
-
-    Args:
-        queues: for each context its name, its queue, and the call that wakes its thread.
-        max_backlog: how many messages of the receiver may wait in one context before the receiver pauses; a batch that
-            a pipeline has taken does not wait.
-        full_outbox: returns the name of a sender whose outbox is full, `None` if none is.
-    """
-
-    def __init__(
-        self,
-        queues: Sequence[tuple[str, InputQueue, Callable[[], None]]],
-        max_backlog: int,
-        full_outbox: Callable[[], str | None],
-    ) -> None:
-        self._queues = queues
-        self._max_backlog = max_backlog
-        self._full_outbox = full_outbox
-        self.names = [name for name, _, _ in queues]
-
-    def deliver(self, make_run: Callable[[], Run]) -> None:
-        """Make a run for each queue, put it into the queue, and wake the thread of the context."""
-        for _, queue, wake in self._queues:
-            queue.deliver(make_run())
-            wake()
-
-    def back_pressure(self, receiver: str) -> str:
-        """The full queue or outbox that the receiver must wait for: `queue:CONTEXT` or `outbox:SENDER`; "" for none."""
-        for name, queue, _ in self._queues:
-            if queue.untaken(receiver) >= self._max_backlog:
-                return f"queue:{name}"
-        full = self._full_outbox()
-        return f"outbox:{full}" if full is not None else ""
 
 
 class Receiver(Actor):
@@ -99,14 +46,13 @@ class Receiver(Actor):
         intake: decides what the receiver does with its messages.
         source: the consumer, not yet connected.
         mapper: makes events of messages.
-        targets: the contexts that get the events.
+        targets: the contexts that get the events, and hear of the end of the source.
         writer: stores batches; `None` for an engine without a store.
         clock: monotonic seconds for time-outs and back-off, and the time of day for the expiry of messages.
         statuses: gets each new status of the receiver.
         breakdown: measures what the thread spends its time on.
         reconnecting: says how attempts to connect follow one another.
         blocking: whether `Source.receive` may block; `False` in the simulation.
-        ended: called in this thread when the source has come to its end.
         spans: makes spans of sampled messages; `None` for no spans.
 
     Attributes:
@@ -134,7 +80,6 @@ class Receiver(Actor):
         breakdown: NoBreakdown,
         reconnecting: ReconnectionPolicy,
         blocking: bool,
-        ended: Callable[[], None],
         spans: "Spans | None" = None,
     ) -> None:
         super().__init__(f"receiver-{settings.id}")
@@ -145,23 +90,17 @@ class Receiver(Actor):
         self.waits_for = ""
         self.program = source if isinstance(source, TakesFromProgram) else None
         self._source = source
-        self._backlog = source.backlog if isinstance(source, TellsBacklog) else None
-        self._dropped = source.dropped if isinstance(source, TellsSenders) else None
-        self._next_look = 0.0
+        self._backlog = BacklogLook(source, intake.counters, clock)
         self._writer = writer
         self._clock = clock
         self._statuses = statuses
         self._breakdown = breakdown
         self._blocking = blocking
-        self._ended = ended
         self._spans = spans
-        self._batch_began = 0.0
-        self._open = False
         self._begun = False
-        self._drained = False
-        self._holds_nothing: object | None = None
         self._stored: tuple[Mapped, Accepted] | None = None
-        self._returning: deque[Returning] = deque()
+        self._delivery = Delivery(settings, intake, targets)
+        self._returns = Returns(settings.id, intake, mapper, self._delivery, writer, lambda: self.stopping)
         self._log = get_logger(receiver=settings.id)
         self._reconnection = Reconnection(reconnecting, clock, self._log)
 
@@ -185,25 +124,25 @@ class Receiver(Actor):
         """Whether the receiver takes no further messages and holds none, because it has finished draining, is paused or
         is not open.
         """
-        return self._drained or not self._open or (self.paused and self._holds_nothing is self.intake.pause)
+        return self.intake.gate.quiet
 
     @property
     def paused(self) -> bool:
         """Whether somebody has paused the receiver. It may still have a batch to finish; see `quiet`."""
-        return self.intake.pause is not None
+        return self.intake.gate.paused
 
     @property
     def is_open(self) -> bool:
         """Whether the receiver may connect and receive."""
-        return self._open
+        return self.intake.gate.is_open
 
     def open(self) -> None:
         """Let the receiver connect and receive. The thread that starts the engine or adds the receiver calls it."""
-        self._open = True
+        self.intake.gate.open()
 
     def drain(self) -> None:
         """Let the receiver finish the present batch and begin no other one. Any thread may call it."""
-        self.intake.draining = True
+        self.intake.gate.drain()
         self.wake()
 
     def pause(self) -> None:
@@ -212,12 +151,12 @@ class Receiver(Actor):
         One thread at a time may call it and `go_on`.
         """
         if not self.paused:
-            self.intake.pause = object()
+            self.intake.gate.pause()
             self.wake()
 
     def go_on(self) -> None:
         """End the pause, if there is one."""
-        self.intake.pause = None
+        self.intake.gate.go_on()
         self.wake()
 
     def bring_back(self, returning: Returning) -> None:
@@ -225,16 +164,12 @@ class Receiver(Actor):
 
         Any thread may call it, for a receiver whose messages are stored.
         """
-        self._returning.append(returning)
+        self._returns.add(returning)
         self.wake()
 
     def withdraw(self, returning: Returning) -> bool:
         """Take back what `bring_back` was given, unless the receiver has begun with it; return whether it was so."""
-        try:
-            self._returning.remove(returning)
-        except ValueError:
-            return False
-        return True
+        return self._returns.withdraw(returning)
 
     def grant(self, through: int) -> None:
         """Let the receiver deliver messages up to number `through` (rule A9.1). The thread of a context calls it."""
@@ -270,12 +205,10 @@ class Receiver(Actor):
 
     def step(self) -> float | None:
         """Do what the present state of the cycle allows: connect, receive, store or acknowledge; see `Actor.step`."""
-        if not self._open:
+        gate = self.intake.gate
+        if not gate.is_open:
             return None
-        if self.intake.draining and self.intake.idle:
-            self._drained = True
-        if not self.intake.batch.messages:
-            self._holds_nothing = self.intake.pause
+        gate.note(idle=self.intake.idle, empty=not self.intake.batch.messages)
         try:
             return self._act()
         except ConnectionLost as error:
@@ -283,22 +216,11 @@ class Receiver(Actor):
         finally:
             self._warn()
 
-    def _warn(self) -> None:
-        for text, values in self.intake.warnings():
-            self._log.warning(text, **values)
-
-    def finish(self) -> None:
-        """Close the intake, the source and the mapping threads; called once in this thread, after its last step."""
-        self.intake.close()
-        self._source.close()
-        self.mapper.close()
-        while self._returning:
-            self._returning.popleft().done.set()
-
     def _act(self) -> float | None:
         state = self.intake.state
-        if self._returning and self._may_bring_back:
-            return self._bring_back()
+        if self._returns.due:
+            self._returns.carry_out()
+            return 0
         if state is ReceiverState.DISCONNECTED:
             return self._connect()
         if state is ReceiverState.RECEIVING:
@@ -309,12 +231,25 @@ class Receiver(Actor):
             return self._acknowledge_suspended()
         return None
 
+    def _warn(self) -> None:
+        for text, values in self.intake.warnings():
+            self._log.warning(text, **values)
+
+    def finish(self) -> None:
+        """Close the intake, the source and the mapping threads; called once in this thread, after its last step."""
+        self.intake.close()
+        self._source.close()
+        self.mapper.close()
+        self._returns.close()
+
+    # --- the connection ---
+
     def _connect(self) -> float | None:
         if not self._begun:
             self._begun = True
             self.tell(PartStatus.CONNECTING)
-            self._mark()
-        if self.intake.draining:
+            self._delivery.mark()
+        if self.intake.gate.draining:
             return None
         wait = self._reconnection.wait()
         if wait > 0:
@@ -339,10 +274,10 @@ class Receiver(Actor):
 
     def _receive(self) -> float | None:
         intake = self.intake
-        if intake.draining and not intake.batch.messages:
+        if intake.gate.draining and not intake.batch.messages:
             return None
-        self._look_at_backlog()
-        if not intake.batch.messages and (intake.pause is not None or not intake.room):
+        self._backlog.look()
+        if not intake.batch.messages and (intake.gate.paused or not intake.room):
             return self._rest()
         self.waits_for = self._back_pressure()
         if self.waits_for:
@@ -355,24 +290,19 @@ class Receiver(Actor):
             self._hand_on()
             return 0 if intake.state is not ReceiverState.COMMITTING else None
         if intake.end():
-            self.counters.backlog = None
-            self._ended()
+            self._backlog.end()
+            self.targets.ended()
             return None
         return 0 if self._blocking else waited
 
     def _rest(self) -> float | None:
         """Begin no batch, because of a pause or flow control. In a pause, go on to look at the backlog."""
-        if self.intake.pause is not None:
+        if self.intake.gate.paused:
             self.waits_for = "pause"
-            return BACKLOG_INTERVAL_S if self._backlog is not None else None
+            return self._backlog.interval
         self.waits_for = "window"
         point("rx.flow.window")
         return None
-
-    def _look_at_backlog(self) -> None:
-        if self._backlog is not None and self._clock.monotonic() >= self._next_look:
-            self._next_look = self._clock.monotonic() + BACKLOG_INTERVAL_S
-            self.counters.backlog = self._backlog()
 
     def _back_pressure(self) -> str:
         if pressure := self.targets.back_pressure(self.settings.id):
@@ -381,21 +311,21 @@ class Receiver(Actor):
 
     def _take_chunk(self) -> float:
         intake, now = self.intake, self._clock.monotonic()
-        first = not intake.batch.messages
-        if first:
+        if intake.batch.messages:
+            wait = intake.batch.remaining(now)
+        else:
             wait = LONGEST_WAIT_S
             intake.redeliveries.expect(now)
-        else:
-            wait = intake.batch.remaining(now)
         chunk = self._source.receive(intake.room, min(wait, LONGEST_WAIT_S) if self._blocking else 0.0)
         wall_s = self._clock.wall()
-        if first:
-            self._batch_began = wall_s
         self.mapper.add(intake.take(chunk, self._clock.monotonic(), wall_s))
         self._breakdown.lap("RECEIVING" if chunk.messages else "R_TIMEOUTS")
         return wait
 
+    # --- mapping ---
+
     def _hand_on(self) -> None:
+        """Map the complete batch; then store it if there is something to store, or else deliver it."""
         intake = self.intake
         intake.hand_on(self._clock.wall(), self.mapper.mapping.name_of)
         self._warn()  # at once: messages that are acknowledged and dropped get a log line even if the process ends
@@ -403,7 +333,7 @@ class Receiver(Actor):
         mapped = self.mapper.finish()
         self._breakdown.lap("MAPPING")
         if mapped.dead_letters:
-            self._apply_policy(mapped)
+            mapped = self._apply_policy(mapped)
         something = mapped.messages or mapped.dead_letters
         if self._writer is not None and something and (intake.mode.stored or mapped.dead_letters):
             self._store(mapped, self._writer)
@@ -411,56 +341,17 @@ class Receiver(Actor):
             self._report(mapped.dead_letters)
             self._deliver(mapped)
 
-    @property
-    def _may_bring_back(self) -> bool:
-        intake = self.intake
-        between = intake.state in (ReceiverState.DISCONNECTED, ReceiverState.RECEIVING) and not intake.batch.messages
-        return between and intake.pause is None and not intake.draining
-
-    def _bring_back(self) -> float | None:
-        """Store and deliver messages of dead letters. One that still cannot be mapped stays a dead letter.
-
-        This thread waits for the commit, so that no batch takes the same numbers. If the engine stops before the
-        answer, the next start finds in the store whether they are back.
-        """
-        assert self._writer is not None
-        try:
-            returning = self._returning.popleft()
-        except IndexError:  # it was withdrawn
-            return 0
-        try:
-            mapped = self.mapper.map([message for _, message in returning.letters])
-            failed = set(mapped.failed)
-            numbers = [one for place, (some, _) in enumerate(returning.letters) if place not in failed for one in some]
-            if mapped.messages and self._have_stored(mapped.messages, numbers, self._writer):
-                self._enqueue(mapped.messages, mapped.events)
-                returning.back = numbers
-        finally:
-            returning.done.set()
-        return 0
-
-    def _have_stored(self, messages: list[Message], numbers: Sequence[int], writer: Writer) -> bool:
-        """Store the messages of these dead letters, and wait for the commit; return whether it has come."""
-        segment = ReceiveSegment(self.settings.id, self.intake.next_number, messages)
-        commit = ReceiveCommit(receiver=self.settings.id, segment=segment, ids=None, returned=numbers)
-        committed = threading.Event()
-        writer.submit(ReturnRequest(commit), lambda _: committed.set())
-        while not committed.wait(LONGEST_WAIT_S):
-            if self.stopping:
-                return False
-        return True
-
-    def _apply_policy(self, mapped: Mapped) -> None:
-        """Treat the messages that could not be mapped as the setting of the receiver says."""
+    def _apply_policy(self, mapped: Mapped) -> Mapped:
+        """Treat the messages that could not be mapped as the setting of the receiver says; return what is left."""
         point("rx.map.error")
         policy, letters = self.settings.on_mapping_error, mapped.dead_letters
         if policy == "dead_letter":
-            return
+            return mapped
         self._report(letters)
         if policy == "stop":
             reason = letters[0].reason
             raise MappingError(reason.split(" ", 1)[0], f"receiver {self.settings.id}", reason.split(": ", 1)[-1])
-        mapped.forget_failed()
+        return mapped.without_failed()
 
     def _report(self, dead_letters: Sequence[DeadLetter]) -> None:
         self.intake.note_dead_letters(len(dead_letters))
@@ -468,6 +359,8 @@ class Receiver(Actor):
             self._statuses.dead_letters(self.settings, len(dead_letters), dead_letters[0].reason)
         for letter in dead_letters:
             self._log.error("message cannot be mapped", reason=letter.reason, policy=self.settings.on_mapping_error)
+
+    # --- storing ---
 
     def _store(self, mapped: Mapped, writer: Writer) -> None:
         intake = self.intake
@@ -506,41 +399,26 @@ class Receiver(Actor):
         self._warn()
         self._breakdown.lap("DB_COMMIT")
         try:
-            if conflicts and self._dropped is not None:
-                self._dropped(conflicts)
+            if conflicts and isinstance(self._source, TellsSenders):
+                self._source.dropped(conflicts)
             self._acknowledge()  # before the delivery: the broker must not redeliver a message that ends the process
         finally:
             if accepted.segment is not None:
-                self._enqueue(accepted.segment.messages, accepted.events)
+                self._delivery.deliver(accepted.segment.messages, accepted.events)
                 self._breakdown.lap("DB_COMMIT")
         return 0
 
-    # --- delivering and acknowledging ---
+    # --- delivering what is not stored ---
 
     def _deliver(self, mapped: Mapped) -> None:
-        self._enqueue(mapped.messages, mapped.events)
+        self._delivery.deliver(mapped.messages, mapped.events)
         if not self.intake.mode.stored:
             self._breakdown.lap("ENQUEUING")
         if self.intake.delivered(len(mapped.messages), self._clock.monotonic()) is ReceiverState.SUSPENDED:
             point("ac.suspend")
-            notice = ReceivingSuspended(receiver=self.settings.id)
-            self.targets.deliver(lambda: Run("", 0, (), (notice,), stored=False))
+            self._delivery.notify(ReceivingSuspended(receiver=self.settings.id))
         else:
             self._acknowledge()
-
-    def _enqueue(self, messages: Sequence[Any], events: Sequence[Any]) -> None:
-        first = self.intake.number(len(messages))
-        point("rx.enqueue")
-        if messages:
-            stored = self.intake.mode.stored
-            self.targets.deliver(lambda: Run(self.settings.id, first, messages, events, stored=stored))
-            self._mark()
-
-    def _mark(self) -> None:
-        """Put a marker with the number of the last delivered message into the queues (rule A9.1)."""
-        if self.settings.flow_control:
-            marker = FlowControlMarker(receiver=self.settings.id, number=self.intake.next_number - 1)
-            self.targets.deliver(lambda: Run("", 0, (), (marker,), stored=False))
 
     def _acknowledge_suspended(self) -> float | None:
         if not self.intake.resumed():
@@ -550,13 +428,15 @@ class Receiver(Actor):
         self._acknowledge()
         return 0
 
+    # --- acknowledging ---
+
     def _acknowledge(self) -> None:
         batch = self.intake.batch
         point("rx.ack.before")
         self._source.acknowledge(batch.tokens)
         point("rx.ack.after")
         if self._spans is not None:
-            self._spans.received(self.settings, batch.messages, self._batch_began)
+            self._spans.received(self.settings, batch.messages, batch.began)
         self._breakdown.lap("ACK")
         self._breakdown.batch(len(batch.messages))
         self.mapper.forget()

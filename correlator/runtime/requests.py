@@ -97,7 +97,7 @@ class ReceiveRequest(Request[Accepted]):
     """Stores a received batch.
 
     Attributes:
-        mapped: the batch; nobody changes it any more.
+        mapped: the batch.
         receiver: id of its receiver.
         batch: number of the batch within the receiver.
         first: number of its first message that is no duplicate.
@@ -151,7 +151,7 @@ class ReceiveRequest(Request[Accepted]):
     def _planned(
         self,
         group: Group,
-        messages: list[Message],
+        messages: Sequence[Message],
         events: Sequence[Any],
         letters: Sequence[DeadLetter],
         duplicates: Sequence[int] = (),

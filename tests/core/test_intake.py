@@ -68,7 +68,7 @@ def test_a_batch_is_complete_when_its_source_ends_or_the_receiver_drains():
     ended.take(chunk(b"a", ended=True), 0.0, 0.0)
     drained.take(chunk(b"a"), 0.0, 0.0)
     assert (ended.complete(0.0), drained.complete(0.0)) == (True, False)
-    drained.draining = True
+    drained.gate.drain()
     assert drained.complete(0.0)
 
 

@@ -424,8 +424,9 @@ def test_duplicates_are_left_out_wherever_they_stand_in_a_batch():
     assert mapped.failed == [0, 2]
     messages, events, letters = mapped.without({2, 3})
     assert (messages, [one.id for one in events], [one.message for one in letters]) == ([good], [1], [bad])
-    mapped.forget_failed()
-    assert (mapped.ids, len(mapped.sources), len(mapped.digests), mapped.dead_letters) == (["a", "a"], 2, 2, [])
+    left = mapped.without_failed()
+    assert (left.ids, len(left.sources), len(left.digests), left.dead_letters) == (["a", "a"], 2, 2, [])
+    assert (left.messages, mapped.failed) == ([good, good], [0, 2])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
 """The cycle of a receiver, the limits of a batch, and what the modes mean (docs/rules.md, sections A3 and A4)."""
 
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
 import pytest
 
+from correlator.core import intake
 from correlator.core.batch import ReceiveBatch
 from correlator.core.intake import ReceiverCycle, ReceiverInput, ReceiverState, transitions
 from correlator.events import Message
@@ -93,6 +98,24 @@ def test_z9_what_the_sending_modes_promise(reliability, stored, stamps_id):
     assert Reliability.APP_CONTROLLED not in SENDING
 
 
+def described() -> Iterator[tuple[set[Reliability], list[tuple[ReceiverState, ReceiverState]]]]:
+    """The steps of the lines of the module's docstring, each with its modes."""
+    for title, way in re.findall(r"^- (.*?): (.* → .*)$", intake.__doc__, re.MULTILINE):
+        modes = set(Reliability) if title.startswith("all modes") else {one for one in Reliability if one in title}
+        named = way.replace("every state", ", ".join(ReceiverState.__members__))
+        states = [ReceiverState[name] for name in re.split(", | → ", named)]
+        yield modes, [(state, states[-1]) for state in states[:-1]] if ", " in named else list(pairwise(states))
+
+
+def test_the_docstring_shows_the_transitions():
+    """It has every step that some mode can take, and no step that its mode cannot take."""
+    tables = {one: {(state, to) for (state, _), to in transitions(RECEIVING[one]).items()} for one in Reliability}
+    for modes, steps in described():
+        assert modes
+        assert all(set(steps) <= tables[one] for one in modes)
+    assert {step for _, steps in described() for step in steps} == set.union(*tables.values())
+
+
 # --- batches ---
 
 
@@ -103,22 +126,22 @@ def a_batch(*, messages: int = 3, size: int = 1000, interval: float = 1.0) -> Re
 @pytest.mark.parametrize(("count", "closed"), [(2, False), (3, True)])
 def test_a3_11_a_batch_closes_at_its_size(count, closed):
     batch = a_batch()
-    batch.add([Message(b"")] * count, range(count), 0.0)
+    batch.add([Message(b"")] * count, range(count), 0.0, 0.0)
     assert (batch.closed(0.0), batch.room) == (closed, 3 - count)
 
 
 @pytest.mark.parametrize(("size", "closed"), [(999, False), (1000, True), (1001, True)])
 def test_a_batch_closes_at_its_bytes(size, closed):
     batch = a_batch()
-    batch.add([Message(b"x" * size)], [1], 0.0)
+    batch.add([Message(b"x" * size)], [1], 0.0, 0.0)
     assert batch.closed(0.0) is closed
 
 
 @pytest.mark.parametrize(("now", "closed"), [(5.9, False), (6.0, True), (6.1, True)])
 def test_a3_12_a_batch_closes_its_interval_after_the_first_message(now, closed):
     batch = a_batch()
-    batch.add([Message(b"")], [1], 5.0)
-    batch.add([Message(b"")], [2], 5.5)
+    batch.add([Message(b"")], [1], 5.0, 0.0)
+    batch.add([Message(b"")], [2], 5.5, 0.0)
     assert batch.closed(now) is closed
     assert batch.remaining(5.5) == 0.5
 
@@ -129,6 +152,6 @@ def test_a4_3_an_empty_batch_never_closes():
 
 def test_a_batch_keeps_what_acknowledges_it():
     batch = a_batch()
-    batch.add([Message(b"a")], ["one"], 0.0)
-    batch.add([Message(b"b")], ["two"], 0.0)
+    batch.add([Message(b"a")], ["one"], 0.0, 0.0)
+    batch.add([Message(b"b")], ["two"], 0.0, 0.0)
     assert (batch.tokens, [message.body for message in batch.messages]) == (["one", "two"], [b"a", b"b"])

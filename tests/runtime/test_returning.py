@@ -10,6 +10,7 @@ from correlator.cli.asking import ask
 from correlator.errors import NotDone, UsageError
 from correlator.runtime.control.address import sockets_of
 from correlator.runtime.control.protocol import Discard, Replay
+from correlator.runtime.returning import Returning
 from correlator.storage import inspect
 from tests.runtime.flows import Forwards, Hears, Keeps
 from tests.runtime.test_dead_letters import Records, fails_on_all, fails_on_bad, with_mapping_letter
@@ -168,6 +169,20 @@ def test_a_paused_receiver_takes_nothing_back_neither_later(world, script):
     world.publish("z")
     world.wait(lambda: script.of("Keeps") == ["z"])
     assert numbers(world) == [1]
+
+
+def test_a_receiver_that_ends_answers_what_waits_and_nothing_that_was_withdrawn(world, script):
+    engine = failing(world, script, "a")
+    engine.pause("in")
+    part, answers = engine.receivers["in"], []
+    one, other = (
+        Returning([([1], message("a"))], lambda back, name=name: answers.append((name, back))) for name in "ab"
+    )
+    part.bring_back(one)
+    part.bring_back(other)
+    assert (part.withdraw(one), part.withdraw(one)) == (True, False)
+    engine.stop()
+    assert (answers, part.withdraw(other)) == ([("b", ())], False)
 
 
 def test_a_broker_that_is_away_keeps_nothing_from_coming_back(world, script):

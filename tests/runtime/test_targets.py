@@ -2,13 +2,13 @@
 
 from correlator.core.queue import InputQueue, Run
 from correlator.events import Message
-from correlator.runtime.receiver import Targets
+from correlator.runtime.targets import Targets
 
 
 def two_queues(most: int = 3, full: str | None = None) -> tuple[InputQueue, InputQueue, list[str], Targets]:
     one, other, woken = InputQueue(), InputQueue(), []
     queues = [("one", one, lambda: woken.append("one")), ("other", other, lambda: woken.append("other"))]
-    return one, other, woken, Targets(queues, most, lambda: full)
+    return one, other, woken, Targets(queues, most, lambda: full, lambda: None)
 
 
 def a_run(count: int) -> Run:

@@ -11,7 +11,7 @@ from correlator.core.differences import Verdict
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue
 from correlator.core.unmapped import Unmapped
-from correlator.runtime import engine, restart
+from correlator.runtime import part_changes, restart
 from correlator.runtime.engine import Engine
 from tests.harness.mutants.catalogue import Patches, mutant
 
@@ -130,7 +130,7 @@ def letter_of_each_context(patches: Patches) -> None:
 @mutant("settings_of_code_unchecked", "code adds a receiver with settings that no start accepts", "G8", "K4", seed=5)
 def settings_of_code_unchecked(patches: Patches) -> None:
     """The registry then holds a receiver for which every later start is refused."""
-    patches.replace(engine, "check_part_settings", lambda _: lambda *_: ())
+    patches.replace(part_changes, "check_part_settings", lambda _: lambda *_: ())
 
 
 @mutant("state_of_a_hidden_class", "a monitor is stored whose class no start can import", "G7", "G8")

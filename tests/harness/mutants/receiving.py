@@ -17,6 +17,7 @@ from correlator.runtime import parts
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.requests import ReceiveRequest
 from correlator.runtime.restart import Restart
+from correlator.runtime.targets import Delivery
 from correlator.testing import memory
 from correlator.testing.invariants.facts import NEVER
 from tests.harness.mutants.catalogue import Patches, mutant
@@ -118,12 +119,12 @@ def batch_in_reverse(patches: Patches) -> None:
     """Contexts handle messages of one receiver in the wrong order."""
 
     def make(original: Any) -> Any:
-        def enqueue(self: Any, messages: Any, events: Any) -> Any:
+        def deliver(self: Any, messages: Any, events: Any) -> Any:
             original(self, list(reversed(messages)), list(reversed(events)))
 
-        return enqueue
+        return deliver
 
-    patches.replace(Receiver, "_enqueue", make)
+    patches.replace(Delivery, "deliver", make)
 
 
 @mutant("number_used_again", "numbers of the receive log begin anew once its rows are deleted", "N1", "A2", seed=4)
@@ -320,8 +321,7 @@ def id_of_a_dead_letter_lost(patches: Patches) -> None:
     def make(original: Any) -> Any:
         def failed(self: Any, message: Any, error: Any, engine_time: float) -> Any:
             mapped = original(self, message, error, engine_time)
-            mapped.ids = [""] * len(mapped.ids)
-            return mapped
+            return msgspec.structs.replace(mapped, ids=[""] * len(mapped.ids))
 
         return failed
 
@@ -362,12 +362,12 @@ def no_marker_at_start(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def mark(self: Any) -> None:
-            if self.state is not ReceiverState.DISCONNECTED:
+            if self._intake.state is not ReceiverState.DISCONNECTED:
                 original(self)
 
         return mark
 
-    patches.replace(Receiver, "_mark", make)
+    patches.replace(Delivery, "mark", make)
 
 
 @mutant("no_marker_behind_batches", "a receiver with flow control says how far it is only once", "G7")
@@ -376,12 +376,12 @@ def no_marker_behind_batches(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def mark(self: Any) -> None:
-            if self.state is ReceiverState.DISCONNECTED:
+            if self._intake.state is ReceiverState.DISCONNECTED:
                 original(self)
 
         return mark
 
-    patches.replace(Receiver, "_mark", make)
+    patches.replace(Delivery, "mark", make)
 
 
 @mutant("grant_unheard", "a receiver that waits for its window is not woken when it grows", "G7")
@@ -411,7 +411,7 @@ def receives_while_suspended(patches: Patches) -> None:
             if self.intake.suspended() is not None and batch.room:
                 chunk = self._source.receive(batch.room, 0.0)
                 if chunk.messages:
-                    batch.add(chunk.messages, chunk.tokens, self._clock.monotonic())
+                    batch.add(chunk.messages, chunk.tokens, self._clock.monotonic(), self._clock.wall())
             return original(self)
 
         return act

@@ -130,9 +130,9 @@ def digest_not_restored(patches: Patches) -> None:
     """Two lives with the same checkpoints then have different digests."""
 
     def make(original: Any) -> Any:
-        def make_checkpointer(self: Any, restart: Any) -> None:
+        def make_checkpointer(self: Any, restart: Any) -> Any:
             restart.recovered = msgspec.structs.replace(restart.recovered, digest=b"anew")
-            original(self, restart)
+            return original(self, restart)
 
         return make_checkpointer
 

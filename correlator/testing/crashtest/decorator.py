@@ -37,8 +37,11 @@ def crash_test(
 
     The test is a function or a method with an argument `world` (`correlator.testing.World`). It may use fixtures:
     pytest makes them once, while each run gets a new world. The first run has no faults. The following runs have a
-    single fault each, at one place after another, for at most half of the budget. The other runs have drawn faults. A
-    run fails by an assertion of the test, by `world.check()`, or by any other exception. The test may be skipped in its
+    single fault each, at one place after another, for at most half of the budget. The other runs have random faults. A
+    run
+    fails by an assertion of the test, by `world.check()`, or by any other exception. The test may be skipped in its
+    first
+    run only.
     first run only.
 
     Args:
@@ -47,7 +50,7 @@ def crash_test(
             processes, and the disk loses power when one is killed), `broker` (real processes over a real PostgreSQL
             server, whose connections are cut).
         budget: how long each level looks for a failure, such as `20s` or `5m`; `--crash-budget` overrides it.
-        seed: determines everything that is drawn; `--crash-seed` overrides it.
+        seed: determines all random choices; `--crash-seed` overrides it.
 
     The test fails without any run if the function is no body of a crash test (E2436), if a level is unknown (E2425) or
     the budget is no duration (E2426), and if the configuration file has mistakes. It fails in its first run if it names
@@ -81,7 +84,7 @@ def crash_test(
             else:
                 _tell(request, result, file)
                 return
-            pytest.fail(refused, pytrace=False)  # outside of `except`, so that pytest shows no other error
+            pytest.fail(refused, pytrace=False)  # outside of `except`, so that pytest shows this error only
 
         asked = [inspect.Parameter(name, _KEYWORD) for name in ("request", "crash_level")]
         vars(test).update(__signature__=inspect.Signature([*own, *asked]))  # the arguments that pytest has to supply
@@ -93,7 +96,9 @@ def crash_test(
 
 
 def _body(function: Callable[..., None]) -> Body:
-    """The call for each world. The test may be skipped in its first run only: a later skip would hide a failure."""
+    """Return the function to call for each world. A skip is allowed in the first run only: later it
+    would hide a failure.
+    """
     calls = itertools.count(1)
 
     def body(world: World) -> None:
@@ -111,7 +116,9 @@ def _body(function: Callable[..., None]) -> Body:
 
 
 def _mistake(function: Callable[..., None], levels: Sequence[str]) -> UsageError | None:
-    """The mistake that prevents calling the function once for each run, or in the levels; `None` if there is none."""
+    """Return the mistake for which the function cannot be called once for each run, or a wrong level;
+    `None` if all is well.
+    """
     where = f"crash test {function.__name__}"
     if isinstance(levels, str) or not levels or len(set(levels)) < len(levels):
         return UsageError("E2425", where, f"levels={levels!r} are no levels", 'A list of names, each once: ["sim"]')

@@ -39,15 +39,15 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plan(self) -> RunPlan:
-        """The plan that repeats the failed run: its seed, its faults and its shares."""
+        """Return the plan that repeats the failed run: its seed, its faults and its shares."""
         return RunPlan(self.seed, tuple(self.faults), self.shares)
 
     def doubts(self, config: Path, test: str) -> str:
-        """Why the plan may lead to another run than the one that failed; "" if there is no reason.
+        """Return why the plan may lead to another run than the one that failed; "" if there is no reason.
 
         Args:
             config: the present configuration file.
-            test: the id of the test, or the arguments of the command, that runs.
+            test: the id of the test that runs, or the arguments of the command.
         """
         now = _version()
         if self.correlator != now:

@@ -1,4 +1,6 @@
-"""What an invariant is: an id, a sentence, a function from a history to what contradicts it; and the list of all."""
+"""The form of an invariant (an id, a sentence, and a function that yields contradictions), and the list
+of all of them.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -26,9 +28,9 @@ class Violation(NamedTuple):
     """What contradicts an invariant, or what a test asserts.
 
     Attributes:
-        id: of the invariant, or `TEST`.
+        id: id of the invariant, or `TEST`.
         sentence: the invariant, or the kind of error that was raised.
-        what: what contradicts it.
+        what: the contradiction that was found.
     """
 
     id: str
@@ -55,7 +57,7 @@ CATALOGUE: dict[str, Invariant] = {}
 
 
 def invariant(name: str, sentence: str) -> Callable[[Check], Check]:
-    """Enter a function into the catalogue."""
+    """Return a decorator that enters a function into the catalogue."""
 
     def enter(check: Check) -> Check:
         assert name not in CATALOGUE, name

@@ -1,4 +1,4 @@
-"""Invariants of every mode: recovery, numbers, order of lives, rest, and the application's own arithmetic."""
+"""Invariants of every mode: recovery, numbers, order of lives, rest, and the books that the test application keeps."""
 
 import itertools
 from collections import Counter
@@ -12,14 +12,16 @@ from correlator.testing.invariants.reference import NAP_S, TICK_S
 
 _SLACK_S = 1e-6
 _STEPS_S = 2.0
-"""What a scheduler that steps somebody else may take of the clock."""
+"""Most seconds by which a scheduler that steps another part may move the clock."""
 LONGEST_UNSTORED_S = 10.0
-"""See docs/guarantees.md; written here again, as the promise that the engine is held against."""
+"""See docs/guarantees.md. The number is repeated here because it is the promise that the engine is checked against."""
 
 
 @invariant("G1", "recovery reaches the last committed checkpoint, and contexts hold what they held then")
 def recovered_state_is_committed(facts: Facts) -> Iterator[str]:
-    """Number and digest as the engine reports them; monitors, listeners, timers and queues as they were parked."""
+    """Compare number and digest as the engine reports them, and monitors, listeners, timers and queues
+    as they were parked.
+    """
     places = [at for at, _, _ in facts.checkpoints]
     for at, record in facts.history.of("began"):
         _, number, digest, _ = record.data
@@ -69,7 +71,7 @@ def _compare(number: int, before: dict[str, Any], after: dict[str, Any]) -> Iter
     "G2", "if a process dies during recovery, the next recovery restores the same checkpoint and the same contexts"
 )
 def recovery_is_idempotent(facts: Facts) -> Iterator[str]:
-    """Two restores of one checkpoint with no commit of state between them are equal."""
+    """Check that two restores of one checkpoint are equal if no commit of state is between them."""
     last: tuple[int, Any] | None = None
     for _, record in sorted([*facts.history.of("restored"), *facts.history.of("received")], key=lambda event: event[0]):
         if record.kind == "received":
@@ -93,7 +95,7 @@ def checkpoints_are_numbered(facts: Facts) -> Iterator[str]:
 
 @invariant("G4", "once a later engine has taken over, no transaction of an earlier one is committed")
 def one_writer(facts: Facts) -> Iterator[str]:
-    """Epochs never fall, transaction numbers grow by 1."""
+    """Check that epochs never fall and that transaction numbers grow by 1."""
     last_epoch, last_number = 0, 0
     for _, record in facts.history.of("commit"):
         epoch, number = record.data
@@ -106,7 +108,7 @@ def one_writer(facts: Facts) -> Iterator[str]:
 
 @invariant("G5", "each handled id was published, and each output was caused by a handled input or a timer")
 def nothing_is_invented(facts: Facts) -> Iterator[str]:
-    """By ids in state, and bodies of outputs."""
+    """Check the ids in the state and the bodies of outputs."""
     known = {one.id for one in facts.published.values()}
     for _, record in facts.history.of("handled"):
         if record.data not in known:
@@ -129,7 +131,7 @@ def nothing_is_invented(facts: Facts) -> Iterator[str]:
 
 @invariant("G6", "every message that is given up has a record: a dead letter, with the part that gave it up")
 def nothing_is_silent(facts: Facts) -> Iterator[str]:
-    """Each flawed message has its dead letter; a failed handler of EXACTLY_ONCE input exactly one."""
+    """Check that each flawed message has a dead letter, and an EXACTLY_ONCE input whose handler failed exactly one."""
     if facts.rest is None or not facts.rest.reached:
         return
     dead_pids = {pid for _, record in facts.history.of("received") for pid in record.data.dead}
@@ -163,7 +165,7 @@ def _handler_failures(facts: Facts) -> Iterator[str]:
 
 @invariant("G7", "at rest nothing is left: unacknowledged 0, outbox 0, receive log 0, ids within the bound")
 def it_comes_to_rest(facts: Facts) -> Iterator[str]:
-    """After healing, in bounded virtual time."""
+    """Check what is left after all faults have ended, within bounded virtual time."""
     rest = facts.rest
     if rest is None:
         yield "the run did not come to its end"
@@ -177,7 +179,7 @@ def it_comes_to_rest(facts: Facts) -> Iterator[str]:
 
 @invariant("G11", "engine time goes on from the last checkpoint or stored batch, and never goes back")
 def engine_time_grows(facts: Facts) -> Iterator[str]:
-    """As each life begins, and from checkpoint to checkpoint."""
+    """Check the beginning of each life, and each pair of successive checkpoints."""
     places = [at for at, _, _ in facts.checkpoints]
     for at, record in facts.history.of("began"):
         done = facts.before(places, at)
@@ -197,7 +199,7 @@ def engine_time_grows(facts: Facts) -> Iterator[str]:
     "while a persistent monitor has a timer, a crash sets engine time back by at most 10 s and one checkpoint interval",
 )
 def time_is_kept(facts: Facts) -> Iterator[str]:
-    """Asked of lives in which nothing else went wrong: a store that takes nothing for long cannot keep the time."""
+    """Check only lives without other faults: a store that accepts nothing for a long time cannot keep the time."""
     faulty = {record.life for _, record in facts.history.of("fault")}
     longest = LONGEST_UNSTORED_S + facts.setup.checkpoint_interval + _STEPS_S
     began = [(at, record.data[3]) for at, record in facts.history.of("began")]
@@ -212,7 +214,7 @@ def time_is_kept(facts: Facts) -> Iterator[str]:
 
 @invariant("G13", "stored batches and checkpoints carry the engine time that an independent clock counts")
 def engine_time_is_one_clock(facts: Facts) -> Iterator[str]:
-    """At the commit of a receipt, and where contexts are parked for a cut."""
+    """Check commits of received batches, and the moments at which contexts are parked for a cut."""
     for _, record in facts.history.of("received"):
         received = record.data
         if received.clocked is not None and abs(received.time - received.clocked) > _SLACK_S:
@@ -229,14 +231,16 @@ def engine_time_is_one_clock(facts: Facts) -> Iterator[str]:
 
 @invariant("G10", "all contexts are locked while a checkpoint takes their state")
 def cuts_are_of_one_moment(facts: Facts) -> Iterator[str]:
-    """At its begin and at its end."""
+    """Check at the beginning and at the end of each cut."""
     for _, record in facts.history.of("unlocked"):
         yield f"life {record.life}: {sorted(set(record.data))} could work"
 
 
 @invariant("M9", "a timer or deadline is due when its time has passed by engine time, counted over all lives")
 def sleepers_wake(facts: Facts) -> Iterator[str]:
-    """By the times that the sleeper has noted: its expression is true when its timer fires for the first time."""
+    """Check the times that the monitor `Sleeper` noted: its expression is true when its timer fires for
+    the first time.
+    """
     sleeper: Any = facts.monitor("Sleeper")
     if sleeper is None:
         return
@@ -249,7 +253,7 @@ def sleepers_wake(facts: Facts) -> Iterator[str]:
 
 @invariant("M1", "a timer that was set fires once, in the committed lineage")
 def timers_fire_once(facts: Facts) -> Iterator[str]:
-    """Set and fired are the same at rest, in the same order."""
+    """Check that at rest the timers that were set are those that fired, in the same order."""
     armed, fired = _list(facts, "Ledger", "armed"), _list(facts, "Ledger", "fired")
     if armed != fired:
         yield f"set {armed}, fired {fired}"
@@ -261,7 +265,7 @@ def timers_fire_once(facts: Facts) -> Iterator[str]:
     " error",
 )
 def listeners_are_called_once(facts: Facts) -> Iterator[str]:
-    """The ledger notes what it finds wrong."""
+    """Check what the monitor `Ledger` found wrong, and how many of its listeners still wait."""
     yield from _list(facts, "Ledger", "wrong")
     ledger = facts.monitor("Ledger")
     if ledger is not None:
@@ -273,7 +277,7 @@ def listeners_are_called_once(facts: Facts) -> Iterator[str]:
 
 @invariant("M3", "a spawned monitor lives until it ends itself, and exists only once")
 def spawned_live_once(facts: Facts) -> Iterator[str]:
-    """Spawned = ended + alive."""
+    """Check that the spawned monitors are those that have ended and those that are alive."""
     ledger = facts.monitor("Ledger")
     if ledger is None or facts.rest is None:
         return
@@ -307,7 +311,7 @@ def channels_lose_nothing(facts: Facts) -> Iterator[str]:
 
 @invariant("M5", "the stored tables and attributes of a monitor are of the same moment")
 def state_is_of_one_moment(facts: Facts) -> Iterator[str]:
-    """Counts in a table are the handled ids, so are lists in a table."""
+    """Check that the counts and the lists in the tables agree with the handled ids."""
     ledger: Any = facts.monitor("Ledger")
     if ledger is None:
         return
@@ -321,7 +325,7 @@ def state_is_of_one_moment(facts: Facts) -> Iterator[str]:
 
 @invariant("M6", "a repeating timer fires once for each period of engine time, over all lives")
 def beats_are_regular(facts: Facts) -> Iterator[str]:
-    """For lasting state from the state, for the rest within each life."""
+    """Check persistent monitors by their state over all lives, and other monitors within each life."""
     ledger: Any = facts.monitor("Ledger")
     if ledger is not None:
         expected = ledger["born"] + (ledger["ticks"] + 1) * TICK_S
@@ -341,7 +345,7 @@ def beats_are_regular(facts: Facts) -> Iterator[str]:
 
 @invariant("M7", "an expression calls its handler exactly once for the events that make it true")
 def expressions_fire_once(facts: Facts) -> Iterator[str]:
-    """As the account says that plain listeners of the same monitor keep."""
+    """Check the calls against the account that plain listeners of the same monitor keep."""
     for found, due in (("pairs", "pairs_due"), ("couples", "couples_due")):
         if sorted(_list(facts, "Matcher", found)) != sorted(_list(facts, "Matcher", due)):
             yield f"{found} {_list(facts, 'Matcher', found)}, due were {_list(facts, 'Matcher', due)}"
@@ -352,7 +356,7 @@ def expressions_fire_once(facts: Facts) -> Iterator[str]:
     "an expression with a deadline becomes true at the deadline or false by an earlier event, never both or neither",
 )
 def expressions_keep_time(facts: Facts) -> Iterator[str]:
-    """Every order is answered or missing."""
+    """Check that every order counts as either answered or missing."""
     yield from _list(facts, "Matcher", "wrong")
     found = sorted([*_list(facts, "Matcher", "answered"), *_list(facts, "Matcher", "missing")])
     if facts.rest is not None and facts.rest.reached and sorted(_list(facts, "Matcher", "orders")) != found:

@@ -16,7 +16,7 @@ EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROL
 
 @invariant("BE1", "a BEST_EFFORT or APP_CONTROLLED receiver writes nothing to the store but dead letters")
 def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
-    """No message and no id in its commits."""
+    """Check that its commits contain no message and no id."""
     for name in facts.of_mode(BEST_EFFORT, APP_CONTROLLED):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
             if received.pids or received.ids:
@@ -25,7 +25,7 @@ def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
 
 @invariant("BE3", "without faults a BEST_EFFORT receiver delivers each message once and in order")
 def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
-    """Only asked of runs in which nothing went wrong, and where monitors tell what they handle."""
+    """Check only runs without faults in which monitors report what they handle."""
     for name in facts.of_mode(BEST_EFFORT) if facts.setup.told else ():
         wanted = [
             one.id
@@ -39,7 +39,7 @@ def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
 
 @invariant("A1", "no acknowledgement before the message is durable")
 def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
-    """In a receive row, as a dead letter, or as a repeat of an id that is in a receive row."""
+    """Check that the message is in a receive row, is a dead letter, or repeats an id that is in a receive row."""
     stored = facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE)
     for at, record in facts.history.of("acknowledged"):
         if record.who not in stored:
@@ -55,7 +55,7 @@ def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
 
 @invariant("A2", "every published message takes effect at least once, or is definitively failed")
 def nothing_is_lost(facts: Facts) -> Iterator[str]:
-    """By the ids in the state of the last checkpoint; where these are not known, by what was stored for handling."""
+    """Check the ids in the state of the last checkpoint, or what was stored for handling if that state is not known."""
     if facts.rest is None or not facts.rest.reached:
         return
     if not facts.setup.told:
@@ -73,7 +73,9 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
 
 
 def _nowhere(facts: Facts) -> Iterator[str]:
-    """Messages that no receiver of their destination has stored, nor a repeat of them, nor their dead letter."""
+    """Yield messages for which no receiver of their destination has stored the message, a repeat of it
+    or its dead letter.
+    """
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         facts_of, there = facts.setup.receivers[name], facts.beside(name)
         for one in facts.published_to.get(facts_of.destination, []):
@@ -85,7 +87,7 @@ def _nowhere(facts: Facts) -> Iterator[str]:
 
 @invariant("A3", "the effects are those of the messages in the committed receive log: none twice, no others")
 def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
-    """As multisets of ids, for every monitor that handles the receiver's messages."""
+    """Compare multisets of ids, for every monitor that handles the receiver's messages."""
     if facts.rest is None or not facts.rest.reached:
         return
     for names, lists in _consumers(facts):
@@ -109,7 +111,7 @@ def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
 
 @invariant("A7", "a message that its receiver's selector does not match is never stored")
 def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
-    """That it is acknowledged all the same, as all that was delivered, is asked by G7."""
+    """Check only what is stored. G7 checks that the message is acknowledged, as every delivered message is."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         for pid in facts.streams[name].pids if name in facts.streams else ():
             if pid in facts.published and name in facts.published[pid].unselected:
@@ -118,7 +120,7 @@ def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
 
 @invariant("W1", "a receiver with flow control delivers no more messages than the application allows in this life")
 def window_is_kept(facts: Facts) -> Iterator[str]:
-    """By the numbers of what it stored, where monitors tell what they allow."""
+    """Check the numbers of the stored messages, in runs in which monitors report the credit that they grant."""
     for name, stream in facts.streams.items() if facts.setup.told else ():
         setup = facts.setup.receivers.get(name)
         if setup is None or not setup.flow_control:
@@ -133,7 +135,7 @@ def window_is_kept(facts: Facts) -> Iterator[str]:
 
 @invariant("A4", "effects keep the order of the receiver's stream, whatever is replayed")
 def order_is_kept(facts: Facts) -> Iterator[str]:
-    """Asked of receivers whose ids no other receiver brings, and of each id's first effect."""
+    """Check the first effect of each id, and only ids that no other receiver has received."""
     if facts.rest is None or not facts.rest.reached:
         return
     for names, lists in _consumers(facts):
@@ -151,7 +153,9 @@ def order_is_kept(facts: Facts) -> Iterator[str]:
 
 
 def _broker_order(facts: Facts) -> Iterator[str]:
-    """The stream is in the order of publication: without faults, and always where the broker keeps a position."""
+    """Check that the stream is in the order of publication: without faults, and always if the broker
+    keeps a position.
+    """
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         if facts.faulty and facts.setup.receivers[name].order is not Order.POSITION:
             continue
@@ -165,7 +169,7 @@ def _broker_order(facts: Facts) -> Iterator[str]:
 
 @invariant("A5", "no receiver holds more unacknowledged messages than its batch size")
 def batches_are_bounded(facts: Facts) -> Iterator[str]:
-    """Repeats that the broker made up are not counted twice."""
+    """Count a message once, also if the broker delivered it twice."""
     for receiver, life, held in _held(facts):
         if receiver in facts.setup.receivers and len(held) > facts.setup.receivers[receiver].max_batch_size:
             yield f"{receiver} in life {life} held {sorted(held)}"
@@ -173,7 +177,7 @@ def batches_are_bounded(facts: Facts) -> Iterator[str]:
 
 @invariant("A6", "no receiver is open before on_conclude_recovery has returned on all monitors")
 def receivers_open_last(facts: Facts) -> Iterator[str]:
-    """As the hooks see it."""
+    """Check what the life-cycle methods report."""
     for _, record in facts.history.of("hooks"):
         if record.data:
             yield f"life {record.life}: {list(record.data)} are open in {record.who}"
@@ -181,7 +185,7 @@ def receivers_open_last(facts: Facts) -> Iterator[str]:
 
 @invariant("N1", "numbers of the receive log are contiguous and never used again")
 def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
-    """For each receiver over all lives; numbers of one that was removed may begin anew."""
+    """Check each receiver over all lives; the numbers of a receiver that was removed may begin anew."""
     for name, stream in facts.streams.items():
         if name not in facts.setup.receivers:
             continue
@@ -197,17 +201,19 @@ def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
     "E1", "an id is accepted again only outside the windows of its domain, and when its acknowledgement is not in doubt"
 )
 def once(facts: Facts) -> Iterator[str]:
-    """Each second acceptance of an id is held against the windows.
+    """Check each second acceptance of an id against the windows.
 
-    The pin holds for the receiver whose acknowledgement is in doubt. What another receiver of the same queue is given
-    in between, and holds while the first goes on, is protected by the windows alone.
+    A pinned id protects only the receiver whose acknowledgement is in doubt. If another receiver of the same queue gets
+    the message meanwhile, and holds it while the first one goes on, only the windows protect it.
     """
     for domain, names in _domains(facts).items():
         yield from _second_acceptances(facts, domain, names)
 
 
 class _Seen(NamedTuple):
-    """An id as it was last seen: place among the ids of its source, engine time, message, receiver, place of commit."""
+    """The last acceptance of an id: place among the ids of its source, engine time, message, receiver,
+    place of commit.
+    """
 
     place: int
     time: float
@@ -248,9 +254,11 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
 
 
 def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) -> bool:
-    """Whether between the two acceptances the broker was told nothing of it, and gave it to nobody else.
+    """Return whether, between the two acceptances, the broker got no acknowledgement and gave the message to nobody
+    else.
 
-    An engine that was paused and overtaken is somebody else: what it holds comes back when its connection ends.
+    An engine that was paused and overtaken counts as somebody else: the broker redelivers what it holds when its
+    connection ends.
     """
     began = facts.history.of("began")
     between = [
@@ -268,7 +276,7 @@ def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) ->
 
 @invariant("E2", "a message whose id was not accepted before in its domain is never dropped")
 def no_false_positive(facts: Facts) -> Iterator[str]:
-    """An id is written without a message only when an earlier commit, or this one, accepted it."""
+    """Check that an id without a message is written only if this commit or an earlier one accepted it."""
     for domain, names in _domains(facts).items():
         accepted = facts.accepted_ids
         for name in names:
@@ -280,7 +288,7 @@ def no_false_positive(facts: Facts) -> Iterator[str]:
 
 @invariant("E3", "a message without id is never dropped")
 def without_id_never_dropped(facts: Facts) -> Iterator[str]:
-    """Acknowledged means stored, one by one."""
+    """Check that each acknowledged message without an id is stored itself."""
     for at, record in facts.history.of("acknowledged"):
         if facts.setup.receivers.get(record.who) and facts.setup.receivers[record.who].domain:
             for pid in record.data:
@@ -292,7 +300,7 @@ def without_id_never_dropped(facts: Facts) -> Iterator[str]:
 
 @invariant("E4", "domains do not affect one another")
 def domains_are_apart(facts: Facts) -> Iterator[str]:
-    """An id acknowledged in one domain was accepted in that domain, not in another alone."""
+    """Check that an id acknowledged in one domain was accepted in that domain, and not in another one only."""
     for at, record in facts.history.of("acknowledged"):
         facts_of = facts.setup.receivers.get(record.who)
         if facts_of is None or not facts_of.domain:
@@ -310,7 +318,7 @@ def domains_are_apart(facts: Facts) -> Iterator[str]:
 
 @invariant("E5", "a dropped duplicate is acknowledged all the same")
 def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
-    """At rest the broker has an acknowledgement of every message that was delivered."""
+    """Check that at rest the broker has an acknowledgement of every delivered message."""
     if facts.rest is None or not facts.rest.reached:
         return
     acknowledged = {(record.who, pid) for _, record in facts.history.of("acknowledged") for pid in record.data}
@@ -324,9 +332,10 @@ def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
 
 @invariant("E6", "an id and its message are in one commit, and the ids in memory are those in the store")
 def ids_and_messages_together(facts: Facts) -> Iterator[str]:
-    """Each accepted message with an id brings its id, also one that cannot be mapped; a repeat brings it again.
+    """Check that the commit of a message with an id also writes the id.
 
-    A start reads back what was known.
+    This includes messages that cannot be mapped, and repeats. Also check that a start reads back the ids that were
+    known.
     """
     for name in facts.of_mode(EXACTLY_ONCE):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
@@ -341,7 +350,9 @@ def ids_and_messages_together(facts: Facts) -> Iterator[str]:
 
 
 def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
-    """What is acknowledged had its id written by the commit of its batch, a duplicate too (rule A8.14)."""
+    """Yield acknowledged messages whose id was not written by the commit of their batch; duplicates,
+    too (rule A8.14).
+    """
     written: dict[tuple[str, int], set[str]] = {}
     records = sorted([*facts.history.of("received"), *facts.history.of("acknowledged")], key=lambda event: event[0])
     for _, record in records:
@@ -362,7 +373,7 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
     "E7", "memory holds ids of the windows and of unacknowledged messages only, the store at most four times as many"
 )
 def ids_are_bounded(facts: Facts) -> Iterator[str]:
-    """At the end of the run."""
+    """Check the counts at the end of the run."""
     for domain, (remembered, bound, stored) in (facts.rest.ids if facts.rest else {}).items():
         if remembered > bound:
             yield f"{domain} remembers {remembered} ids, allowed are {bound}"
@@ -372,7 +383,7 @@ def ids_are_bounded(facts: Facts) -> Iterator[str]:
 
 @invariant("E8", "a duplicate inside one batch is dropped")
 def once_in_a_batch(facts: Facts) -> Iterator[str]:
-    """No commit holds two messages with one id."""
+    """Check that no commit contains two messages with one id."""
     for name in facts.of_mode(EXACTLY_ONCE):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
             uids = Counter(facts.published[pid].uid for pid in received.taken if pid in facts.published)
@@ -383,18 +394,21 @@ def once_in_a_batch(facts: Facts) -> Iterator[str]:
 
 @invariant("E9", "an id whose message the broker may redeliver is kept, however many others come")
 def doubtful_is_kept(facts: Facts) -> Iterator[str]:
-    """Looked for after every step: what a receiver has stored and its broker has no acknowledgement of."""
+    """Check the records made after each step: a receiver stored the message, and its broker has no acknowledgement."""
     for at, record in facts.history.of("forgotten"):
         for receiver, pid, uid in record.data:
-            yield f"life {record.life}: {receiver} may be given {pid} again, and nothing keeps '{uid}' (record {at})"
+            yield f"life {record.life}: {receiver} may get {pid} again, and no pin keeps '{uid}' (record {at})"
     for at, record in facts.history.of("uncounted"):
         for receiver, awaited, lost in record.data:
-            yield f"life {record.life}: {receiver} awaits {awaited} messages, {lost} may come again (record {at})"
+            yield f"life {record.life}: {receiver} awaits {awaited} messages, {lost} may be redelivered (record {at})"
 
 
 @invariant("C1", "an APP_CONTROLLED batch is acknowledged only after the application has acknowledged it")
 def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
-    """Acknowledgements never outnumber the application's calls in a life; a batch of dead letters alone needs none."""
+    """Check that a life has no more acknowledgements than calls of the application.
+
+    A batch that contains only dead letters needs no call.
+    """
     for name in facts.of_mode(APP_CONTROLLED):
         calls: Counter[int] = Counter()
         for _, record in _between(facts, name, "resumed", "acknowledged"):
@@ -407,13 +421,13 @@ def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
 
 
 def _counts(one: Published, receiver: str) -> bool:
-    """Whether the receiver must take it as a message."""
+    """Return whether the receiver must take the message and can map it."""
     return one.flaw != "mapping" and not one.left_out_by(receiver)
 
 
 @invariant("C2", "the call of the application acknowledges exactly the suspended batch")
 def exactly_that_batch(facts: Facts) -> Iterator[str]:
-    """What is acknowledged is what was held; from an older connection nothing (invariant C5)."""
+    """Check that the acknowledged messages are those that were held; none are of an older connection (invariant C5)."""
     silent = any(record.who == "ack.silent" for _, record in facts.history.of("fault"))
     for name in facts.of_mode(APP_CONTROLLED):
         held: dict[int, list[str]] = {}
@@ -433,7 +447,7 @@ def exactly_that_batch(facts: Facts) -> Iterator[str]:
 
 @invariant("C3", "while a receiver is suspended, it delivers nothing")
 def nothing_while_suspended(facts: Facts) -> Iterator[str]:
-    """Between the notice and the call, unless the connection was lost."""
+    """Check the time from the notice to the call of the application, unless the connection was lost."""
     for name in facts.of_mode(APP_CONTROLLED):
         suspended: set[int] = set()
         for _, record in _between(facts, name, "suspended", "resumed", "delivered", "returned"):
@@ -446,9 +460,11 @@ def nothing_while_suspended(facts: Facts) -> Iterator[str]:
                 suspended.discard(record.life)
 
 
-@invariant("C4", "a message that was not acknowledged comes again")
+@invariant("C4", "a message that was not acknowledged is redelivered")
 def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
-    """At rest every APP_CONTROLLED message is acknowledged, that is, was handled in the life that acknowledged it."""
+    """Check that at rest every APP_CONTROLLED message is acknowledged, so that the life that
+    acknowledged it handled it.
+    """
     if facts.rest is None or not facts.rest.reached:
         return
     for name in facts.of_mode(APP_CONTROLLED):
@@ -473,7 +489,7 @@ def forbidden_acknowledgements(facts: Facts) -> Iterator[str]:
     "C7", "an APP_CONTROLLED message that cannot be mapped is a committed dead letter before its acknowledgement"
 )
 def unmapped_are_kept(facts: Facts) -> Iterator[str]:
-    """Where there is a store."""
+    """Check only runs with a store."""
     if not facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         return
     for name in facts.of_mode(APP_CONTROLLED):
@@ -485,7 +501,9 @@ def unmapped_are_kept(facts: Facts) -> Iterator[str]:
 
 @invariant("X1", "when the application acknowledges an input, all outputs derived from this input are confirmed")
 def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
-    """The pattern of APP_CONTROLLED with flush: at least one derived output of each acknowledged input is settled."""
+    """Check that at least one derived output of each acknowledged input is settled, as with
+    APP_CONTROLLED and flush.
+    """
     if not facts.setup.told:
         return
     derived: dict[str, list[tuple[int, bytes]]] = {}
@@ -503,7 +521,9 @@ def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
 
 
 def _effects(facts: Facts, receiver: str) -> set[str] | None:
-    """Ids that took effect, by what the monitors for the receiver hold; `None` when no monitor is there for it."""
+    """Return the ids in the state of the monitors that handle the receiver's messages; `None` if there
+    is no such monitor.
+    """
     for names, lists in _consumers(facts):
         if receiver in names:
             return set(lists[0][1])
@@ -511,7 +531,7 @@ def _effects(facts: Facts, receiver: str) -> set[str] | None:
 
 
 def _consumers(facts: Facts) -> Iterator[tuple[list[str], list[tuple[str, list[str], bool]]]]:
-    """Which receivers feed which lists of ids; the flag says that a failing handler leaves its id out."""
+    """Yield receivers with the lists of ids that they feed; the flag tells that a failing handler leaves its id out."""
     ledger: Any = facts.monitor("Ledger")
     audit: Any = facts.monitor("Audit")
     if ledger is None or audit is None:
@@ -538,7 +558,7 @@ def _domains(facts: Facts) -> dict[str, list[str]]:
 
 
 def _between(facts: Facts, receiver: str, *kinds: Any) -> Iterator[tuple[int, Any]]:
-    """Records of these kinds that concern the receiver, in order."""
+    """Yield the records of these kinds that concern the receiver, in order."""
     records = [event for kind in kinds for event in facts.history.of(kind)]
     for event in sorted(records, key=lambda event: event[0]):
         if event[1].who == receiver:
@@ -546,7 +566,7 @@ def _between(facts: Facts, receiver: str, *kinds: Any) -> Iterator[tuple[int, An
 
 
 def _held(facts: Facts) -> Iterator[tuple[str, int, set[str]]]:
-    """What each receiver held after each delivery."""
+    """Yield what each receiver held after each delivery."""
     held: dict[tuple[str, int], set[str]] = {}
     records = [event for kind in ("delivered", "acknowledged", "returned") for event in facts.history.of(kind)]
     for _, record in sorted(records, key=lambda event: event[0]):

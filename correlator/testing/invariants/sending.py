@@ -12,7 +12,7 @@ BEST_EFFORT = Reliability.BEST_EFFORT
 
 @invariant("S1", "nothing leaves before the checkpoint that caused it is committed, and it leaves as it was stored")
 def nothing_early(facts: Facts) -> Iterator[str]:
-    """Whether the broker stores it or refuses it."""
+    """Check all messages that reached the broker, whether it stored or refused them."""
     for sender in facts.stored_senders():
         for at, life, one in (*facts.accepted[sender], *facts.refused[sender]):
             place, body = facts.released.get((sender, one.sequence), (NEVER, b""))
@@ -24,7 +24,7 @@ def nothing_early(facts: Facts) -> Iterator[str]:
 
 @invariant("S2", "every released send is accepted at least once, or definitively refused")
 def nothing_is_lost(facts: Facts) -> Iterator[str]:
-    """At rest; a lost connection is no reason."""
+    """Check at rest; a lost connection does not excuse a missing send."""
     if facts.rest is None or not facts.rest.reached:
         return
     for (sender, number), (_, body) in facts.released.items():
@@ -34,7 +34,7 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
 
 @invariant("S3", "numbers that were accepted or definitively failed are 1 to the last, without a gap")
 def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
-    """Over all lives, and by the counters of the checkpoints."""
+    """Check the numbers over all lives, and the counters of the checkpoints."""
     for sender in facts.stored_senders():
         expected = 1
         for _, life, checkpoint in facts.checkpoints:
@@ -54,7 +54,7 @@ def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
 
 @invariant("S4", "one number of one source has one body and destination for ever")
 def identity(facts: Facts) -> Iterator[str]:
-    """For every sender; and the id that is stamped on a message is its number and source."""
+    """Check every sender. Also check that the id on a message consists of its number and its source."""
     for sender, mode in facts.setup.senders.items():
         bodies: dict[tuple[str, int], tuple[bytes, str]] = {}
         sources: set[str] = set()
@@ -72,7 +72,7 @@ def identity(facts: Facts) -> Iterator[str]:
 
 @invariant("S5", "the broker accepts the messages of a sender for the first time in the order of their numbers")
 def order(facts: Facts) -> Iterator[str]:
-    """Except messages that the broker refused before: the sender tries them again after later ones."""
+    """Check all messages but those that the broker refused before: the sender tries them again after later ones."""
     for sender in facts.setup.senders:
         refused = {(one.source, one.sequence) for _, _, one in facts.refused[sender]}
         last: dict[tuple[str, str], int] = {}
@@ -89,7 +89,7 @@ def order(facts: Facts) -> Iterator[str]:
 
 @invariant("S6", "where the broker deduplicates by source and number, each send is stored once")
 def stored_once(facts: Facts) -> Iterator[str]:
-    """Only with such a broker. Where all bodies differ, one that comes again under another number is found too."""
+    """Check only runs with such a broker. If all bodies differ, also find a send that was stored under two numbers."""
     for sender in facts.setup.senders if facts.setup.deduplicating else ():
         seen: set[Any] = set()
         for _, life, one in facts.accepted[sender]:
@@ -101,7 +101,7 @@ def stored_once(facts: Facts) -> Iterator[str]:
 
 @invariant("S7", "a row of the outbox is deleted only after its confirm or its definitive failure")
 def deleted_after_confirm(facts: Facts) -> Iterator[str]:
-    """What a checkpoint calls confirmed was accepted, or is a stored dead letter: of a send that was refused itself."""
+    """Check that a confirmed send was accepted, or is a stored dead letter after the broker refused this very send."""
     for sender in facts.setup.senders:
         refused = {f"{one.sequence}:{one.source}" for _, _, one in facts.refused[sender]}
         for origin, one in facts.dead_sends:
@@ -124,7 +124,7 @@ def deleted_after_confirm(facts: Facts) -> Iterator[str]:
 
 
 def _kept(facts: Facts, sender: str, through: int) -> Iterator[str]:
-    """A send that was given up is a dead letter in the same checkpoint, or an earlier one (rule Z7)."""
+    """Yield sends that were given up without a dead letter in this checkpoint or an earlier one (rule Z7)."""
     for number in range(1, through + 1):
         _, body = facts.released.get((sender, number), (NEVER, b""))
         if facts.accepted_at.get((sender, body), NEVER) == NEVER and not _is_dead(facts, sender, number):
@@ -137,7 +137,7 @@ def _is_dead(facts: Facts, sender: str, number: int) -> bool:
 
 @invariant("S8", "a send that the broker has taken leaves again in the same life only when its confirm was lost")
 def confirmed_once(facts: Facts) -> Iterator[str]:
-    """One that is refused in the middle of a flight takes nothing with it: the others are not sent again."""
+    """Check that a refusal in the middle of a flight does not make the sender send the other messages again."""
     faults = [at for at, record in facts.history.of("fault") if record.who != "send.refused"]
     for sender in facts.setup.senders:
         places = sorted({at for at, _, _ in (*facts.accepted[sender], *facts.refused[sender])})
@@ -150,7 +150,10 @@ def confirmed_once(facts: Facts) -> Iterator[str]:
 
 
 def _disturbed(facts: Facts, faults: Sequence[int], places: Sequence[int], first: int, second: int) -> bool:
-    """Whether anything went wrong from the call that sent it first, whose faults stand before it, to the second."""
+    """Return whether any fault struck from the call that sent it first to the second one.
+
+    The faults of a call stand before it in the history.
+    """
     earlier = facts.before(places, first)
     begin = places[earlier - 1] if earlier else -1
     return facts.before(faults, second) > facts.before(faults, begin)
@@ -160,7 +163,7 @@ def _disturbed(facts: Facts, faults: Sequence[int], places: Sequence[int], first
     "S9", "a reliable sender sends exactly what the state of the last checkpoint says that it sent, number by number"
 )
 def one_lineage(facts: Facts) -> Iterator[str]:
-    """The ledger keeps what it sent in its state: the broker saw exactly that, number by number."""
+    """Compare what the monitor `Ledger` has in its state with what the broker saw, number by number."""
     ledger: Any = facts.monitor("Ledger")
     if ledger is None:
         return
@@ -177,7 +180,7 @@ def one_lineage(facts: Facts) -> Iterator[str]:
 
 @invariant("B1", "BEST_EFFORT sends of a handler that returned arrive without any checkpoint, unless the engine dies")
 def leave_at_once(facts: Facts) -> Iterator[str]:
-    """Sends of the last life arrive."""
+    """Check that the sends of the last life have arrived."""
     if facts.rest is None or not facts.rest.reached or not facts.lives:
         return
     last = max((record.life for _, record in facts.history.of("sent")), default=0)
@@ -190,7 +193,7 @@ def leave_at_once(facts: Facts) -> Iterator[str]:
 
 @invariant("B2", "a BEST_EFFORT sender has a new source in each life")
 def new_source_in_each_life(facts: Facts) -> Iterator[str]:
-    """So that an id is never used for another body."""
+    """Check that each source belongs to one life, so that no id is used for two bodies."""
     for sender, mode in facts.setup.senders.items():
         lives: dict[str, int] = {}
         for _, life, one in facts.accepted[sender] if mode is BEST_EFFORT else ():
@@ -228,7 +231,7 @@ def flushed_means_confirmed(facts: Facts) -> Iterator[str]:
 
 @invariant("F2", "one notice for each request of this life, none for a request of an earlier life")
 def one_notice(facts: Facts) -> Iterator[str]:
-    """Each notice has its request, once."""
+    """Check that each notice has a request of its life, and that each request has at most one notice."""
     requested = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flush")}
     notified: set[tuple[int, str, int]] = set()
     for _, record in facts.history.of("flushed"):
@@ -257,7 +260,7 @@ def notices_in_order(facts: Facts) -> Iterator[str]:
     " before an earlier one",
 )
 def every_flush_completes(facts: Facts) -> Iterator[str]:
-    """At the end, also where something else keeps the run from its rest; and in any life in the order of requests."""
+    """Check at the end, even if the run does not come to rest, and in each life the order of the requests."""
     yield from _passed_over(facts)
     if facts.rest is None:
         return
@@ -268,10 +271,10 @@ def every_flush_completes(facts: Facts) -> Iterator[str]:
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
-    """A request that a lost connection has dropped is found by the notice of the next one.
+    """Yield requests that were passed over: a later request of the same life got its notice first.
 
-    An engine that was overtaken goes on, but not with the step in which it was stopped: what that was about to notify
-    is lost in the simulation alone.
+    An overtaken engine goes on, but not with the step in which it was stopped: in the simulation, and only there, the
+    notices of that step are lost.
     """
     waiting: dict[tuple[int, str, str], list[int]] = {}
     records = sorted([*facts.history.of("flush"), *facts.history.of("flushed")], key=lambda event: event[0])
@@ -290,7 +293,7 @@ def _passed_over(facts: Facts) -> Iterator[str]:
 
 @invariant("F6", "a flush with nothing outstanding is notified, even if nothing is sent afterwards")
 def nothing_outstanding(facts: Facts) -> Iterator[str]:
-    """Asked of the last life, where all earlier sends had settled when the flush was requested."""
+    """Check the last life, if all earlier sends had settled when the flush was requested."""
     if facts.rest is None or not facts.rest.reached:
         return
     notified = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flushed")}

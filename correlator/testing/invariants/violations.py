@@ -1,6 +1,6 @@
-"""All invariants, and the question whether a history keeps them; docs/hazards.md lists them by group.
+"""Check a history against all invariants; docs/hazards.md lists them by group.
 
-They know nothing of the engine: only what the broker, the disk and the application told.
+The invariants know nothing of the engine. They use only what the broker, the disk and the application reported.
 """
 
 from correlator.testing.invariants import changes, churn, general, poison, receiving, sending
@@ -10,11 +10,11 @@ from correlator.testing.invariants.history import History
 
 MOST_OF_ONE = 3
 GROUPS = (general, receiving, sending, churn, changes, poison)
-"""The modules that fill the catalogue, by being imported."""
+"""The modules whose import fills the catalogue."""
 
 
 def violations(history: History) -> list[Violation]:
-    """Everything in the history that contradicts an invariant, in the order of the catalogue; at most 3 of each."""
+    """Return all contradictions in the history, in the order of the catalogue; at most 3 for each invariant."""
     facts = Facts(history)
     found: list[Violation] = []
     for one in CATALOGUE.values():

@@ -100,6 +100,6 @@ class Trace:
 
 
 def encoded(record: CallRecord) -> bytes:
-    """A record in the format of a trace file, for traces made by hand."""
+    """Return a record in the format of a trace file, for traces made by hand."""
     path = record.path.encode(errors="surrogateescape")
     return _HEADER.pack(record.kind, len(path), record.offset, len(record.content)) + path + record.content

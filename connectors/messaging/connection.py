@@ -93,7 +93,7 @@ class Connection:
             raise UsageError("E7509", "session", what, allowed, "Let an engine do what must be atomic")
         link = Link(service)
         listening = Listening(Owner(), link, self._housekeeping.report, started=self._started)
-        # Other connections of the port belong to one thread, so each session gets one of its own.
+        # A connection of the port that is no message service belongs to one thread, so each session gets its own.
         broker = service or self._spare or self._connect()
         self._spare = None
         assert self._temporaries is not None

@@ -51,7 +51,7 @@ class ConnectionFactory:
     """
 
     connector: port.ConnectionFactory
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a password
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may contain a password
     queue_browser_read_max: int = field(default_factory=_read_max_of_environment)
     emulate_transactions: bool = False
     client_id: str | None = None

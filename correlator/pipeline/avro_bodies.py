@@ -33,7 +33,7 @@ class _Body:
 
 
 _Walk = Callable[[_Body, int], int]
-"""Goes over a value; returns the position behind it."""
+"""Walks over a value; returns the position after it."""
 
 
 class _Value(NamedTuple):
@@ -65,7 +65,7 @@ def checker_of(schema: Any, named: Mapping[str, Any], setting: str) -> Callable[
     def check(body: bytes) -> None:
         end = value.walk(_Body(body), 0)
         if end != len(body):
-            raise Malformed(f"has {len(body) - end} bytes behind the record")
+            raise Malformed(f"has {len(body) - end} bytes after the record")
 
     return check
 
@@ -127,7 +127,7 @@ class _Schema:
 
 
 def _number(body: _Body, at: int) -> tuple[int, int]:
-    """The whole number at a position, and the position behind it."""
+    """The whole number at a position, and the position after it."""
     data = body.data
     if at >= len(data):
         raise Malformed(_ENDS)
@@ -184,7 +184,7 @@ def _bytes(size: int) -> _Walk:
 
 
 def _span(body: _Body, at: int) -> tuple[int, int]:
-    """Begin and end of what stands behind its length."""
+    """Begin and end of the content that follows its length."""
     length, at = _number(body, at)
     if not 0 <= length <= len(body.data) - at:
         raise Malformed(f"has the length {length}, where the body has {len(body.data) - at} more bytes")
@@ -275,7 +275,7 @@ def _whole_block(body: _Body, at: int, count: int, size: int | None, least: int)
         raise Malformed(f"has a block of {told}, where the body has {more} more bytes")
     body.left -= count
     if body.left < 0:
-        raise Malformed(f"is behind more than {MOST_ELEMENTS} elements")
+        raise Malformed(f"comes after more than {MOST_ELEMENTS} elements")
     return None if size is None else at + size
 
 

@@ -142,9 +142,9 @@ def test_what_is_read_can_be_written(value: object) -> None:
     [
         ({"customer": 7}, r"field 'customer': '7' \(int\) is not a text"),
         ({"more": 1}, "no field 'more'"),
-        ({"price": "1.234"}, "is no decimal of 9 digits, 2 of them behind the point"),
-        ({"price": "99999999"}, "is no decimal"),
-        ({"price": "NaN"}, "is no decimal"),
+        ({"price": "1.234"}, "is not a decimal of 9 digits with 2 after the point"),
+        ({"price": "99999999"}, "is not a decimal"),
+        ({"price": "NaN"}, "is not a decimal"),
         ({"price": "much"}, "price"),
         ({"price": True}, r"\(bool\) is not a decimal"),
         ({"note": 5}, r"field 'note': '5' \(int\) is not a text"),

@@ -162,7 +162,7 @@ def test_q19_without_a_thread_for_idle_sessions_no_message_is_lost(service, monk
     with monkeypatch.context() as patch:
         patch.setattr("connectors.messaging.housekeeping.Thread", NoThread)
         assert bodies(receive(consumer, 2)) == ["1", "2"]
-    told = "What idle sessions leave behind is not settled at present: can't start new thread"
+    told = "Messages of idle sessions are not settled at present: can't start new thread"
     assert caplog.messages == [told] * 2
     assert bodies(receive(consumer, 1)) == ["3"]
     until(lambda: service.left() == (1, 0))
@@ -866,7 +866,7 @@ def test_a_question_has_a_new_queue_when_the_old_one_has_ended(tmp_path):
 
 
 def test_a_transaction_asks_no_question(transacted):
-    with pytest.raises(UsageError, match="^E7547 session: the question would leave with the commit"):
+    with pytest.raises(UsageError, match="^E7547 session: the question would be sent at the commit"):
         transacted.request(QUEUE, Message(b"?"))
 
 

@@ -340,7 +340,7 @@ def test_s3_2_the_names_of_the_system_are_hidden():
     names = (*SYSTEM_NAMES, *OUR_NAMES)
     sent = {**dict.fromkeys(names, "1"), "x_jsmtype": "int", "a": "1", "a_jsmtype": "int", "_jsmtype": "", "JMSX": "y"}
     properties = received(sent).properties
-    assert properties.pop(UNREADABLE) == "correlator_nulls: '1' is no list of names"
+    assert properties.pop(UNREADABLE) == "correlator_nulls: '1' is not a list of names"
     assert properties == {"a": 1, "JMSX": "y", "jms_message_type": "header"}
 
 

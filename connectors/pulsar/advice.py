@@ -1,4 +1,4 @@
-"""Warnings about options that work, but hardly as intended."""
+"""Warnings about options that are allowed, but probably do not have the intended effect."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ REDELIVERY_OPTIONS = ("ack_timeout", "negative_ack_delay")
 
 
 def advice(endpoint: ReceiverSettings | SenderSettings) -> Iterator[Advice]:
-    """Warnings about a receiver or sender; see `correlator.connector.Advising`."""
+    """Yield warnings about a receiver or sender; see `correlator.connector.Advising`."""
     if isinstance(endpoint, ReceiverSettings):
         yield from _of_receiver(endpoint)
     elif "delivery_delay" in endpoint.options and (endpoint.destination or "").startswith("topic:"):

@@ -573,7 +573,7 @@ def test_a_table_of_the_other_format_is_refused(tmp_path: Path, form: str) -> No
 @pytest.mark.parametrize(
     ("configuration", "partition_by", "text"),
     [
-        ({RETENTION: "interval 7 days"}, None, "forgets which messages it has"),
+        ({RETENTION: "interval 7 days"}, None, "does not remember its messages"),
         ({"delta.enableChangeDataFeed": "true"}, None, "needs writers of version|has the features"),
         ({}, ["id"], "is partitioned by id"),
     ],

@@ -2,8 +2,7 @@
 
 A bell rings when the modification time of its file changes. A process that touches a file sets the access time to a
 number of its own, so that it can ignore its own rings. A consumer makes the file before it listens. So nobody listens
-to
-a bell without a file.
+to a bell without a file.
 
 The files are touched after the commit. Watching the write-ahead log instead would wake consumers too early: SQLite
 writes and syncs the log before the commit becomes visible.

@@ -1,11 +1,10 @@
 """Gives ready messages to a consumer, in the order of priority and number.
 
 A claim need not wait for the disk: if a power failure undoes it, the message is ready again. A message becomes a
-suspect
-if its consumer died while it held the message. A session claims a suspect alone, and counts the delivery in the same
-commit, which waits for the disk. So the count of a message that kills its consumers rises each time, and the counts of
-its neighbours do not. Receivers of engines claim suspects like all other messages: an engine itself finds out which
-message ends its process.
+suspect if its consumer died while it held the message. A session claims a suspect alone, and counts the delivery in the
+same commit, which waits for the disk. So the count of a message that kills its consumers rises each time, and the
+counts of its neighbours do not. Receivers of engines claim suspects like all other messages: an engine itself finds out
+which message ends its process.
 """
 
 import math

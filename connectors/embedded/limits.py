@@ -2,8 +2,7 @@
 removed.
 
 The count is exact even while others send. SQLite has one writer at a time. With PostgreSQL, senders do not see what
-others
-have not committed yet. In the lower half of a limit that does not matter: `max_connections` limits the number of
+others have not committed yet. In the lower half of a limit that does not matter: `max_connections` limits the number of
 transactions at a time, and each of them adds so little that all together add less than the upper half. A larger
 transaction, and any transaction in the upper half, locks the destination for itself (`Crowded`).
 """

@@ -5,13 +5,11 @@ So no writer polls a busy database, and no two connections write or checkpoint t
 (versions of SQLite before 3.51.3 can damage the file if they do). PostgreSQL needs no gate.
 
 Other processes must notice at once, without heartbeats, if the process of a consumer or client is killed. So each
-consumer
-and each client holds a lock (its life): with SQLite on a file of its own, with PostgreSQL an advisory lock of its
-session. The operating system or the server frees the lock when the process ends.
+consumer and each client holds a lock (its life): with SQLite on a file of its own, with PostgreSQL an advisory lock of
+its session. The operating system or the server frees the lock when the process ends.
 
 Each link also takes a shared lock together with all other links. A link that gets this lock exclusively is the first
-user
-of the broker: it starts the broker.
+user of the broker: it starts the broker.
 """
 
 import sqlite3

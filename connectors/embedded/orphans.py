@@ -1,8 +1,7 @@
 """Removes the messages of subscriptions that are gone, in slices.
 
 A subscription with many messages counts as deleted when its row is deleted. Its messages stay without an owner until
-they
-are removed here. If the process that removes them dies, another process continues.
+they are removed here. If the process that removes them dies, another process continues.
 """
 
 from sqlalchemy import Connection

@@ -5,11 +5,9 @@ however many messages stay in the queue for other consumers. It remembers the nu
 they are in the queue, since a consumer that holds them may give them back.
 
 With PostgreSQL a message may become visible after one with a higher number. So the scan passes over a number for good
-only
-when every transaction has ended that may have taken a lower number. A sender's transaction has an id before it takes
-numbers. So if it took a number below the numbers that a snapshot shows, its id is below the `xmax` of that snapshot,
-and
-it has ended when the `xmin` of a later snapshot has reached this `xmax`.
+only when every transaction has ended that may have taken a lower number. A sender's transaction has an id before it
+takes numbers. So if it took a number below the numbers that a snapshot shows, its id is below the `xmax` of that
+snapshot, and it has ended when the `xmin` of a later snapshot has reached this `xmax`.
 """
 
 from bisect import insort

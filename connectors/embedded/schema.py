@@ -3,16 +3,15 @@
 Tables (all names begin with `broker_`):
 
 - `content`: each message once, as `content.encode` makes it. `refs_left` counts its rows in `delivery`; the row is
-    deleted
-with the last of them.
+  deleted with the last of them.
 - `delivery`: a message for one subscription. `rank` is 9 less the priority. `state`: 0 ready, 1 held by `consumer`,
   2 delayed until `due`, 3 acknowledged by the prepared transaction `consumer`. `deliveries` counts how often a program
   was given the message; while it is held, that time does not count yet, except for a `suspect`, whose consumer died
   once. `expires` 0 means never. Times are milliseconds since the epoch.
 - `tally`: the sums over the rows of a destination are the number of its messages and bytes, and in `changes` how often
-these have changed. SQLite has one row for each destination.
+  these have changed. SQLite has one row for each destination.
 - `destination`, `subscription` (a queue has exactly one, named ""), `consumer`, `client`: who uses what. The column
-`client` of a destination is the owner of a temporary destination.
+  `client` of a destination is the owner of a temporary destination.
 - `producer`: the producers of sessions.
 - `sender`: the last sequence of each source, to recognise repeats.
 - `tx`, `tx_send`: prepared transactions and what they will send; for a day also how they ended.

@@ -1,8 +1,7 @@
 """The start of the broker, which a process does if it opens the broker while no other process has it open.
 
 Everything that ends with the broker ends here: consumers, clients with their temporary destinations, subscriptions that
-are
-not durable, and messages that are not persistent. Prepared transactions stay.
+are not durable, and messages that are not persistent. Prepared transactions stay.
 """
 
 from sqlalchemy import Connection

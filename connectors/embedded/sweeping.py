@@ -1,15 +1,12 @@
 """Cleans up the broker in the background: a thread in one of the processes that have it open, elected by a lock.
 
 It ends expired messages, removes what dead processes have left, forgets the outcomes of old transactions, and deletes
-unused
-destinations that were made by their first use. No promise depends on the thread: consumers never get an expired
-message,
-senders make room by themselves, and a consumer that registers finds dead consumers. So the thread works in small
-transactions, and pauses after each of them for three times as long as it took.
+unused destinations that were made by their first use. No promise depends on the thread: consumers never get an expired
+message, senders make room by themselves, and a consumer that registers finds dead consumers. So the thread works in
+small transactions, and pauses after each of them for three times as long as it took.
 
 Only processes with clients of the service have the thread. Engines do not need it: their sources and sinks are often
-the
-only users of a file, and a thread would only compete with them for its lock. They find dead consumers and expired
+the only users of a file, and a thread would only compete with them for its lock. They find dead consumers and expired
 messages by themselves.
 """
 

@@ -1,10 +1,8 @@
 """Counts the messages and bytes of each destination.
 
 On SQLite, which runs one writing transaction at a time, a destination has one row. On PostgreSQL each transaction adds
-a
-row with its changes, so that no transaction waits for another. The sum of the rows is what the destination holds. On
+a row with its changes, so that no transaction waits for another. The sum of the rows is what the destination holds. On
 average one of `FOLDED` transactions folds the rows of its destination into one row.
-On average one of `FOLDED` transactions folds the rows of its destination into one row.
 """
 
 from sqlalchemy import Connection

@@ -2,10 +2,8 @@
 
 A destination is in use while it has a consumer, a producer, a message, a durable subscription of a topic, or a prepared
 transaction that will send there, and while an administrator has paused it. It is also kept while the broker remembers
-the
-sequence of a sender that may repeat its messages after a crash: otherwise a repeat would be stored as a new message.
-The
-number of changes in the tally shows whether messages came and went between two rounds.
+the sequence of a sender that may repeat its messages after a crash: otherwise a repeat would be stored as a new
+message. The number of changes in the tally shows whether messages came and went between two rounds.
 """
 
 from collections.abc import Callable

@@ -2,8 +2,8 @@
 
 All threads of a process share one `Bells` for a store. A consumer reads how often the bell of its destination has rung,
 looks for messages, and waits until the bell has rung more often. A sender rings after its commit. That wakes the
-threads
-of its own process, and a `Channel` carries it to other processes: `bell_files` for SQLite, `notices` for PostgreSQL.
+threads of its own process, and a `Channel` carries it to other processes: `bell_files` for SQLite, `notices` for
+PostgreSQL.
 
 One thread of a process listens to the channel, and only while a consumer waits or has just waited. When it begins to
 listen to a bell, it rings the bell itself: consumers look once more, so they miss no message that came before.

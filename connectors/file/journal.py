@@ -1,12 +1,10 @@
 """One output file, and a sidecar with its confirmed length.
 
 A batch is appended and synced; then the sidecar is replaced. It contains the length of the file and the last sequence
-of
-each source. Bytes of the file after that length were never confirmed. If a killed process wrote them, the engine sends
-the same bytes again, in the same order. So the journal compares them with the first bytes that are sent, and keeps
-equal
-ones: the file has each message once, in order, wherever the process was killed. Any other bytes come from another
-program, and the journal never cuts them off.
+of each source. Bytes of the file after that length were never confirmed. If a killed process wrote them, the engine
+sends the same bytes again, in the same order. So the journal compares them with the first bytes that are sent, and
+keeps equal ones: the file has each message once, in order, wherever the process was killed. Any other bytes come from
+another program, and the journal never cuts them off.
 """
 
 import os

@@ -1,9 +1,8 @@
 """Converts messages to records of Kafka, and back (docs/kafka.md).
 
 A property becomes a header of the record with the same name. Headers of Kafka contain bytes, which most programs read
-as
-texts; so the header `correlator-types` names the types of values that are not texts. The standard headers of a message
-have names that begin with `correlator-`.
+as texts; so the header `correlator-types` names the types of values that are not texts. The standard headers of a
+message have names that begin with `correlator-`.
 """
 
 import re

@@ -5,8 +5,7 @@ records. When a partition moves to another member, this one forgets the messages
 begins at the acknowledged offset.
 
 It fetches all available records in one call of the library. With a call for each record it would release the lock of
-the
-interpreter each time, and wait for the lock while other threads work.
+the interpreter each time, and wait for the lock while other threads work.
 """
 
 import time

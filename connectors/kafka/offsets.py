@@ -1,8 +1,7 @@
 """The offsets of a group: where it continues in a topic, and where it begins.
 
 The metadata of a committed offset is the id of its topic. If a topic is deleted and another one gets its name, an
-offset
-of the first topic would skip messages of the second one. Tools that set offsets leave no metadata.
+offset of the first topic would skip messages of the second one. Tools that set offsets leave no metadata.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,8 +1,7 @@
 """Converts values of Protobuf to JSON and back, in Protobuf's own mapping.
 
 A value begins with the path to its type in the file of the schema: a count of numbers, then the index of the type in
-the
-file, of a type within it, and so on. A single zero stands for the first type.
+the file, of a type within it, and so on. A single zero stands for the first type.
 """
 
 import base64

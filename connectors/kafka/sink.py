@@ -1,8 +1,7 @@
 """The sink of Kafka. For an EXACTLY_ONCE sender each batch is a transaction, and a repeated message is recognised.
 
 The sink itself refuses messages that no record can contain or that are larger than their topic allows. It does so
-before
-it checks whether the message is stored, so a message is refused at every try.
+before it checks whether the message is stored, so a message is refused at every try.
 """
 
 import time

@@ -1,8 +1,7 @@
 """Objects in a bucket of an S3 store.
 
 Requests are conditional where it matters: with `If-None-Match` the store makes an object only if there is none, and
-with
-`If-Match` it reads only the object that was listed.
+with `If-Match` it reads only the object that was listed.
 """
 
 import functools

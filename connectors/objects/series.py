@@ -1,10 +1,9 @@
 """The objects of one sender: `FOLDER/SOURCE/NUMBER.ENDING`. NUMBER is that of the first message in the object.
 
 An object contains messages with consecutive numbers, except refused ones. So the number of the first message, the
-number
-of rows and the refused numbers give the number of the last message. If two engines write with one source, both try to
-make the object that begins after the last stored message. A store makes an object only once, so it never contains a
-message twice, whatever the sizes of the batches are.
+number of rows and the refused numbers give the number of the last message. If two engines write with one source, both
+try to make the object that begins after the last stored message. A store makes an object only once, so it never
+contains a message twice, whatever the sizes of the batches are.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
 """The source of objects: each record of the objects below a folder is a message.
 
 The source lists the folder from time to time. It reads the objects that it finds one after another, and remembers each
-of
-them. So it also reads a new object whose name sorts before objects that it has read already.
+of them. So it also reads a new object whose name sorts before objects that it has read already.
 """
 
 import heapq

@@ -2,10 +2,8 @@
 
 Properties of Pulsar are texts. JMS headers are properties with reserved names. A second property, whose name ends with
 `_jsmtype`, contains the type of a property. A message that is received and sent on must be the same for the Java
-client;
-so three properties contain facts for which a `Message` has no field: `jms_message_type`, `jms_null` and `jms_types`.
-This
-module handles only bytes and texts, and depends neither on the broker nor on the client.
+client; so three properties contain facts for which a `Message` has no field: `jms_message_type`, `jms_null` and
+`jms_types`. This module handles only bytes and texts, and depends neither on the broker nor on the client.
 """
 
 import base64

@@ -1,9 +1,8 @@
 """Checks whether a broker accepts a connection, before Pulsar's client is made.
 
 After any problem (nothing listens, a web server answers, the token is refused) Pulsar's client retries, and reports
-only a
-time-out. So this module exchanges the first two frames of the protocol: `CONNECT`, and `CONNECTED` or `ERROR`. They are
-messages of protocol buffers, after their length and the length of the frame.
+only a time-out. So this module exchanges the first two frames of the protocol: `CONNECT`, and `CONNECTED` or `ERROR`.
+They are messages of protocol buffers, after their length and the length of the frame.
 """
 
 import socket

@@ -1,8 +1,7 @@
 """The link of a source or sink to Pulsar: its own client. The thread of the source or sink owns it.
 
 The client has threads of its own, which reconnect by themselves. Every call here ends after `timeout_s` at the latest.
-A
-process that is forked later must not use the client.
+A process that is forked later must not use the client.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Decodes bodies by the schemas in Pulsar's registry: they become text, and records become JSON.
 
 The Java client of JMS turns records into maps, which only Java can read. JSON has the same content, and monitors,
-pipelines
-and other brokers can read it.
+pipelines and other brokers can read it.
 
 No message is lost or redelivered because of its schema: a body that cannot be read stays as it is, and is marked.
 """

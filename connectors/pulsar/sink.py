@@ -1,11 +1,10 @@
 """The sink of Pulsar: one producer for each topic; if the broker deduplicates, one for each topic and source id.
 
 A broker that deduplicates identifies a producer by its name, and its messages by their numbers: it confirms a number
-that
-is not above the highest one of that name, and does not store the message. So the name of a producer is the source id of
-its messages, which is the same after a crash, and the numbers are those of the engine, from 1 on. After a failure the
-sink drops all producers, and the engine sends unconfirmed messages again, the lowest number first (trap T35). While the
-broker still knows the producer of a lost connection, the name is in use (trap T36), and the engine tries again.
+that is not above the highest one of that name, and does not store the message. So the name of a producer is the source
+id of its messages, which is the same after a crash, and the numbers are those of the engine, from 1 on. After a failure
+the sink drops all producers, and the engine sends unconfirmed messages again, the lowest number first (trap T35). While
+the broker still knows the producer of a lost connection, the name is in use (trap T36), and the engine tries again.
 """
 
 import functools

@@ -1,10 +1,8 @@
 """Tracks unsettled messages: held ones, those to be given back, and acknowledged ones of a packed entry. Does no I/O.
 
 The broker delivers and takes back whole entries. If a producer has packed several messages into an entry, and one of
-them
-is given back, the broker redelivers all of them, even held and acknowledged ones. Held messages must then be
-acknowledged
-by their new message id, and acknowledged ones once more.
+them is given back, the broker redelivers all of them, even held and acknowledged ones. Held messages must then be
+acknowledged by their new message id, and acknowledged ones once more.
 """
 
 import heapq

@@ -1,10 +1,9 @@
 """Publishes batches over one connection: declares publishers, packs messages into frames, settles confirms.
 
 Only the I/O thread of a link uses it. The server identifies a publisher by its stream and name, and its messages by
-their
-numbers: it confirms a number that is not above the highest stored one of that name, and does not store the message. So
-the numbers of a name must reach the server in order. After a failure all unconfirmed numbers must be sent again, the
-lowest first (trap T35). For this reason a failure of the server with any message ends the connection.
+their numbers: it confirms a number that is not above the highest stored one of that name, and does not store the
+message. So the numbers of a name must reach the server in order. After a failure all unconfirmed numbers must be sent
+again, the lowest first (trap T35). For this reason a failure of the server with any message ends the connection.
 """
 
 import asyncio

@@ -2,8 +2,7 @@
 
 It makes the slot and, unless the option `snapshot` is `never`, begins with the rows that exist at this moment (the
 snapshot). The changes of each transaction follow, in the order of the commits. A file holds the position, which is
-never
-behind the slot: the source writes the file before it tells the server which part of the log it no longer needs.
+never behind the slot: the source writes the file before it tells the server which part of the log it no longer needs.
 """
 
 import time

@@ -1,10 +1,8 @@
 """The source of an outbox table: it reads the rows that a user's program has committed, and deletes acknowledged rows.
 
 One source at a time reads a table. In PostgreSQL and MySQL it holds a lock of the server as long as its session lives;
-with SQLite
-it holds the lock on a file beside the database. It reads rows in the order of their keys, and skips only the rows that
-it
-holds. So it also finds a row whose transaction has committed after rows with higher keys were read.
+with SQLite it holds the lock on a file beside the database. It reads rows in the order of their keys, and skips only
+the rows that it holds. So it also finds a row whose transaction has committed after rows with higher keys were read.
 """
 
 import hashlib

@@ -38,10 +38,7 @@ def crash_test(
     The test is a function or a method with an argument `world` (`correlator.testing.World`). It may use fixtures:
     pytest makes them once, while each run gets a new world. The first run has no faults. The following runs have a
     single fault each, at one place after another, for at most half of the budget. The other runs have random faults. A
-    run
-    fails by an assertion of the test, by `world.check()`, or by any other exception. The test may be skipped in its
-    first
-    run only.
+    run fails by an assertion of the test, by `world.check()`, or by any other exception. The test may be skipped in its
     first run only.
 
     Args:

@@ -18,8 +18,7 @@ class Pipelines:
     """The open pipelines of a file.
 
     Spark computes each message once, since crash tests run the same messages again and again. The keyed steps run each
-    time,
-    because a crash could damage their state.
+    time, because a crash could damage their state.
 
     Args:
         settings: the settings of the file.

@@ -26,11 +26,11 @@ Statement = (
 class Session:
     """The socket to one child. Used by the oracle's thread.
 
-    zygote: forks the child.
+    Args:
+        zygote: forks the child.
         job: the job of the child.
         brokers: the brokers to which its sources and sinks are connected.
         seen: what children have asked for with `First`, over all lives.
-        seen: what `First` was asked for, over all lives.
         stated: called with every statement.
     """
 

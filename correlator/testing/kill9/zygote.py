@@ -1,6 +1,6 @@
 """The server that forks the children: a process with all imports done, and with one thread.
 
-    python -m tests.harness.kill9.zygote DESCRIPTOR MODULE…
+    python -m correlator.testing.kill9.zygote DESCRIPTOR MODULE…
 
 One process uses it over a socket: it sends a job together with the child's end of another socket; the server answers
 with the process id of the child, and with its status when it is dead. The server waits for a dead child only when the

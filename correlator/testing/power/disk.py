@@ -6,7 +6,6 @@ On a journalling file system (ext4, XFS, btrfs) these images are possible:
   of 512 bytes. Of two writes the later one may have arrived and the earlier one not, and one write may have arrived in
   part. But a sector never holds a later write without the earlier ones to the same sector, since both changed the same
   page of memory. If content is missing at the end, the file ends before it or holds zeros there: both occur.
-  page of memory. If content is missing at the end, the file ends before it or holds zeros there: both occur.
 - Length. A file is cut and lengthened in order: if a truncation is missing, all later changes of the file are missing.
 - Names. Files appear, change their names and disappear in order: the image shows the names of one moment between the
   last `fsync` of the directory and the loss of power. Several file systems make the name of a file durable with its

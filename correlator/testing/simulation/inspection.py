@@ -1,8 +1,7 @@
 """Reads the inner state of engines and disks for the history.
 
 It reads private attributes of the product on purpose: the invariants compare the inside of an engine before a crash
-with
-the inside after it, which no public method shows.
+with the inside after it, which no public method shows.
 """
 # ruff: noqa: SLF001
 

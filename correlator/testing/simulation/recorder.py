@@ -17,9 +17,9 @@ LATEST = 5
 class DiskRecorder:
     """Adds committed writes to the history.
 
-    record: adds a record to the history.
+    Args:
+        record: adds a record to the history.
         engine_time: returns engine time of the acting engine by the simulated clock; `None` if there is none.
-        engine_time: of the acting engine by the simulated clock; `None` if there is none.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Makes and reads messages of the kinds of JMS: text, bytes, map, stream, and data in place of objects.
 
-The property `jms_message_type` of a message names its kind, so that clients of JMS behind RabbitMQ and Pulsar see the
+The property `jms_message_type` of a message names its kind, so that clients of JMS that use RabbitMQ and Pulsar see the
 same kind, as far as the connector carries it; a message without it is of the kind bytes. Serialized objects of Java or
 Python are never read: classes that a message names are never loaded. `data_message` carries any plain data instead.
 """
@@ -116,7 +116,7 @@ def text_of(message: Message) -> str:
     """Return the text of a message of the kind text or bytes.
 
     Raises:
-        UsageError: E7549 for a message of another kind, and for a body that is no text. The other functions raise it
+        UsageError: E7549 for a message of another kind, and for a body that is not text. The other functions raise it
             for a body that is not of their kind.
     """
     _check_kind(message, TEXT, (TEXT, _BYTES))

@@ -14,7 +14,7 @@ Tables (all names begin with `broker_`):
   `client` of a destination is the owner of a temporary destination.
 - `producer`: the producers of sessions.
 - `sender`: the last sequence of each source, to recognise repeats.
-- `tx`, `tx_send`: prepared transactions and what they will send; for a day also how they ended.
+- `tx`, `tx_send`: prepared transactions and what they will send; for a day also their outcome.
 - `store`: one row, with the last number on SQLite (PostgreSQL has a sequence), and how often the broker has started.
 - `boot`: PostgreSQL only, a token that exists until the server recovers from a crash.
 - `schema`: the number of the schema, for programs from before the revisions. They refuse a higher number.

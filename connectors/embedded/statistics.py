@@ -33,7 +33,7 @@ _PLACES = Sql(
     " JOIN broker_destination n ON n.id = s.destination"
 )
 _TAKEN = Sql(
-    # By consumer first: so that SQLite reads the index of what is held, not the table.
+    # By consumer first: so that SQLite reads the index of held deliveries, not the table.
     "SELECT consumer, subscription, state, count(*) FROM broker_delivery WHERE consumer > 0"
     " GROUP BY consumer, subscription, state"
 )

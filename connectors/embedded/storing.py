@@ -21,7 +21,7 @@ The server takes less than 1 GB in one statement, and content takes more than tw
 """
 _DRAW = Sql(
     "UPDATE broker_store SET last_number = last_number + :total RETURNING last_number, {now}, 0",
-    # The transaction has an id before it draws numbers: so a scan that sees a number knows which transactions may still
+    # The transaction has an id before it takes numbers: so a scan that sees a number knows which transactions may still
     # store lower numbers. It shares a lock on the destination, so that nobody deletes it meanwhile, or has the lock
     # alone, so that nobody else sends there meanwhile.
     "WITH begun AS MATERIALIZED (SELECT pg_current_xact_id(),"

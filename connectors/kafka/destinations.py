@@ -89,7 +89,7 @@ def topics_of_receiver(receiver: ReceiverSettings) -> Topics:
     try:
         return Topics(parsed.name, re.compile(parsed.name))
     except re.error as error:
-        what = f"{quoted(parsed.name)} is no regular expression: {error}"
+        what = f"{quoted(parsed.name)} is not a regular expression: {error}"
         raise ConfigError("E1216", f"{where}.destination", what, "As in topic:^orders-.*") from None
 
 

@@ -15,7 +15,7 @@ from connectors.kafka.failures import GONE, NO_POSITION
 from connectors.kafka.patience import answer_within
 from correlator.errors import ConnectionLost, quoted
 
-CHOOSE = "Choose where the group goes on: kafka-consumer-groups.sh --reset-offsets"
+CHOOSE = "Choose where the group continues: kafka-consumer-groups.sh --reset-offsets"
 NOT_NOW = frozenset(
     {
         kafka.KafkaError.UNKNOWN_MEMBER_ID,
@@ -81,7 +81,7 @@ class GroupOffsets:
             self._commit(consumer, first)
         if made_again:
             names = ", ".join(f"'{name}'" for name in sorted(made_again))
-            what = f"the topic {names} was deleted and made again; what was in it is lost"
+            what = f"the topic {names} was deleted and made again; its messages are lost"
             raise ConnectionLost("W7020", self._where, what)
 
     def of(self, consumer: kafka.Consumer, places: Sequence[kafka.TopicPartition]) -> list[kafka.TopicPartition]:

@@ -34,7 +34,7 @@ _MOST_FILES = 1000
 _SERIALIZED = "?format=serialized"
 """Asks for a Protobuf schema as a `FileDescriptorProto` instead of its text."""
 _MOST_TOLD, _MOST_SHOWN = 10_000, 500
-_WAIT = "The engine goes on as soon as the registry has it; a message waits for it for a minute"
+_WAIT = "The engine continues as soon as the registry has it; a message waits for it for a minute"
 
 
 class Used(NamedTuple):

@@ -41,7 +41,7 @@ class Consumer:
         intake: the source of the consumer, which connects at its first use.
         holdings: the sources and unsettled messages of its session.
         link: lets the session wait for messages.
-        housekeeping: the thread that settles what an idle program leaves behind.
+        housekeeping: the thread that settles what an idle program leaves unsettled.
         wanted: the selector, if the broker does not apply it; `None` for all messages.
         unwanted_origin: id of the connection whose messages the consumer skips; `None` for none.
         listening: the listener thread of its session.
@@ -111,7 +111,7 @@ class Consumer:
                 Call `receive` again to reconnect.
             UsageError: E7501 if the consumer is closed, E7502 if as many messages are unacknowledged as `flow_limit`
                 allows (acknowledge or recover), E7505 in a thread that does not own the session, E7507 if the consumer
-                has a listener, E7540 for a timeout that is no number.
+                has a listener, E7540 for a timeout that is not a number.
         """
         return self._receive(timeout_s, self._holdings.hand, self._link.stops)
 

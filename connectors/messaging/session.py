@@ -58,7 +58,7 @@ class Shared(NamedTuple):
     Attributes:
         connection: the id of the connection.
         options: the options of the connection.
-        housekeeping: the thread that settles what idle sessions leave behind.
+        housekeeping: the thread that settles what idle sessions leave unsettled.
         selections: the selectors of the consumers of subscriptions.
         temporaries: the temporary destinations of the connection.
     """
@@ -143,7 +143,7 @@ class Session:
                 that of the factory. A connector that reads ahead by itself reads one message ahead in modes AUTO and
                 NO_ACKNOWLEDGE.
             prefetch: whether to fetch more messages than `receive` asks for; `None` as the factory says. An idle
-                consumer gives back after a second what it has fetched ahead.
+                consumer gives back after a second the messages that it has fetched ahead.
             options: options of a receiver of the connector, as in a configuration file.
 
         Raises:
@@ -176,7 +176,7 @@ class Session:
         subscriptions. Arguments and errors are those of `create_consumer`.
 
         Raises:
-            UsageError: E7546 if the connector is no message service, or if the connection has no client id; E7516 if
+            UsageError: E7546 if the connector is not a message service, or if the connection has no client id; E7516 if
                 the subscription has a consumer or is of another kind.
         """
         if self._link.service is not None and self._shared.options.client_id is None:
@@ -427,8 +427,8 @@ class Session:
         Until then nobody sees its sends, and nobody gets its received messages.
 
         Raises:
-            UsageError: E7519 if the broker has a transaction of this name; the transaction goes on. E7543 if the
-                connector is no message service; and as `commit`.
+            UsageError: E7519 if the broker has a transaction of this name; the transaction stays open. E7543 if the
+                connector is not a message service; and as `commit`.
             SendRejected: as `commit`.
             ConnectionLost: as `commit`.
         """

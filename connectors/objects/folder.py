@@ -37,7 +37,7 @@ class Folder:
             if self._path.is_symlink():
                 raise ConnectionLost("E7013", where, f"{self._path} is a symbolic link", "", "Name the real path")
             if not self._path.is_dir() and (self._path.exists() or not self._writes):
-                raise ConnectionLost(NO_SUCH_DESTINATION, where, f"{self._path} is no folder", "", "Make it")
+                raise ConnectionLost(NO_SUCH_DESTINATION, where, f"{self._path} is not a folder", "", "Make it")
             if self._writes:
                 self._refuse_network()
 
@@ -65,7 +65,7 @@ class Folder:
         """
         with self._translated():
             if not (self._path / folder).is_dir():
-                raise ConnectionLost(NO_SUCH_DESTINATION, self._where, f"there is no folder {self._path / folder}")
+                raise ConnectionLost(NO_SUCH_DESTINATION, self._where, f"there is not a folder {self._path / folder}")
             yield from self._below(folder, folder)
 
     def _below(self, path: str, folder: str) -> Iterator[Found]:

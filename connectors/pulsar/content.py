@@ -218,7 +218,7 @@ def _check_body(kind: str, body: bytes) -> None:
     except ValueError as error:
         problem = str(error)
     if problem:
-        raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}', and the body is none: {problem}")
+        raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}', and the body does not fit: {problem}")
 
 
 def _encoded_properties(properties: Mapping[str, PropertyValue]) -> dict[str, str]:
@@ -252,7 +252,7 @@ def _narrow_types(text: str | None) -> dict[str, str]:
         raise ValueError(f"the property '{NARROW_TYPES}' is not a JSON object of names and types: {error}") from error
     for name, of_java in types.items():
         if of_java not in _NARROW:
-            raise ValueError(f"the type of '{name}' in '{NARROW_TYPES}' is none of {', '.join(_NARROW)}")
+            raise ValueError(f"the type of '{name}' in '{NARROW_TYPES}' is not one of {', '.join(_NARROW)}")
     return types
 
 

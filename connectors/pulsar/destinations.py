@@ -137,7 +137,7 @@ def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -
         _refuse_of_shared(where, receiver.options, type_)
     leaves_others = shared and not flag_option(where, receiver.options, _DROPS)
     if receiver.selector is not None and leaves_others and type_ == KEY_SHARED:
-        what = "what is not selected would come to this receiver again and again, which has its key to itself"
+        what = "unselected messages would come back to this receiver for ever, because only it gets their key"
         raise ConfigError("E1220", f"{where}.selector", what, "", f"Set {_DROPS}, or subscription_type {SHARED}")
     own = queue_subscription(where, receiver.options) if queue else own_subscription(receiver.subscription, broker)
     return PulsarSubscription(
@@ -262,7 +262,7 @@ def _checked_topic(where: str, destination: str, broker: PulsarBroker) -> str:
     topic = topic_of(destination, broker)
     if topic is None:
         allowed = f"Use queue:NAME or topic:NAME, {_NAMES}"
-        raise ConfigError("E1215", f"{where}.destination", f"{quoted(destination)} is no topic", allowed)
+        raise ConfigError("E1215", f"{where}.destination", f"{quoted(destination)} is not a topic", allowed)
     return topic
 
 
@@ -276,9 +276,9 @@ def _dead_letters(
     place, name = f"{where}.{DEAD_LETTERS}.dead_letter_topic", policy.dead_letter_topic
     topic = None if parse_destination(name) else topic_of(f"topic:{name}", broker)
     if topic is None:
-        raise ConfigError("E1022", place, f"{quoted(name)} is no topic", _NAMES)
+        raise ConfigError("E1022", place, f"{quoted(name)} is not a topic", _NAMES)
     if topic in own:
-        raise ConfigError("E1022", place, f"{quoted(name)} is what it receives from: nothing would ever leave it")
+        raise ConfigError("E1022", place, f"{quoted(name)} is its own topic: no message would ever leave it")
     return replace(policy, dead_letter_topic=topic)
 
 

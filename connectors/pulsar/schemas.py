@@ -221,5 +221,5 @@ def _counted(body: bytes, at: int) -> tuple[bytes | None, int]:
     if length == _NULL_LENGTH:
         return None, begin
     if length < 0:
-        raise ValueError(f"{length} is no length")
+        raise ValueError(f"{length} is not a length")
     return body[begin : begin + length], begin + length

@@ -220,7 +220,7 @@ class PulsarSink:
     def _publication(self, outgoing: Outgoing, now_ms: int) -> _Publication | SendRejected:
         topic = self._topic_of(outgoing.destination)
         if topic is None:
-            what = f"{quoted(outgoing.destination)} is no topic"
+            what = f"{quoted(outgoing.destination)} is not a topic"
             return SendRejected("E8104", _where(outgoing), what, "Use queue:NAME or topic:NAME")
         name = outgoing.source if self._broker.deduplication else ""
         if name and outgoing.sequence not in _NUMBERS:

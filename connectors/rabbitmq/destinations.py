@@ -185,7 +185,7 @@ def _destination(where: str, text: str) -> Destination:
 
 def _short(where: str, name: str) -> str:
     if not _is_short(name):
-        raise ConfigError("E1215", where, f"{quoted(name)} is no name for RabbitMQ", "At most 255 bytes of UTF-8")
+        raise ConfigError("E1215", where, f"{quoted(name)} is not a name for RabbitMQ", "At most 255 bytes of UTF-8")
     return name
 
 

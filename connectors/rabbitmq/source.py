@@ -105,7 +105,7 @@ class RabbitSource:
         self._destination.declare_on(link)
         self._was_there = True
         if lost:
-            what = f"queue '{self._destination.queue}' was gone and has been declared again; what was in it is lost"
+            what = f"queue '{self._destination.queue}' was gone and has been declared again; its messages are lost"
             raise ConnectionLost("W7020", self._where, what)
 
     def _is_there(self, link: RabbitLink) -> bool:

@@ -94,7 +94,7 @@ def _value(value: Any) -> bytes:
         return _whole_number(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"{value} is no number that the broker can hold")
+            raise ValueError(f"{value} is not a number that the broker can store")
         return struct.pack(">cd", b"d", value)
     if isinstance(value, bytes):
         return _long_string(b"x", value)

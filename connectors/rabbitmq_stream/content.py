@@ -190,7 +190,7 @@ class _Standard(NamedTuple):
 
 def _padded(values: Sequence[Any], width: int) -> Sequence[Any]:
     if not isinstance(values, list | tuple):
-        raise TypeError("a section that should be a list is none")
+        raise TypeError("a section that should be a list is not one")
     return (*values[:width], *(None,) * (width - len(values)))
 
 

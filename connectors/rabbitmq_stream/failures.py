@@ -42,4 +42,4 @@ def of_refusal(error: exceptions.ServerError, stream: str, broker: StreamBroker)
     if isinstance(error, exceptions.PreconditionFailed):
         what = f"{name} exists with other arguments than are configured, or is a queue of another type"
         return ConnectionFault("E7008", what, "", "Configure what it has, or set declare: false")
-    return ConnectionFault("E7025", f"the server refused what was asked of {name} ({type(error).__name__})")
+    return ConnectionFault("E7025", f"the server refused the request about {name} ({type(error).__name__})")

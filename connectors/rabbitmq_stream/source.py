@@ -164,7 +164,7 @@ class StreamSource:
         link.open_at(self._destination)
         self._was_there = True
         if lost:
-            what = f"the stream '{self._stream}' was gone and has been made again; what was in it is lost"
+            what = f"the stream '{self._stream}' was gone and has been made again; its messages are lost"
             raise ConnectionLost("W7020", self._where, what)
 
     # --- offsets ---

@@ -111,7 +111,7 @@ class ContractWorld(Protocol):
         ...
 
     def restart(self) -> None:
-        """Restart the broker. If the broker is no process of its own, cut all its connections instead."""
+        """Restart the broker. If the broker is not a process of its own, cut all its connections instead."""
         ...
 
 

@@ -191,7 +191,7 @@ class ServiceBroker:
         headers = out.message.headers or Headers()
         name = out.destination
         if parse_destination(name) is None:
-            return SendRejected("E8104", where, f"{quoted(name)} is no destination", "queue:NAME or topic:NAME")
+            return SendRejected("E8104", where, f"{quoted(name)} is not a destination", "queue:NAME or topic:NAME")
         if ":temporary-" in name and name not in self.temporaries:
             return SendRejected("E8103", where, f"the temporary {quoted(name)} has ended with its connection")
         if headers.priority is not None and not 0 <= headers.priority <= _HIGHEST_PRIORITY:

@@ -193,7 +193,7 @@ class Configured:
             UsageError: E2421, a body cannot become a message, or `given` is one message instead of a list.
         """
         if isinstance(given, str | bytes | Mapping | msgspec.Struct):
-            raise UsageError("E2421", "publish", "one message is no list of messages", "", "Write [message]")
+            raise UsageError("E2421", "publish", "one message is not a list of messages", "", "Write [message]")
         stamped = self._readers[place][0].unique_message_id == f"${{property.{UNIQUE_ID}}}"
         for number, one in enumerate(given, first):
             message = one if isinstance(one, Message) else Message(_body(one))

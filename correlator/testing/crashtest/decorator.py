@@ -49,9 +49,9 @@ def crash_test(
         budget: how long each level looks for a failure, such as `20s` or `5m`; `--crash-budget` overrides it.
         seed: determines all random choices; `--crash-seed` overrides it.
 
-    The test fails without any run if the function is no body of a crash test (E2436), if a level is unknown (E2425) or
-    the budget is no duration (E2426), and if the configuration file has mistakes. It fails in its first run if it names
-    unknown destinations or senders (E2420), and after the last run if no fault has struck (E2437). A failed run
+    The test fails without any run if the function is not a body of a crash test (E2436), if a level is unknown (E2425),
+    if the budget is not a duration (E2426), or if the configuration file has mistakes. It fails in its first run if it
+    names unknown destinations or senders (E2420), and after the last run if no fault has struck (E2437). A failed run
     prints the violation and the command that repeats it.
     """
 
@@ -118,7 +118,7 @@ def _mistake(function: Callable[..., None], levels: Sequence[str]) -> UsageError
     """
     where = f"crash test {function.__name__}"
     if isinstance(levels, str) or not levels or len(set(levels)) < len(levels):
-        return UsageError("E2425", where, f"levels={levels!r} are no levels", 'A list of names, each once: ["sim"]')
+        return UsageError("E2425", where, f"levels={levels!r} are not levels", 'A list of names, each once: ["sim"]')
     world = inspect.signature(function).parameters.get("world")
     if world is None or world.kind is inspect.Parameter.POSITIONAL_ONLY:
         return UsageError("E2436", where, "it has no argument 'world'", "def test(world): …")

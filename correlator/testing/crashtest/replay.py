@@ -88,7 +88,7 @@ def read(path: Path) -> Replay:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Replay)
     except (OSError, msgspec.DecodeError) as error:
-        what = f"is no replay file: {error.strerror if isinstance(error, OSError) else error}"
+        what = f"is not a replay file: {error.strerror if isinstance(error, OSError) else error}"
         raise UsageError(
             "E2423", quoted(str(path)), what, "", "Name one that a failed crash test has written"
         ) from error

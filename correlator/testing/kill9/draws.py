@@ -53,7 +53,7 @@ def kills_of(faults: Iterable[Fault]) -> deque[Kill]:
     kills: deque[Kill] = deque()
     for fault in faults:
         if not fault.kind.startswith(KILL) or fault.n < 1:
-            what = f"{quoted(fault)} is no fault of this level"
+            what = f"{quoted(fault)} is not a fault of this level"
             raise UsageError("E2432", "faults of a crash test", what, "", "See: --crash-points")
         kills.append(_kill(fault.kind.removeprefix(KILL), fault.n))
     return kills

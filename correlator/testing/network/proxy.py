@@ -72,7 +72,7 @@ class FaultProxy:
         return self._do(self._cut(lambda _: True))
 
     def refuse(self) -> None:
-        """Refuse new connections; open ones go on. Raises as `cut`."""
+        """Refuse new connections; open ones stay. Raises as `cut`."""
         self._do(self._stop_listening())
 
     def accept(self) -> None:

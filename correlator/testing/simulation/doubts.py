@@ -72,7 +72,7 @@ class Doubts:
         end.
 
         A receiver waits for the messages that it and its neighbours have lost, up to the last one that it has lost
-        itself. If a broker delivers one message twice at once, nobody can count them. Call this after `forgotten`.
+        itself. If a broker delivers one message twice at once, they cannot be counted. Call this after `forgotten`.
         """
         found = []
         for name, domain in self._domains.items() if self._open and not self._repeats else ():

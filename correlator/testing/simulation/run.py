@@ -4,7 +4,7 @@ Everything happens in one thread. The run owns what survives: disk, brokers, his
 calls `Engine.recover`, and steps its actors in a random order. If no actor can do anything, virtual time moves on. A
 crash is an exception that is raised at a fault point: the run drops the engine and closes its connections. If a part
 fails by itself, each other actor may do one more step, as threads do. A *zombie* is an engine that was paused, not
-killed: it goes on for a while after the next engine has taken over the store.
+killed: it continues for a while after the next engine has taken over the store.
 
 A run has four phases: messages are published while faults strike; all faults end; the engine comes to rest, within
 bounded virtual time; a new engine reads what the disk holds.
@@ -124,7 +124,7 @@ class SimulatedRun:
         self._pending.extend(parcels)
 
     def run_until_rest(self) -> History:
-        """Run lives under faults, end all faults, and go on until the engine is at rest; return the history."""
+        """Run lives under faults, end all faults, and continue until the engine is at rest; return the history."""
         self.schedule.on = True
         faults.install(self._at_point)
         try:

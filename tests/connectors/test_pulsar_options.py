@@ -252,7 +252,7 @@ NO_TOPIC = (
         (
             "queue:multi:p,q",
             {"dead_letter_policy": {"max_redeliver_count": 1, "dead_letter_topic": "persistent://public/default/q"}},
-            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'persistent://public/default/q' is what it receives ",
+            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'persistent://public/default/q' is its own topic",
         ),
         ("queue:multi:", {}, "E1215 receivers.r.destination: 'queue:' is not a destination."),
         ("queue:regex:", {}, "E1215 receivers.r.destination: 'queue:regex:' has no regular expression."),
@@ -436,7 +436,7 @@ def test_s2_4_lint_warns_of_a_selector_beside_a_dead_letter_policy():
     policy = "dead_letter_policy: {max_redeliver_count: 3}"
     (warning,) = warnings_of(f"destination: 'queue:q', selector: 'n = 1', options: {{{policy}}}")
     assert warning.startswith("W1228 config.yaml:6:")
-    assert "may become a dead letter" in warning
+    assert "may become dead letters" in warning
     assert warnings_of(f"destination: 'queue:q', options: {{{policy}}}") == []
     drops = f"{policy}, acknowledge_rejected_messages: true"
     assert warnings_of(f"destination: 'queue:q', selector: 'n = 1', options: {{{drops}}}") == []

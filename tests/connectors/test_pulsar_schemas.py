@@ -301,7 +301,7 @@ def test_a_decimal_of_more_digits_than_its_schema_allows_does_not_fit(pulsar: Pu
 
 
 def test_a_decimal_without_a_byte_is_not_zero():
-    with pytest.raises(ValueError, match="a byte at least"):
+    with pytest.raises(ValueError, match="at least one byte"):
         decoded(decimal(6, 2), b"\0")
 
 

@@ -114,7 +114,7 @@ class Access:
 
     @contextmanager
     def transaction(self, where: str, link: DatabaseLink | None, *, synced: bool = True) -> Iterator[Connection]:
-        """Return a writing transaction on the link; see `DatabaseLink.transaction`.
+        """Run the block in a writing transaction on the link; see `DatabaseLink.transaction`.
 
         Raises `ConnectionLost` E7003 after a failure and if the link is not the open one. The link stays open only
         after `SendRejected`, `UsageError` and `Undone`.
@@ -134,7 +134,7 @@ class Access:
 
     @contextmanager
     def reading(self, where: str, link: DatabaseLink | None) -> Iterator[Connection]:
-        """Return a transaction that only reads. Raises as `transaction`."""
+        """Run the block in a transaction that only reads. Raises as `transaction`."""
         with self._exclusively(where, link) as own, own.reading() as connection:
             yield connection
 

@@ -340,7 +340,7 @@ class PostgresLink:
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[Connection]:  # noqa: ARG002
-        """Return a transaction of the session; it commits at the end of the block, and rolls back after an exception.
+        """Run the block in a transaction of the session: commit at its end, or roll back after an exception.
 
         Ignores `synced`; see `DatabaseLink.transaction`.
         """

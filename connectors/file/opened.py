@@ -178,7 +178,7 @@ class OpenedFile:
         return first + [f"{name}:{line}:{digest}" for line in records.lines[within:]]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the descriptor of the file; never raises. The acknowledged progress stays in the object."""
         if self._descriptor >= 0:
             close_quietly(self._descriptor)
             self._descriptor = -1

@@ -97,7 +97,7 @@ class HttpConnection:
     def examine(
         self, _receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Yield why the service cannot be reached, for `correlator doctor`. Sends nothing."""
+        """Return why the service cannot be reached, for `correlator doctor`. Sends nothing."""
         if self._service is None or not senders:
             return []
         try:
@@ -107,7 +107,7 @@ class HttpConnection:
         return []
 
     def close(self) -> None:
-        """Stop listening. Never raises."""
+        """Stop listening; the port is free when this returns. Never raises."""
         if self._server is not None:
             self._server.close()
 

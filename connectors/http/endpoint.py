@@ -88,7 +88,7 @@ class Endpoint:
             return True
 
     def free(self, size: int) -> None:
-        """Release reserved bytes."""
+        """Release bytes that `reserve` has reserved. Called in the thread of the server."""
         with self._changed:
             self._bytes -= size
 

@@ -45,7 +45,7 @@ class BoundedProtocol(H11Protocol):
             self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop watching the time."""
+        """Stop watching the time: the connection has ended. Called by the event loop."""
         self._end()
         super().connection_lost(exc)
 

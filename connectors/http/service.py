@@ -43,7 +43,7 @@ class Service:
 
     @property
     def name(self) -> str:
-        """The address for messages."""
+        """The address of the service in texts of errors, as `HOST:PORT`."""
         return f"{self.host}:{self.port}"
 
     def check_free(self, where: str) -> None:

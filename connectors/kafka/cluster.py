@@ -64,7 +64,7 @@ class Cluster:
         self._client = AdminClient(broker.common() | {"error_cb": self._complaints}, logger=LOG)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the cluster. No other method may be called afterwards."""
         del self._client
 
     def check(self) -> None:

@@ -39,7 +39,7 @@ class KafkaConnection:
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Yield findings about topics and about settings of the brokers; see docs/kafka.md. Changes nothing."""
+        """Return findings about topics and about settings of the brokers; see docs/kafka.md. Changes nothing."""
         return list(examine(self._where, self._broker, receivers, senders))
 
     def close(self) -> None:

@@ -110,7 +110,10 @@ class KafkaSource:
         self._connected().acknowledge(tokens)
 
     def reject(self, tokens: Sequence[Token]) -> None:
-        """Return these messages again, before any new message of their partitions. Other consumers do not get them."""
+        """Give these messages back: `receive` returns them again, before any new one of their partitions.
+
+        Other consumers do not get them.
+        """
         self._connected().reject(tokens)
 
     def backlog(self) -> Backlog | None:

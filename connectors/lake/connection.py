@@ -66,7 +66,7 @@ class LakeConnection:
     def examine(
         self, _receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Yield what keeps senders from writing to their tables, for `correlator doctor`. Changes nothing."""
+        """Return what keeps senders from writing to their tables, for `correlator doctor`. Changes nothing."""
         return [error for sender in senders for error in self._examine(sender)]
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ _notes = msgspec.json.Decoder(_Note)
 
 
 class DeltaLog:
-    """An open Delta table."""
+    """The log of a Delta table; see `tables.TableLog`."""
 
     def __init__(self, place: TablePlace, columns: pa.Schema, *, sends_again: bool) -> None:
         self._place = place

@@ -115,7 +115,7 @@ class Bucket:
             self._page(self._prefix, "", 1)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the store. Never raises."""
         if self._client is not None:
             self._client.close()
             self._client = None

@@ -123,7 +123,7 @@ class ObjectsConnection:
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Yield why objects cannot be written or read, and where there are none, for `correlator
+        """Return why objects cannot be written or read, and where there are none, for `correlator
         doctor`. Changes nothing.
         """
         found = [*map(self._examine, receivers), *map(self._examine, senders)]

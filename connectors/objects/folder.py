@@ -49,7 +49,7 @@ class Folder:
             raise ConnectionLost("E7003", self._where, what, "Senders need a folder on a local disk") from error
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: no file of the folder is open between two calls."""
 
     def check_creation(self, folder: str) -> None:
         """Make the folder, so that a receiver finds it. `create` makes a file by a link, which never
@@ -83,7 +83,7 @@ class Folder:
                     yield _found(check_name(self._where, name), entry.stat(follow_symlinks=False))
 
     def names(self, folder: str) -> Iterator[str]:
-        """Return the names of all files directly in a folder."""
+        """Yield the names of all files directly in a folder."""
         with self._translated():
             for entry in self._entries(folder):
                 yield f"{folder}/{entry.name}"

@@ -43,7 +43,7 @@ class Content(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the object."""
+        """Close the object; no more reads are allowed. Never raises."""
         ...
 
 
@@ -128,7 +128,7 @@ class AsFile(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
-        """Return the position."""
+        """Return the position in bytes from the beginning."""
         return self._at
 
     def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]

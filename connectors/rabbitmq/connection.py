@@ -83,7 +83,7 @@ class RabbitConnection:
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Yield findings about queues at the server that delete messages or take them back; see docs/rabbitmq.md.
+        """Return findings about queues at the server that delete messages or take them back; see docs/rabbitmq.md.
 
         Changes nothing.
         """

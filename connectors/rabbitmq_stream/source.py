@@ -126,7 +126,10 @@ class StreamSource:
             self._proof = self._store(link, self._progress.position)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Return these messages again, before any new message. This does not concern other consumers."""
+        """Give these messages back: `receive` returns them again, before any new one.
+
+        This does not concern other consumers.
+        """
         self._connected()
         self._progress.reject(tokens)
 

@@ -189,7 +189,7 @@ class CaptureSource:
                 self._tell(replication, at_once=True)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Return these changes again, before any new one."""
+        """Give these changes back: `receive` returns them again, before any new one."""
         self._connected()
         self._progress.rows.reject(tokens)
 

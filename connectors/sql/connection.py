@@ -147,7 +147,7 @@ class SqlConnection:
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Yield what keeps receivers and senders from using their tables, for `correlator doctor`. Changes nothing."""
+        """Return what keeps receivers and senders from using their tables, for `correlator doctor`. Changes nothing."""
         parts: Sequence[ReceiverSettings | SenderSettings] = (*receivers, *senders)
         return [finding for part in parts for finding in self._examined(part)]
 

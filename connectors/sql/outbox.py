@@ -72,7 +72,7 @@ class OutboxSource(TableSource):
                     self._table.delete(connection, rows)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Return these rows again, before all rows with higher keys. Raises `ConnectionLost` if not connected."""
+        """Give these rows back: `receive` returns them before rows with higher keys. Raises `ConnectionLost`."""
         self._connected()
         self._held.release(tokens)
         self._next_look = 0.0

@@ -73,7 +73,7 @@ class OutboxDialect(Protocol):
         ...
 
     def now(self) -> sa.ColumnElement[Any]:
-        """Return the present time."""
+        """Return an expression of the present time, in milliseconds since the epoch."""
         ...
 
     def is_none_of(self, key: sa.ColumnElement[int], held: Sequence[int]) -> sa.ColumnElement[bool]:
@@ -88,7 +88,7 @@ class OutboxDialect(Protocol):
         unique: sa.ColumnElement[bytes],
         rows: Sequence[Key],
     ) -> None:
-        """Return the statement that deletes these rows of the table; `key` and `unique` are expressions."""
+        """Delete these rows of the table, where `key` and `unique` are the expressions of their columns."""
         ...
 
 

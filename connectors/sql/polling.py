@@ -109,7 +109,7 @@ class PolledSource(TableSource):
                 self._save()
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Return these rows again, before any new row. Raises `ConnectionLost` if not connected."""
+        """Give these rows back: `receive` returns them again, before new rows. Raises `ConnectionLost`."""
         self._connected()
         self._progress.reject(tokens)
         self._next_look = 0.0

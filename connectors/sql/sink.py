@@ -247,7 +247,7 @@ def _forget_refused(connection: Connection, source: str, first: int) -> None:
 
 
 def _read_refused(connection: Connection, source: str, first: int, last: int) -> Sequence[tuple[int, str]]:
-    """Yield number and reason of each message of a source that was refused before."""
+    """Return number and reason of each message of a source that was refused before."""
     between = REFUSED.c.sequence.between(first, last)
     query = sa.select(REFUSED.c.sequence, REFUSED.c.reason).where(REFUSED.c.source == source, between)
     with connection.begin():

@@ -314,7 +314,7 @@ class EndingConnection(MemoryConnection):
         self._begun = begun
 
     def source(self, receiver: ReceiverSettings) -> Source:  # type: ignore[override]
-        """Make a source."""
+        """Make a source that ends after the last message; it does not connect. See `connector.Connection`."""
         return EndingSource(super().source(receiver), self._begun)
 
 

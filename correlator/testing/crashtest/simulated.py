@@ -139,7 +139,7 @@ class Simulated:
             yield (Fault(KILL, n),)
 
     def close(self) -> None:
-        """Close the pipelines."""
+        """Close the pipelines, and with them Spark; no run may follow."""
         self._pipelines.close()
 
 

@@ -157,7 +157,7 @@ class Close(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A transaction is about to be committed. Whether it is committed, `Done` tells, or a look into the store."""
+    """A transaction is about to be committed. `Done`, or a look into the store, tells whether it was committed."""
 
     epoch: int
     number: int

@@ -11,7 +11,7 @@ from correlator.testing.memory import Faults
 from correlator.testing.schedule import AWAY_BESIDE, CUT_AGAIN, LATE, LOST_BESIDE, PART, Schedule
 
 LATEST = 5
-"""The loss of a connection is noticed after a random number of these parts of the longest time."""
+"""Number of parts into which the longest time is divided; the broker notices a loss after a random number of parts."""
 
 
 class DiskRecorder:
@@ -102,7 +102,7 @@ class BrokerFaults(Faults):
         strikes: returns whether a kind of fault strikes now.
         schedule: decides about details of faults.
         features: features of the broker. An acknowledgement whose call returned may be lost unless the broker confirms
-            acknowledgements; a broker that deduplicates refuses no message only once.
+            acknowledgements. A broker that deduplicates never refuses a message temporarily.
         owes: returns whether a receiver has lost messages with its line and not acknowledged all of them since.
         beside: returns the receivers that share the queue of a receiver, including itself.
         refused_for_ever: the broker refuses bodies that contain one of these at each try.

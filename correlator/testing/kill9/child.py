@@ -34,7 +34,7 @@ from correlator.testing.simulation.probe import innocent_messages, observed
 from correlator.testing.syscalls import library
 
 LOOK_S = 0.01
-"""Seconds between two looks at an engine that is not quiet although no message has reached it."""
+"""Seconds between two looks at an engine that is not quiet although nothing wakes the thread that looks."""
 BY_APPLICATION = (HandlerFailed, MappingError)
 UNREACHABLE = ("E3105", "E3301")
 """Codes of the errors with which a start fails if it loses the connection to the store. A running engine connects

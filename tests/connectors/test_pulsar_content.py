@@ -834,7 +834,7 @@ def can_be_sent_on(message):
         (Message(b"", {"jms_types": "byte"}), "JSON"),
         (Message(b"", {"jms_types": "[" * 9999}), "JSON"),
         (Message(b"", {"jms_types": '{"a":1}'}), "JSON"),
-        (Message(b"", {"jms_types": '{"a":"int"}'}), "none of byte, short, long, float"),
+        (Message(b"", {"jms_types": '{"a":"int"}'}), "not one of byte, short, long, float"),
     ],
 )
 def test_what_cannot_be_carried_is_told_before_it_is_sent(message, reason):

@@ -80,7 +80,7 @@ class Holder(NamedTuple):
         suspect_through: ready messages up to this number may have been delivered before.
         suspects_alone: whether suspects are claimed one by one, with their deliveries counted at the claim.
         max_active: largest number of consumers of the queue that get messages; -1 for no limit.
-        lets_wait: whether senders may wait for room. If this value is outdated, senders notice room a second later.
+        lets_wait: whether senders may wait for room. If this is out of date, senders notice room a second later.
     """
 
     destination: int

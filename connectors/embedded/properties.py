@@ -27,7 +27,7 @@ class _Number(NamedTuple):
     """A whole number.
 
     Attributes:
-        least: smallest value; -1, for no limit, is allowed in addition if `unlimited`.
+        least: the least value; -1, for no limit, is allowed in addition if `unlimited`.
         unlimited: whether -1 is allowed.
         bytes: whether a text such as `10m` is allowed.
     """

@@ -44,7 +44,7 @@ class Intake:
     The caller of each method holds the lock of the session. Every call may raise `ConnectionLost`. The session then
     forgets the deliveries of this source, since the broker redelivers them.
 
-    If the source is `Prefetching`, the next messages are fetched when fewer than half of the limit are left. Other
+    If the source is `Prefetching`, the next messages are fetched when fewer than half of the limit are at hand. Other
     sources read ahead themselves, as far as the limit allows; from such a source the consumer takes messages one by
     one.
     """

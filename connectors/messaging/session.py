@@ -176,7 +176,7 @@ class Session:
         subscriptions. Arguments and errors are those of `create_consumer`.
 
         Raises:
-            UsageError: E7546 if the connector is not a message service, or if the connection has no client id; E7516 if
+            UsageError: E7546 if the connector is no message service, or if the connection has no client id; E7516 if
                 the subscription has a consumer or is of another kind.
         """
         if self._link.service is not None and self._shared.options.client_id is None:
@@ -273,8 +273,8 @@ class Session:
     def create_temporary_queue(self) -> str:
         """Return the destination of a new queue, for replies for example. Only this connection consumes from it.
 
-        It ends with the connection, or with `delete_temporary`. A message service deletes it even if the process has
-        died; other brokers then keep it. If a broker cannot delete it, the connection logs a warning.
+        It ends with the connection, or with `delete_temporary`. A message service deletes it also when the process has
+        died; other brokers keep it then. If a broker cannot delete it, the connection logs a warning.
 
         Raises:
             UsageError: E7511 if the connector cannot delete queues, E7501 if the session is closed.
@@ -610,8 +610,8 @@ class Session:
         wanted = Selector.optional(selector, f"{where}.selector")
         self._check_reader(where, is_topic, wanted, kind)
         if no_local and not is_topic:
-            what = "messages that this connection sends to a queue would be lost for its other consumers"
-            raise ConfigError("E1220", f"{where}.no_local", what, "Only topics have this option")
+            what = "what this connection sends to a queue would be lost to the other consumers"
+            raise ConfigError("E1220", f"{where}.no_local", what, "Topics have it")
         flow = self._flow(where, flow_limit, prefetch)
         receiver = ReceiverSettings(
             id=SOURCE_ID,

@@ -77,7 +77,7 @@ class PulsarConnection:
         return PulsarSource(where, self._broker, subscription, receiver, selector)
 
     def order(self, receiver: ReceiverSettings) -> Order:
-        """Return POSITION for one topic with one consumer at a time and without priorities, otherwise ANY."""
+        """POSITION for one topic with one consumer at a time and without priorities, otherwise ANY."""
         subscription = subscription_of_receiver(receiver, self._broker)
         mixed = subscription.is_shared or subscription.topics or subscription.pattern or self._broker.priority_mapping
         return Order.ANY if mixed else Order.POSITION

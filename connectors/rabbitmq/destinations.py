@@ -46,8 +46,8 @@ class RabbitDestination:
     Attributes:
         queue: name of the queue; "" for a sender that publishes to an exchange.
         exchange: name of the exchange; "" for the default exchange.
-        declare: whether to make a missing queue, exchange and binding; otherwise they must exist.
-        arguments: arguments of the queue, including its type.
+        declare: whether missing queue, exchange and binding are made; otherwise they must exist.
+        arguments: of the queue, its type included.
     """
 
     queue: str = ""

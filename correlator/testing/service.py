@@ -92,9 +92,9 @@ class ServiceBroker:
     """The broker. `connection` is a `ConnectionFactory`; any thread may call its methods.
 
     Attributes:
-        before_settle: called with the work of each transaction before it is done. If it raises, `settle` raises the
-            same error and does nothing.
-        after_settle: called when the work is done; `settle` raises what it raises.
+        before_settle: called with the work of each transaction before it is done. What it raises is what `settle`
+            raises, and nothing happens.
+        after_settle: called when the work is done; what it raises is what `settle` raises.
     """
 
     def __init__(self) -> None:

@@ -480,7 +480,7 @@ class OverEveryBroker:
         assert found.get(timeout=PATIENCE_S).body == b"3"
 
     def test_s4_2_what_goes_to_a_queue_is_for_all(self, session):
-        with pytest.raises(ConfigError, match="^E1220 consumer of queue:q.no_local: .* Only topics have this option.$"):
+        with pytest.raises(ConfigError, match="^E1220 consumer of queue:q.no_local: .* Topics have it.$"):
             session.create_consumer("queue:q", no_local=True)
 
 

@@ -1,6 +1,4 @@
-"""The form of an invariant (an id, a sentence, and a function that yields contradictions), and the list
-of all of them.
-"""
+"""What an invariant is: an id, a sentence, a function from a history to what contradicts it; and the list of all."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -57,7 +55,7 @@ CATALOGUE: dict[str, Invariant] = {}
 
 
 def invariant(name: str, sentence: str) -> Callable[[Check], Check]:
-    """Return a decorator that enters a function into the catalogue."""
+    """Enter a function into the catalogue."""
 
     def enter(check: Check) -> Check:
         assert name not in CATALOGUE, name

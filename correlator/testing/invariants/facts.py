@@ -181,9 +181,9 @@ class Facts:
         return bool(self.history.of("fault")) or any(life > 1 for life in self.lives)
 
     def condemned(self, context: str, event: str = "") -> Counter[str]:
-        """Return the ids of the messages that became dead letters of a context because processes died of them.
+        """Ids of the messages that became dead letters of a context since processes died of them.
 
-        If `event` is not "", count events from inside the engine instead, by their field of this name.
+        For events from inside: what stands in their field of this name.
         """
         found: Counter[str] = Counter()
         for _, record in self.history.of("condemned"):
@@ -217,9 +217,6 @@ class Facts:
         return [name for name, mode in self.setup.senders.items() if mode is not Reliability.BEST_EFFORT]
 
     def monitor(self, name: str) -> dict[str, object] | None:
-        """Return the state of the only instance of a monitor of the project's application at the end, or `None`.
-
-        An application of a user may have monitors of the same names, so without `Setup.told` there is none.
-        """
+        """The state of the only instance of a monitor of ours at the end; others may have the same names."""
         found = self.rest.state.get(name) if self.rest and self.setup.told else None
         return dict(found[0]) if found else None

@@ -108,7 +108,7 @@ def one_writer(facts: Facts) -> Iterator[str]:
 
 @invariant("G5", "each handled id was published, and each output was caused by a handled input or a timer")
 def nothing_is_invented(facts: Facts) -> Iterator[str]:
-    """Check the ids in the state and the bodies of outputs."""
+    """By ids in state, and bodies of outputs."""
     known = {one.id for one in facts.published.values()}
     for _, record in facts.history.of("handled"):
         if record.data not in known:
@@ -131,7 +131,7 @@ def nothing_is_invented(facts: Facts) -> Iterator[str]:
 
 @invariant("G6", "every message that is given up has a record: a dead letter, with the part that gave it up")
 def nothing_is_silent(facts: Facts) -> Iterator[str]:
-    """Check that each flawed message has a dead letter, and an EXACTLY_ONCE input whose handler failed exactly one."""
+    """Each flawed message has its dead letter; a failed handler of EXACTLY_ONCE input exactly one."""
     if facts.rest is None or not facts.rest.reached:
         return
     dead_pids = {pid for _, record in facts.history.of("received") for pid in record.data.dead}
@@ -238,9 +238,7 @@ def cuts_are_of_one_moment(facts: Facts) -> Iterator[str]:
 
 @invariant("M9", "a timer or deadline is due when its time has passed by engine time, counted over all lives")
 def sleepers_wake(facts: Facts) -> Iterator[str]:
-    """Check the times that the monitor `Sleeper` noted: its expression is true when its timer fires for
-    the first time.
-    """
+    """By the times that the sleeper has noted: its expression is true when its timer fires for the first time."""
     sleeper: Any = facts.monitor("Sleeper")
     if sleeper is None:
         return
@@ -253,7 +251,7 @@ def sleepers_wake(facts: Facts) -> Iterator[str]:
 
 @invariant("M1", "a timer that was set fires once, in the committed lineage")
 def timers_fire_once(facts: Facts) -> Iterator[str]:
-    """Check that at rest the timers that were set are those that fired, in the same order."""
+    """Set and fired are the same at rest, in the same order."""
     armed, fired = _list(facts, "Ledger", "armed"), _list(facts, "Ledger", "fired")
     if armed != fired:
         yield f"set {armed}, fired {fired}"
@@ -265,7 +263,7 @@ def timers_fire_once(facts: Facts) -> Iterator[str]:
     " error",
 )
 def listeners_are_called_once(facts: Facts) -> Iterator[str]:
-    """Check what the monitor `Ledger` found wrong, and how many of its listeners still wait."""
+    """The ledger notes what it finds wrong."""
     yield from _list(facts, "Ledger", "wrong")
     ledger = facts.monitor("Ledger")
     if ledger is not None:
@@ -277,7 +275,7 @@ def listeners_are_called_once(facts: Facts) -> Iterator[str]:
 
 @invariant("M3", "a spawned monitor lives until it ends itself, and exists only once")
 def spawned_live_once(facts: Facts) -> Iterator[str]:
-    """Check that the spawned monitors are those that have ended and those that are alive."""
+    """Spawned = ended + alive."""
     ledger = facts.monitor("Ledger")
     if ledger is None or facts.rest is None:
         return
@@ -311,7 +309,7 @@ def channels_lose_nothing(facts: Facts) -> Iterator[str]:
 
 @invariant("M5", "the stored tables and attributes of a monitor are of the same moment")
 def state_is_of_one_moment(facts: Facts) -> Iterator[str]:
-    """Check that the counts and the lists in the tables agree with the handled ids."""
+    """Counts in a table are the handled ids, so are lists in a table."""
     ledger: Any = facts.monitor("Ledger")
     if ledger is None:
         return
@@ -325,7 +323,7 @@ def state_is_of_one_moment(facts: Facts) -> Iterator[str]:
 
 @invariant("M6", "a repeating timer fires once for each period of engine time, over all lives")
 def beats_are_regular(facts: Facts) -> Iterator[str]:
-    """Check persistent monitors by their state over all lives, and other monitors within each life."""
+    """For lasting state from the state, for the rest within each life."""
     ledger: Any = facts.monitor("Ledger")
     if ledger is not None:
         expected = ledger["born"] + (ledger["ticks"] + 1) * TICK_S
@@ -345,7 +343,7 @@ def beats_are_regular(facts: Facts) -> Iterator[str]:
 
 @invariant("M7", "an expression calls its handler exactly once for the events that make it true")
 def expressions_fire_once(facts: Facts) -> Iterator[str]:
-    """Check the calls against the account that plain listeners of the same monitor keep."""
+    """As the account says that plain listeners of the same monitor keep."""
     for found, due in (("pairs", "pairs_due"), ("couples", "couples_due")):
         if sorted(_list(facts, "Matcher", found)) != sorted(_list(facts, "Matcher", due)):
             yield f"{found} {_list(facts, 'Matcher', found)}, due were {_list(facts, 'Matcher', due)}"
@@ -356,7 +354,7 @@ def expressions_fire_once(facts: Facts) -> Iterator[str]:
     "an expression with a deadline becomes true at the deadline or false by an earlier event, never both or neither",
 )
 def expressions_keep_time(facts: Facts) -> Iterator[str]:
-    """Check that every order counts as either answered or missing."""
+    """Every order is answered or missing."""
     yield from _list(facts, "Matcher", "wrong")
     found = sorted([*_list(facts, "Matcher", "answered"), *_list(facts, "Matcher", "missing")])
     if facts.rest is not None and facts.rest.reached and sorted(_list(facts, "Matcher", "orders")) != found:

@@ -175,15 +175,15 @@ class Checkpointed(NamedTuple):
 
 
 class Configured(NamedTuple):
-    """The configuration of one life, in runs in which it changes.
+    """What one life was started with, where that changes.
 
     Attributes:
-        routes: for each receiver, the pipelines that it delivers to.
-        pipelines: all pipelines.
-        discards: pipelines whose step gives up its state.
-        bills: destination of the sender of pipelines at the broker.
-        passing: context of the monitor without lasting state, "" if there is none.
-        counting: context of the persistent monitor, "" if there is none.
+        routes: for each receiver the pipelines that it delivers to.
+        pipelines: all of them.
+        discards: pipelines the state of whose step is given up.
+        bills: the destination at the broker of the sender of pipelines.
+        passing: context of the monitor without lasting state, "" for none.
+        counting: context of the persistent monitor, "" for none.
     """
 
     routes: Mapping[str, tuple[str, ...]]
@@ -195,10 +195,9 @@ class Configured(NamedTuple):
 
 
 class Bill(NamedTuple):
-    """The output of a pipeline for a message.
+    """What a pipeline sends for a message: who handled it, the total that its step keeps, the version of that step.
 
-    It says which pipeline handled which message, its `number` within its receiver, the `total` that the step keeps, and
-    the `version` of that step.
+    `number` is that of the message within its receiver.
     """
 
     pipeline: str
@@ -271,16 +270,16 @@ class Setup:
     """The parts of the run, as far as invariants need them.
 
     Attributes:
-        receivers: receivers by id.
-        senders: reliability mode of each sender, by id.
-        window: number of ids per source that the duplicate detector keeps.
-        expiry: seconds for which it keeps ids.
-        checkpoint_interval: seconds between two checkpoints.
-        renamed: senders that put the unique id into a property with another name than the default.
-        tries: refusals after which a sender gives a send up, for senders without the default.
-        deduplicating: whether the broker stores a repeat of (source, sequence) only once.
-        on_error: what the engine does if a handler of the monitor `Ledger` fails.
-        told: whether monitors report all that they do. Otherwise invariants read only records of brokers and store.
+        receivers: by id.
+        senders: mode by id.
+        window: ids per source that the duplicate detector keeps.
+        expiry: seconds that it keeps ids.
+        checkpoint_interval: seconds.
+        renamed: senders that stamp the unique id into a property with a name of its own.
+        tries: refusals after which a sender gives a send up, where that is not the default.
+        deduplicating: whether the broker stores a repeat of (source, sequence) once.
+        on_error: what a failing handler of the ledger does.
+        told: whether monitors tell all that they do; without it only brokers and the store are asked.
     """
 
     receivers: Mapping[str, ReceiverFacts] = field(default_factory=dict)

@@ -25,7 +25,7 @@ def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
 
 @invariant("BE3", "without faults a BEST_EFFORT receiver delivers each message once and in order")
 def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
-    """Check only runs without faults in which monitors report what they handle."""
+    """Only asked of runs in which nothing went wrong, and where monitors tell what they handle."""
     for name in facts.of_mode(BEST_EFFORT) if facts.setup.told else ():
         wanted = [
             one.id
@@ -55,7 +55,7 @@ def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
 
 @invariant("A2", "every published message takes effect at least once, or is definitively failed")
 def nothing_is_lost(facts: Facts) -> Iterator[str]:
-    """Check the ids in the state of the last checkpoint, or what was stored for handling if that state is not known."""
+    """By the ids in the state of the last checkpoint; where these are not known, by what was stored for handling."""
     if facts.rest is None or not facts.rest.reached:
         return
     if not facts.setup.told:
@@ -73,9 +73,7 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
 
 
 def _nowhere(facts: Facts) -> Iterator[str]:
-    """Yield messages for which no receiver of their destination has stored the message, a repeat of it
-    or its dead letter.
-    """
+    """Messages that no receiver of their destination has stored, nor a repeat of them, nor their dead letter."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         facts_of, there = facts.setup.receivers[name], facts.beside(name)
         for one in facts.published_to.get(facts_of.destination, []):
@@ -87,7 +85,7 @@ def _nowhere(facts: Facts) -> Iterator[str]:
 
 @invariant("A3", "the effects are those of the messages in the committed receive log: none twice, no others")
 def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
-    """Compare multisets of ids, for every monitor that handles the receiver's messages."""
+    """As multisets of ids, for every monitor that handles the receiver's messages."""
     if facts.rest is None or not facts.rest.reached:
         return
     for names, lists in _consumers(facts):
@@ -120,7 +118,7 @@ def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
 
 @invariant("W1", "a receiver with flow control delivers no more messages than the application allows in this life")
 def window_is_kept(facts: Facts) -> Iterator[str]:
-    """Check the numbers of the stored messages, in runs in which monitors report the credit that they grant."""
+    """By the numbers of what it stored, where monitors tell what they allow."""
     for name, stream in facts.streams.items() if facts.setup.told else ():
         setup = facts.setup.receivers.get(name)
         if setup is None or not setup.flow_control:
@@ -135,7 +133,7 @@ def window_is_kept(facts: Facts) -> Iterator[str]:
 
 @invariant("A4", "effects keep the order of the receiver's stream, whatever is replayed")
 def order_is_kept(facts: Facts) -> Iterator[str]:
-    """Check the first effect of each id, and only ids that no other receiver has received."""
+    """Asked of receivers whose ids no other receiver brings, and of each id's first effect."""
     if facts.rest is None or not facts.rest.reached:
         return
     for names, lists in _consumers(facts):
@@ -153,9 +151,7 @@ def order_is_kept(facts: Facts) -> Iterator[str]:
 
 
 def _broker_order(facts: Facts) -> Iterator[str]:
-    """Check that the stream is in the order of publication: without faults, and always if the broker
-    keeps a position.
-    """
+    """The stream is in the order of publication: without faults, and always where the broker keeps a position."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         if facts.faulty and facts.setup.receivers[name].order is not Order.POSITION:
             continue
@@ -177,7 +173,7 @@ def batches_are_bounded(facts: Facts) -> Iterator[str]:
 
 @invariant("A6", "no receiver is open before on_conclude_recovery has returned on all monitors")
 def receivers_open_last(facts: Facts) -> Iterator[str]:
-    """Check what the life-cycle methods report."""
+    """As the hooks see it."""
     for _, record in facts.history.of("hooks"):
         if record.data:
             yield f"life {record.life}: {list(record.data)} are open in {record.who}"
@@ -447,7 +443,7 @@ def exactly_that_batch(facts: Facts) -> Iterator[str]:
 
 @invariant("C3", "while a receiver is suspended, it delivers nothing")
 def nothing_while_suspended(facts: Facts) -> Iterator[str]:
-    """Check the time from the notice to the call of the application, unless the connection was lost."""
+    """Between the notice and the call, unless the connection was lost."""
     for name in facts.of_mode(APP_CONTROLLED):
         suspended: set[int] = set()
         for _, record in _between(facts, name, "suspended", "resumed", "delivered", "returned"):
@@ -460,7 +456,7 @@ def nothing_while_suspended(facts: Facts) -> Iterator[str]:
                 suspended.discard(record.life)
 
 
-@invariant("C4", "a message that was not acknowledged is redelivered")
+@invariant("C4", "a message that was not acknowledged comes again")
 def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
     """Check that at rest every APP_CONTROLLED message is acknowledged, so that the life that
     acknowledged it handled it.
@@ -501,9 +497,7 @@ def unmapped_are_kept(facts: Facts) -> Iterator[str]:
 
 @invariant("X1", "when the application acknowledges an input, all outputs derived from this input are confirmed")
 def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
-    """Check that at least one derived output of each acknowledged input is settled, as with
-    APP_CONTROLLED and flush.
-    """
+    """The pattern of APP_CONTROLLED with flush: at least one derived output of each acknowledged input is settled."""
     if not facts.setup.told:
         return
     derived: dict[str, list[tuple[int, bytes]]] = {}
@@ -521,9 +515,7 @@ def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
 
 
 def _effects(facts: Facts, receiver: str) -> set[str] | None:
-    """Return the ids in the state of the monitors that handle the receiver's messages; `None` if there
-    is no such monitor.
-    """
+    """Ids that took effect, by what the monitors for the receiver hold; `None` when no monitor is there for it."""
     for names, lists in _consumers(facts):
         if receiver in names:
             return set(lists[0][1])
@@ -531,7 +523,7 @@ def _effects(facts: Facts, receiver: str) -> set[str] | None:
 
 
 def _consumers(facts: Facts) -> Iterator[tuple[list[str], list[tuple[str, list[str], bool]]]]:
-    """Yield receivers with the lists of ids that they feed; the flag tells that a failing handler leaves its id out."""
+    """Which receivers feed which lists of ids; the flag says that a failing handler leaves its id out."""
     ledger: Any = facts.monitor("Ledger")
     audit: Any = facts.monitor("Audit")
     if ledger is None or audit is None:
@@ -558,7 +550,7 @@ def _domains(facts: Facts) -> dict[str, list[str]]:
 
 
 def _between(facts: Facts, receiver: str, *kinds: Any) -> Iterator[tuple[int, Any]]:
-    """Yield the records of these kinds that concern the receiver, in order."""
+    """Records of these kinds that concern the receiver, in order."""
     records = [event for kind in kinds for event in facts.history.of(kind)]
     for event in sorted(records, key=lambda event: event[0]):
         if event[1].who == receiver:

@@ -89,7 +89,7 @@ def order(facts: Facts) -> Iterator[str]:
 
 @invariant("S6", "where the broker deduplicates by source and number, each send is stored once")
 def stored_once(facts: Facts) -> Iterator[str]:
-    """Check only runs with such a broker. If all bodies differ, also find a send that was stored under two numbers."""
+    """Only with such a broker. Where all bodies differ, one that comes again under another number is found too."""
     for sender in facts.setup.senders if facts.setup.deduplicating else ():
         seen: set[Any] = set()
         for _, life, one in facts.accepted[sender]:
@@ -163,7 +163,7 @@ def _disturbed(facts: Facts, faults: Sequence[int], places: Sequence[int], first
     "S9", "a reliable sender sends exactly what the state of the last checkpoint says that it sent, number by number"
 )
 def one_lineage(facts: Facts) -> Iterator[str]:
-    """Compare what the monitor `Ledger` has in its state with what the broker saw, number by number."""
+    """The ledger keeps what it sent in its state: the broker saw exactly that, number by number."""
     ledger: Any = facts.monitor("Ledger")
     if ledger is None:
         return
@@ -180,7 +180,7 @@ def one_lineage(facts: Facts) -> Iterator[str]:
 
 @invariant("B1", "BEST_EFFORT sends of a handler that returned arrive without any checkpoint, unless the engine dies")
 def leave_at_once(facts: Facts) -> Iterator[str]:
-    """Check that the sends of the last life have arrived."""
+    """Sends of the last life arrive."""
     if facts.rest is None or not facts.rest.reached or not facts.lives:
         return
     last = max((record.life for _, record in facts.history.of("sent")), default=0)
@@ -231,7 +231,7 @@ def flushed_means_confirmed(facts: Facts) -> Iterator[str]:
 
 @invariant("F2", "one notice for each request of this life, none for a request of an earlier life")
 def one_notice(facts: Facts) -> Iterator[str]:
-    """Check that each notice has a request of its life, and that each request has at most one notice."""
+    """Each notice has its request, once."""
     requested = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flush")}
     notified: set[tuple[int, str, int]] = set()
     for _, record in facts.history.of("flushed"):
@@ -260,7 +260,7 @@ def notices_in_order(facts: Facts) -> Iterator[str]:
     " before an earlier one",
 )
 def every_flush_completes(facts: Facts) -> Iterator[str]:
-    """Check at the end, even if the run does not come to rest, and in each life the order of the requests."""
+    """At the end, also where something else keeps the run from its rest; and in any life in the order of requests."""
     yield from _passed_over(facts)
     if facts.rest is None:
         return
@@ -271,10 +271,10 @@ def every_flush_completes(facts: Facts) -> Iterator[str]:
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
-    """Yield requests that were passed over: a later request of the same life got its notice first.
+    """A request that a lost connection has dropped is found by the notice of the next one.
 
-    An overtaken engine goes on, but not with the step in which it was stopped: in the simulation, and only there, the
-    notices of that step are lost.
+    An engine that was overtaken goes on, but not with the step in which it was stopped: what that was about to notify
+    is lost in the simulation alone.
     """
     waiting: dict[tuple[int, str, str], list[int]] = {}
     records = sorted([*facts.history.of("flush"), *facts.history.of("flushed")], key=lambda event: event[0])
@@ -293,7 +293,7 @@ def _passed_over(facts: Facts) -> Iterator[str]:
 
 @invariant("F6", "a flush with nothing outstanding is notified, even if nothing is sent afterwards")
 def nothing_outstanding(facts: Facts) -> Iterator[str]:
-    """Check the last life, if all earlier sends had settled when the flush was requested."""
+    """Asked of the last life, where all earlier sends had settled when the flush was requested."""
     if facts.rest is None or not facts.rest.reached:
         return
     notified = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flushed")}

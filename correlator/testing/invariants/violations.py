@@ -1,6 +1,6 @@
-"""Check a history against all invariants; docs/hazards.md lists them by group.
+"""All invariants, and the question whether a history keeps them; docs/hazards.md lists them by group.
 
-The invariants know nothing of the engine. They use only what the broker, the disk and the application reported.
+They know nothing of the engine: only what the broker, the disk and the application told.
 """
 
 from correlator.testing.invariants import changes, churn, general, poison, receiving, sending
@@ -10,7 +10,7 @@ from correlator.testing.invariants.history import History
 
 MOST_OF_ONE = 3
 GROUPS = (general, receiving, sending, churn, changes, poison)
-"""The modules whose import fills the catalogue."""
+"""The modules that fill the catalogue, by being imported."""
 
 
 def violations(history: History) -> list[Violation]:

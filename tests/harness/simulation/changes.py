@@ -110,7 +110,7 @@ class Configuration:
         return dataclasses.replace(self, left=OTHER_LEFT, direct=True, lacks="")
 
     def told(self) -> Configured:
-        """Return the record for the history."""
+        """The record for the history."""
         return Configured(
             self.routes(), tuple(self.pipelines), tuple(self.discards), self.bills, self.passing, self.counting
         )

@@ -11,24 +11,27 @@ import msgspec
 MOST_GROWTH = 100
 """Most characters of JSON for each byte of a record: names are long, and a field may take one byte."""
 _MOST_BESIDE = 1_000_000
-"""Further characters of JSON, for values that take no bytes."""
+"""Most further characters of JSON, for values that take no bytes."""
 _MOST_DEPTH = 100
 _MOST_DIGITS = 1000
-"""Most digits of a decimal: no sender's type has more, and converting very many digits to text takes too long."""
+"""Most digits of a decimal: no sender's type has more, and converting a very long number to text takes too long."""
 _DECIMAL = "exact-decimal"
-"""Logical type of decimals for our own reader: that of the package rounds, and takes minutes for many bytes."""
+"""Logical type for decimals of this module's own reader: the package's reader rounds, and takes minutes
+for long numbers.
+"""
 _PRIMITIVE = frozenset({"boolean", "bytes", "double", "float", "int", "long", "null", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 
 
 class SchemaRefused(Exception):
-    """A schema cannot be applied; the text says why."""
+    """A schema that this module does not apply; the text says why."""
 
 
 def decoder(definition: str) -> Callable[[bytes], Any]:
-    """A function that decodes bodies to values that JSON can hold, and raises any exception if a body does not fit.
+    """Return a function that decodes bodies to values that JSON can hold; it raises any exception if a body does not
+    fit.
 
-    Raises `SchemaRefused` for a schema that is not applied, and any other exception for a malformed one.
+    Raises `SchemaRefused` for a schema that this module does not apply, and any other exception for a malformed one.
     """
     import fastavro  # noqa: PLC0415  # its import takes a tenth of a second
 
@@ -40,17 +43,17 @@ def decoder(definition: str) -> Callable[[bytes], Any]:
         data = io.BytesIO(body)
         value = fastavro.schemaless_reader(data, schema, None)
         if data.tell() != len(body):
-            raise ValueError("there is something behind the value")
+            raise ValueError("there are bytes after the value")
         return value
 
     return decode
 
 
 def _adapted(part: dict[str, Any]) -> dict[str, Any]:
-    """The part of a schema without defaults and without the mark of the package, and with our type of decimals.
+    """Return the part of a schema without defaults and the package's own mark, and with this module's type of decimals.
 
-    Defaults are for readers with another schema, and wrong ones in registries would be errors. With its mark, the
-    package would not check the schema.
+    Defaults are for readers with another schema, and wrong defaults in registries would cause errors. With its mark,
+    the package would not check the schema.
     """
     part.pop("default", None)
     part.pop("__fastavro_parsed", None)
@@ -62,7 +65,7 @@ def _adapted(part: dict[str, Any]) -> dict[str, Any]:
 def _decimal(content: bytes, schema: Any, _reader: Any) -> str:
     """Decode a decimal. Called by the package with the bytes of the unscaled number."""
     if not content:
-        raise ValueError("a number has a byte at least")
+        raise ValueError("a number has at least one byte")
     unscaled = int.from_bytes(content, "big", signed=True)
     if abs(unscaled) >= 10 ** schema["precision"]:
         raise ValueError("it has more digits than the schema allows")
@@ -73,8 +76,8 @@ class _Bounds(NamedTuple):
     """Bounds of the values of a type.
 
     Attributes:
-        beside: characters by which the JSON of a value may be longer than `MOST_GROWTH` times its bytes. Below 0 if it
-            is never so long. Items of arrays and maps must be below 0, since there may be any number of them.
+        beside: characters by which the JSON of a value may be longer than `MOST_GROWTH` times its bytes; below 0 if it
+            is always shorter. Items of arrays and maps must be below 0, since there may be any number of them.
         depth: how deeply the type is nested.
     """
 
@@ -83,9 +86,9 @@ class _Bounds(NamedTuple):
 
 
 def _check_bounds(schema: Any) -> None:
-    """Raises `SchemaRefused` if a few bytes could take too much time or memory with this schema.
+    """Raise `SchemaRefused` if a few bytes could take too much time or memory with this schema.
 
-    The reader of the package limits neither the depth nor the number of values that need no bytes.
+    The package's reader limits neither the depth nor the number of values that need no bytes.
     """
     bounds = _bounds(schema, {})
     _check_growth(bounds.beside, _MOST_BESIDE)
@@ -99,7 +102,7 @@ def _check_growth(beside: int, most: int) -> None:
 
 
 def _bounds(schema: Any, named: dict[str, _Bounds | None]) -> _Bounds:
-    """The bounds of a type. `named`: the bounds of named types so far, `None` within the type itself."""
+    """Return the bounds of a type. `named`: the bounds of named types so far, `None` within the type itself."""
     if isinstance(schema, list):
         branches = [_bounds(branch, named) for branch in schema]
         return _around(max(branch.beside for branch in branches) - MOST_GROWTH, branches)
@@ -109,7 +112,7 @@ def _bounds(schema: Any, named: dict[str, _Bounds | None]) -> _Bounds:
         return _of_unnamed(schema, named)
     name = schema["name"]
     if name in named:
-        raise SchemaRefused(f"{name} is there twice")
+        raise SchemaRefused(f"{name} is defined twice")
     named[name] = None
     named[name] = bounds = _of_named(schema, named)
     return bounds
@@ -141,7 +144,7 @@ def _of_primitive(kind: str) -> _Bounds:
 
 
 _PLAIN = 32
-"""Nothing of one byte is longer than a moment, and further bytes bring six characters at most."""
+"""Most characters for a value of one byte (a moment is the longest); each further byte adds at most six characters."""
 
 
 def _of_named(schema: dict[str, Any], named: dict[str, _Bounds | None]) -> _Bounds:
@@ -164,12 +167,12 @@ def _length(name: str) -> int:
 
 
 def _scale(schema: dict[str, Any]) -> int:
-    """Of decimals; others have none. Raises `SchemaRefused`."""
+    """Return the scale of a decimal; 0 for other types. Raises `SchemaRefused`."""
     if schema.get("logicalType") != _DECIMAL:
         return 0
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if not (isinstance(precision, int) and 1 <= precision <= _MOST_DIGITS):
-        raise SchemaRefused(f"its decimals are not of 1 to {_MOST_DIGITS} digits")
+        raise SchemaRefused(f"its decimals do not have 1 to {_MOST_DIGITS} digits")
     if not (isinstance(scale, int) and 0 <= scale <= precision):
-        raise SchemaRefused("its decimals have another scale than one of 0 to their digits")
+        raise SchemaRefused("the scale of its decimals is not between 0 and their number of digits")
     return scale

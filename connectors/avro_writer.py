@@ -1,4 +1,4 @@
-"""Encodes values of JSON as Avro: what `avro` makes of a body, this makes a body of again."""
+"""Encodes JSON values as Avro, as the reverse of `avro`."""
 
 import base64
 import io
@@ -11,14 +11,14 @@ from typing import Any
 from correlator.errors import quoted
 
 _Convert = Callable[[Any], Any]
-"""Converts a value of JSON to one that Avro takes; raises `ValueError` or `TypeError` if it is none of the type."""
+"""Converts a value of JSON to one that Avro takes; raises `ValueError` or `TypeError` if it does not have the type."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MIDNIGHT = datetime(1970, 1, 1)  # noqa: DTZ001  # times of a clock, without a zone
 _TICKS = {"millis": timedelta(milliseconds=1), "micros": timedelta(microseconds=1)}
 
 
 def encoder(definition: str) -> Callable[[Any], bytes]:
-    """A function that encodes values of JSON, and raises `ValueError` or `TypeError` if one does not fit the schema.
+    """Return a function that encodes JSON values; it raises `ValueError` or `TypeError` if one does not fit the schema.
 
     A field that a value lacks gets its default. A union takes the first type that fits. Raises any exception for a
     malformed schema.
@@ -48,13 +48,13 @@ def _without_logical_types(part: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Converters:
-    """Makes the converters of a schema, which may use its named types again."""
+    """Makes the converters of a schema, and keeps those of its named types."""
 
     def __init__(self) -> None:
         self._named: dict[str, _Convert] = {}
 
     def of(self, schema: Any, space: str) -> _Convert:
-        """The converter of a type; names without a dot belong to the namespace `space`."""
+        """Return the converter of a type; names without a dot belong to the namespace `space`."""
         if isinstance(schema, list):
             return _union([self.of(branch, space) for branch in schema])
         if isinstance(schema, str):
@@ -77,7 +77,7 @@ class _Converters:
 
     def _by_name(self, name: str) -> _Convert:
         def convert(value: Any) -> Any:
-            return self._named[name](value)  # only now: the schema may use a type within the type itself
+            return self._named[name](value)  # looked up at the call: a type may contain itself
 
         return convert
 
@@ -180,9 +180,9 @@ def _decimal(schema: Mapping[str, Any], size: int | None) -> _Convert:
         try:
             sign, digits, exponent = Decimal(text).as_tuple()
         except InvalidOperation as error:
-            raise ValueError(f"{quoted(text)} is no decimal") from error
+            raise ValueError(f"{quoted(text)} is not a decimal") from error
         if not isinstance(exponent, int) or exponent < -scale or len(digits) + exponent + scale > precision:
-            raise ValueError(f"{quoted(text)} is no decimal of {precision} digits, {scale} of them behind the point")
+            raise ValueError(f"{quoted(text)} is not a decimal of {precision} digits with {scale} after the point")
         unscaled: int = int("".join(map(str, digits))) * 10 ** (exponent + scale) * (-1 if sign else 1)
         return unscaled.to_bytes(size or unscaled.bit_length() // 8 + 1, "big", signed=True)
 

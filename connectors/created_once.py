@@ -1,4 +1,6 @@
-"""Files and directories that are made whole, for their owner alone, under durable names, and never replaced."""
+"""Creates files and directories completely, for their owner only, under durable names, without
+replacing existing ones.
+"""
 
 import contextlib
 import hashlib
@@ -15,13 +17,15 @@ _ODD = re.compile(r"[^A-Za-z0-9-]+")
 
 
 def name_of_source(source: str) -> str:
-    """The name of the files and directories of a source. Other programs ignore names that begin with `_` or `.`."""
+    """Return the name for the files and directories of a source. Other programs ignore names that begin
+    with `_` or `.`.
+    """
     digest = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:12]
     return f"{digest}-{_ODD.sub('_', source)[:100]}"
 
 
 def make_durable_directory(path: Path) -> None:
-    """Make a directory and its missing parents for their owner alone, under durable names."""
+    """Make a directory and its missing parents, accessible to the owner only, under durable names."""
     if path.is_symlink() or not path.is_dir():
         if path.parent != path:
             make_durable_directory(path.parent)
@@ -30,7 +34,7 @@ def make_durable_directory(path: Path) -> None:
 
 
 def create_once(path: Path, content: bytes) -> bool:
-    """Make a file with this content unless there is one of its name; whether this call made it. Durable then."""
+    """Make a file with this content unless its name exists; it is durable then. Returns whether this call made it."""
     try:
         with named_once(path) as partial:
             durable.put(partial, content)
@@ -42,7 +46,7 @@ def create_once(path: Path, content: bytes) -> bool:
 
 @contextlib.contextmanager
 def named_once(path: Path) -> Iterator[Path]:
-    """Give the file that the block writes its name, as a second name: it never replaces a file, as a rename would."""
+    """Let the block write a file, then name it by a link, which never replaces a file, as a rename would."""
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_PART}")
     try:
         yield partial

@@ -7,19 +7,19 @@ from correlator.settings import ReceiverSettings
 
 
 class WantedIds(NamedTuple):
-    """Which of the two properties the templates of a receiver read: only these are worth their room in each message."""
+    """Which of the two properties the templates of a receiver read: the others would only take room in each message."""
 
     unique_id: bool
     source_id: bool
 
     @classmethod
     def of(cls, receiver: ReceiverSettings) -> Self:
-        """Those of a receiver."""
+        """Return which of them a receiver wants."""
         templates = (receiver.unique_message_id, receiver.message_source_id)
         return cls(*(any(f"property.{name}" in one for one in templates) for name in (UNIQUE_ID, SOURCE_ID)))
 
     def properties(self, unique_id: str, source_id: str) -> dict[str, PropertyValue]:
-        """The properties of a message with these ids."""
+        """Return the properties of a message with these ids."""
         found: dict[str, PropertyValue] = {}
         if self.unique_id:
             found[UNIQUE_ID] = unique_id

@@ -79,7 +79,7 @@ _TEXT_TAG, _BYTES_TAG, _NULL_TAG = 2, 10, 11
 
 
 def _type_of(value: Value) -> _Type | None:
-    """The type of a value of fixed size; `None` for text, bytes and `None`."""
+    """Return the type of a value of fixed size; `None` for text, bytes and `None`."""
     for python, its_type in _OF_PYTHON:
         if isinstance(value, python):
             return its_type
@@ -105,7 +105,7 @@ def _pack(its_type: _Type, value: Any) -> bytes:
             value = ord(value)
         return its_type.form.pack(value)
     except (struct.error, OverflowError, TypeError) as error:
-        raise ValueError(f"{value!r} is no {its_type.java}") from error
+        raise ValueError(f"{value!r} is not a {its_type.java}") from error
 
 
 def _unpack(its_type: _Type, data: bytes) -> Value:
@@ -143,7 +143,7 @@ def _short_text(text: str) -> bytes:
 
 
 class _Input:
-    """A reader of bytes. Raises `ValueError` if there are too few."""
+    """A reader of bytes. Raises `ValueError` if there are not enough of them."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -156,7 +156,7 @@ class _Input:
     def take(self, count: int) -> bytes:
         end = self._at + count
         if not self._at <= end <= len(self._data):
-            raise ValueError(f"{count} bytes at {self._at} are not there: there are {len(self._data)}")
+            raise ValueError(f"{count} bytes at {self._at} are missing: there are {len(self._data)} in all")
         taken = self._data[self._at : end]
         self._at = end
         return taken
@@ -165,7 +165,7 @@ class _Input:
         return self.take(min(count, len(self._data) - self._at))
 
     def take_if(self, expected: bytes) -> bool:
-        """Take these bytes if they come next."""
+        """Take these bytes if they come next; return whether they did."""
         found = self._data.startswith(expected, self._at)
         self._at += len(expected) * found
         return found
@@ -242,12 +242,12 @@ def _encoded_stream_value(value: Value) -> bytes:
 # --- maps: the number of entries and the names are blocks of data; the values are objects that Java has serialized ---
 
 SERIALIZED = bytes.fromhex("aced0005")
-"""The first bytes of every body that Java has serialized: maps and objects."""
+"""First bytes of every body that Java has serialized: maps and objects."""
 _NULL, _REFERENCE, _CLASS, _OBJECT, _TEXT, _ARRAY, _DATA, _LONG_DATA, _LONG_TEXT = (
     bytes((tag,)) for tag in (0x70, 0x71, 0x72, 0x73, 0x74, 0x75, 0x77, 0x7A, 0x7C)
 )
 _FIRST_HANDLE = 0x7E0000
-"""The handle by which a body refers to its first class, object or text; each later one has the next number."""
+"""The handle that refers to the first class, object or text of a body; each later one has the next number."""
 _LARGEST_BLOCK = 1024
 _SHORTEST_LONG_BLOCK = 256
 
@@ -287,7 +287,7 @@ class _MapReader:
         self._data = _Input(body)
         self._block = _Input(b"")
         self._known: list[Any] = []
-        """The classes and values that the body has had so far, at the position `handle - _FIRST_HANDLE`."""
+        """The classes and values of the body so far, at the position `handle - _FIRST_HANDLE`."""
 
     def read(self) -> dict[str, Value]:
         if not self._data.take_if(SERIALIZED):
@@ -299,13 +299,13 @@ class _MapReader:
                 raise ValueError(f"there is data between the name {quoted(name)} and its value")
             entries[name] = self._value()
         if not (self._block.is_empty and self._data.is_empty):
-            raise ValueError("there are bytes behind the last entry")
+            raise ValueError("there are bytes after the last entry")
         return entries
 
     def _count(self) -> int:
         count = _number(_SIGNED_32, self._take)
         if count < 0:
-            raise ValueError(f"{count} is no number of entries")
+            raise ValueError(f"{count} is not a number of entries")
         return count
 
     def _take(self, count: int) -> bytes:
@@ -357,7 +357,9 @@ class _MapReader:
         raise ValueError("a map holds no objects of such a class")
 
     def _take_description(self, its_class: _Class) -> bool:
-        """Take the description of a class, and of the class that it extends, if they come next."""
+        """Take the description of a class, and of the class that it extends, if they come next; return
+        whether they did.
+        """
         if not self._data.take_if(its_class.description):
             return False
         self._known.append(its_class)
@@ -368,7 +370,7 @@ class _MapReader:
         else:
             is_right = self._take_description(its_class.extends)
         if not is_right:
-            raise ValueError("a class extends another one than it should")
+            raise ValueError("a class extends an unexpected class")
         return True
 
     def _referred(self, kind: Any) -> Any:

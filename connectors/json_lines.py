@@ -4,7 +4,7 @@ import msgspec
 
 
 def one_line(body: bytes) -> bytes:
-    """The JSON text on one line, otherwise unchanged. Raises `ValueError` if it is not JSON."""
+    """Return the JSON text on one line, otherwise unchanged. Raises `ValueError` if it is not JSON."""
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
         if not body.isascii():

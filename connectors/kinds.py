@@ -1,6 +1,6 @@
 """Makes and reads messages of the kinds of JMS: text, bytes, map, stream, and data in place of objects.
 
-The property `jms_message_type` of a message names its kind, so that clients of JMS behind RabbitMQ and Pulsar see the
+The property `jms_message_type` of a message names its kind, so that clients of JMS that use RabbitMQ and Pulsar see the
 same kind, as far as the connector carries it; a message without it is of the kind bytes. Serialized objects of Java or
 Python are never read: classes that a message names are never loaded. `data_message` carries any plain data instead.
 """
@@ -20,7 +20,7 @@ _BYTES = "bytes"
 _MAP = "map"
 _STREAM = "stream"
 _DATA = "data"
-"""No kind of its own: a text in JSON."""
+"""This is not a kind of JMS: the body is a text in JSON."""
 T = TypeVar("T")
 
 
@@ -32,7 +32,7 @@ def text_message(
     group_sequence: int | None = None,
     headers: Headers | None = None,
 ) -> Message:
-    """A message whose body is a text, as UTF-8.
+    """Make a message whose body is a text, as UTF-8.
 
     Args:
         text: the body.
@@ -58,7 +58,7 @@ def bytes_message(
     group_sequence: int | None = None,
     headers: Headers | None = None,
 ) -> Message:
-    """A message whose body is any bytes, whatever kind the properties name; otherwise as `text_message`."""
+    """Make a message whose body is any bytes, whatever kind the properties name; otherwise as `text_message`."""
     return _message(_BYTES, body, properties, group, group_sequence, headers)
 
 
@@ -70,7 +70,9 @@ def map_message(
     group_sequence: int | None = None,
     headers: Headers | None = None,
 ) -> Message:
-    """A message whose body has values by name; otherwise as `text_message`. `connectors.jms_bodies` has more types."""
+    """Make a message whose body has values by name; otherwise as `text_message`.
+    `connectors.jms_bodies` has more types.
+    """
     with _fitting(_MAP):
         body = write_map(entries)
     return _message(_MAP, body, properties, group, group_sequence, headers)
@@ -84,7 +86,7 @@ def stream_message(
     group_sequence: int | None = None,
     headers: Headers | None = None,
 ) -> Message:
-    """A message whose body is a sequence of values; otherwise as `text_message`."""
+    """Make a message whose body is a sequence of values; otherwise as `text_message`."""
     with _fitting(_STREAM):
         body = write_stream(values)
     return _message(_STREAM, body, properties, group, group_sequence, headers)
@@ -98,23 +100,23 @@ def data_message(
     group_sequence: int | None = None,
     headers: Headers | None = None,
 ) -> Message:
-    """A text message whose body is data as JSON, such as a dict, a dataclass or an event; as `text_message`."""
+    """Make a text message whose body is data as JSON, such as a dict, a dataclass or an event; as `text_message`."""
     with _fitting(_DATA):
         body = msgspec.json.encode(data)
     return _message(TEXT, body, properties, group, group_sequence, headers)
 
 
 def kind_of(message: Message) -> str:
-    """The kind of a message: `text`, `bytes`, `map`, `stream`, or another one that its sender names."""
+    """Return the kind of a message: `text`, `bytes`, `map`, `stream`, or another one that its sender names."""
     kind = message.properties.get(MESSAGE_KIND)
     return kind if isinstance(kind, str) else _BYTES
 
 
 def text_of(message: Message) -> str:
-    """The text of a message of the kind text or bytes.
+    """Return the text of a message of the kind text or bytes.
 
     Raises:
-        UsageError: E7549 for a message of another kind, and for a body that is no text. The other functions raise it
+        UsageError: E7549 for a message of another kind, and for a body that is not text. The other functions raise it
             for a body that is not of their kind.
     """
     _check_kind(message, TEXT, (TEXT, _BYTES))
@@ -123,21 +125,21 @@ def text_of(message: Message) -> str:
 
 
 def map_of(message: Message) -> dict[str, Value]:
-    """The entries of a message of the kind map."""
+    """Return the entries of a message of the kind map. Raises as `text_of`."""
     _check_kind(message, _MAP, (_MAP,))
     with _fitting(_MAP):
         return read_map(message.body)
 
 
 def stream_of(message: Message) -> list[Value]:
-    """The values of a message of the kind stream."""
+    """Return the values of a message of the kind stream. Raises as `text_of`."""
     _check_kind(message, _STREAM, (_STREAM,))
     with _fitting(_STREAM):
         return read_stream(message.body)
 
 
 def data_of(message: Message, type_: type[T]) -> T:
-    """The data of a message whose body is JSON, as an object of a type; the message cannot choose another type."""
+    """Return the data of a message whose body is JSON, as an object of a type, which the message cannot choose."""
     _check_kind(message, _DATA, (TEXT, _BYTES))
     with _fitting(_DATA):
         return msgspec.json.decode(message.body, type=type_)
@@ -161,7 +163,7 @@ def _message(
 
 @contextmanager
 def _fitting(kind: str) -> Iterator[None]:
-    """Refuse a body that cannot be written or read as this kind."""
+    """Within the block, turn errors in writing or reading a body of this kind into `UsageError` E7549."""
     try:
         yield
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:

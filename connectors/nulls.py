@@ -12,9 +12,9 @@ NULLS = "correlator_nulls"
 
 
 def check_names(properties: Mapping[str, PropertyValue]) -> None:
-    """Raises `ValueError` if the application uses the reserved name."""
+    """Raise `ValueError` if the application uses the reserved name."""
     if NULLS in properties:
-        raise ValueError(f"the name '{NULLS}' is not free")
+        raise ValueError(f"the name '{NULLS}' is reserved")
 
 
 def add_nulls(message: Message, listed: Any) -> None:
@@ -23,4 +23,4 @@ def add_nulls(message: Message, listed: Any) -> None:
         for name in listed:
             message.properties.setdefault(name, None)
     else:
-        mark(message, f"{NULLS}: {quoted(listed)} is no list of names")
+        mark(message, f"{NULLS}: {quoted(listed)} is not a list of names")

@@ -1,4 +1,4 @@
-"""The source of messages that have none: those of a producer of a session, whose repeats nobody can know."""
+"""A source for messages that have none: those of a producer of a session, whose repeats nobody can recognise."""
 
 import uuid
 from itertools import count
@@ -9,7 +9,7 @@ from correlator.events import Outgoing
 
 
 class OwnSource:
-    """Belongs to one sink, and numbers its messages without a source.
+    """Gives the messages of one sink a source and numbers, if they have no source.
 
     Attributes:
         name: the source; no other sink ever has it.
@@ -20,7 +20,7 @@ class OwnSource:
         self._numbers = count(1)
 
     def numbered(self, out: Outgoing) -> Outgoing:
-        """The message with a source and a number."""
+        """Return the message with a source and a number."""
         if out.source:
             return out
         return msgspec.structs.replace(out, source=self.name, sequence=next(self._numbers))

@@ -1,7 +1,7 @@
-"""Keeps track of the acknowledged, held and next parts of a file or stream, as spans between positions. Pure.
+"""Tracks the acknowledged, held and next parts of a file or stream, as spans between positions. Does no I/O.
 
-Each span begins where the one before it ends, although messages do not have consecutive offsets: the server of a stream
-uses some offsets itself.
+Each span begins where the previous one ends, although messages need not have consecutive offsets: the server of a
+stream uses some offsets itself.
 """
 
 import itertools
@@ -21,14 +21,14 @@ P = TypeVar("P", bound=Ordered)
 
 
 class Span(NamedTuple, Generic[P]):
-    """The messages from one position up to, and without, another."""
+    """The messages from one position up to another one, which is excluded."""
 
     start: P
     end: P
 
 
 class ReadProgress(Generic[P]):
-    """The progress of one receiver since it connected. Owned by the receiver's thread.
+    """The progress of one receiver since it connected. The receiver's thread owns it.
 
     All messages before `position` are acknowledged, and further ones in the spans of `done`. Messages that were given
     back are read again before new ones.
@@ -43,11 +43,11 @@ class ReadProgress(Generic[P]):
 
     @property
     def held(self) -> int:
-        """How many messages the receiver holds: taken, and neither acknowledged nor given back."""
+        """Return how many messages the receiver holds: taken, and neither acknowledged nor given back."""
         return len(self._held)
 
     def next(self) -> tuple[P, P | None]:
-        """The position to read from, and the position where to stop at the latest; `None` for no limit."""
+        """Return the position to read from, and the last position at which to stop; `None` for no limit."""
         if self._returned:
             return self._returned[0]
         return self._frontier, None
@@ -55,7 +55,7 @@ class ReadProgress(Generic[P]):
     def take(self, ends: Sequence[P]) -> Sequence[int]:
         """Hold the messages that end at these positions, the first of which begins at the position of `next`.
 
-        Returns their tokens.
+        Return their tokens.
         """
         begin, until = self.next()
         end = ends[-1]
@@ -65,7 +65,7 @@ class ReadProgress(Generic[P]):
         return self._held.hold(list(itertools.pairwise((begin, *ends))))
 
     def acknowledge(self, tokens: Sequence[int]) -> bool:
-        """Acknowledge messages; ignore unknown tokens. Returns whether `position` has moved."""
+        """Acknowledge messages; ignore unknown tokens. Return whether `position` has moved."""
         before = self.position
         self.done = _joined([*self.done, *self._held.release(tokens)])
         if self.done and self.done[0].start == before:
@@ -78,9 +78,9 @@ class ReadProgress(Generic[P]):
 
 
 def _joined(spans: Iterable[tuple[P, P]]) -> list[Span[P]]:
-    """The spans in order; those that touch each other are one.
+    """Return the spans in order; join spans that touch each other.
 
-    Spans of single messages are plain tuples: the garbage collector leaves those of numbers alone.
+    Spans of single messages are plain tuples: the garbage collector does not track tuples of numbers.
     """
     ordered = sorted(spans)
     if not ordered:
@@ -96,7 +96,7 @@ def _joined(spans: Iterable[tuple[P, P]]) -> list[Span[P]]:
 
 
 def _gaps(position: P, done: Sequence[Span[P]]) -> Iterator[Span[P]]:
-    """The spans before and between those that are done."""
+    """Yield the spans before and between those that are done."""
     begin = position
     for span in done:
         if begin < span.start:

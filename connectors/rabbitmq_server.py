@@ -27,9 +27,9 @@ class Server:
     """Address, credentials and time-outs of a server.
 
     Attributes:
-        password_file: file with the password, instead of `password`; for a password that changes, as a token does.
-        heartbeat_s: after so long a silence either side sends a heartbeat.
-        timeout_s: the longest wait for any answer: to a connect, a declaration, for the next confirm.
+        password_file: file with the password, instead of `password`; for a password that changes, such as a token.
+        heartbeat_s: seconds of silence after which either side sends a heartbeat.
+        timeout_s: longest wait in seconds for an answer to a connect or a declaration, and for the next confirm.
     """
 
     host: str = _HERE
@@ -46,18 +46,20 @@ class Server:
     timeout_s: int
 
     def current_password(self) -> str:
-        """The present password. Reads its file anew each time; raises `PasswordUnknown`."""
+        """Return the present password. Reads its file each time; raises `PasswordUnknown`."""
         if not self.password_file:
             return self.password
         try:
             return Path(self.password_file).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise PasswordUnknown(f"password_file {self.password_file} cannot be read: {reason(error)}") from error
-        except UnicodeDecodeError:  # not as the cause: it has the content of the file
+        except UnicodeDecodeError:  # do not chain it: the error contains the content of the file
             raise PasswordUnknown(f"password_file {self.password_file} cannot be read: not UTF-8") from None
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """`None` without TLS. Reads the files with certificates anew each time; raises `OSError`."""
+        """Return the settings for TLS, `None` without TLS. Reads the files with certificates each time;
+        raises `OSError`.
+        """
         if not self.tls:
             return None
         context = ssl.create_default_context(cafile=self.ca_file or None)
@@ -73,7 +75,7 @@ def public_secrets(options: Mapping[str, str]) -> Collection[str]:
 
 
 def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_port: int) -> dict[str, Any]:
-    """The fields of `Server` from the options of a connection. Raises `ConfigError` if one is wrong.
+    """Return the fields of `Server` from the options of a connection. Raises `ConfigError` if one is wrong.
 
     A server on another machine gets an encrypted connection, unless the options say otherwise.
     """
@@ -107,7 +109,7 @@ class ConnectionFault:
     todo: str = ""
 
     def error(self, where: str) -> ConnectionLost:
-        """The fault as an error of the port."""
+        """Return the fault as an error of the port."""
         return ConnectionLost(self.code, where, self.what, self.allowed, self.todo)
 
 
@@ -115,18 +117,18 @@ NOT_CONNECTED = ConnectionFault("E7001", "not connected")
 
 
 def of_user(server: Server) -> ConnectionFault:
-    """The server has refused user or password."""
+    """Make the fault for a user or password that the server has refused."""
     return ConnectionFault("E7002", f"user {quoted(server.user)} was refused", "", "Check user and password")
 
 
 def of_virtual_host(server: Server) -> ConnectionFault:
-    """The virtual host does not exist, or the user may not use it."""
+    """Make the fault for a virtual host that does not exist, or that the user may not use."""
     host, user = quoted(server.virtual_host), quoted(server.user)
     return ConnectionFault("E7004", f"virtual host {host} does not exist, or user {user} may not use it")
 
 
 def of_credentials(error: OSError, address: object) -> ConnectionFault:
-    """A file with password or certificates cannot be used, or the certificate of the server is refused."""
+    """Make the fault for an unusable file with password or certificates, or for a refused certificate of the server."""
     if isinstance(error, PasswordUnknown):
         return ConnectionFault("E7002", str(error))
     untrusted = isinstance(error, ssl.SSLCertVerificationError)
@@ -135,7 +137,7 @@ def of_credentials(error: OSError, address: object) -> ConnectionFault:
 
 
 def reason(error: BaseException) -> str:
-    """The shortest text that says why a connection failed."""
+    """Return the shortest text that says why a connection failed."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, ssl.SSLError):
@@ -146,7 +148,7 @@ def reason(error: BaseException) -> str:
 
 
 def address_of(reply_to: str | None) -> str | None:
-    """The `reply_to` of RabbitMQ's clients for a destination: NAME for `queue:NAME`.
+    """Return the `reply_to` of RabbitMQ's clients for a destination: NAME for `queue:NAME`.
 
     Raises `ValueError` without NAME.
     """
@@ -159,7 +161,7 @@ def address_of(reply_to: str | None) -> str | None:
 
 
 def destination_of(address: str | None) -> str | None:
-    """The destination for a `reply_to` of RabbitMQ's clients; `None` if it has no name."""
+    """Return the destination for a `reply_to` of RabbitMQ's clients; `None` if it has no name."""
     if address is None or address in _NO_ADDRESSES:
         return None
     return address if address.startswith("topic:") else f"queue:{address}"

@@ -1,4 +1,4 @@
-"""Splits the bytes of a file into records, in blocks: most blocks have no quote, and one `split` is enough for them.
+"""Splits the bytes of a file into records, block by block: most blocks contain no quote, so one `split` is enough.
 
 A CSV record ends at a line end outside of quotes. A quote opens only at the beginning of a field, so a stray quote
 (`a 5" pipe`) is an ordinary character. Positions are counted in bytes and in physical lines of the file.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 BLOCK_BYTES = 512 * 1024
 MAX_RECORD_BYTES = 64 * 1024 * 1024
-"""A longer record without an end is cut, unless the reader keeps more bytes of a record."""
+"""Size in bytes at which a record without an end is cut, unless the reader keeps more bytes of a record."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _REST_OF_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*("?)')
@@ -31,9 +31,9 @@ class RecordBoundary(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Records in parallel lists: bodies without line ends, numbers of their first lines, boundaries behind them.
+    """Records in parallel lists: bodies without line ends, numbers of their first lines, boundaries after them.
 
-    `cut_from`: the size of a record that was cut, in bytes; such a record comes alone.
+    `cut_from`: the size in bytes of a record that was cut; such a record is returned alone.
     """
 
     bodies: Sequence[bytes]
@@ -46,11 +46,11 @@ _NONE = Records((), (), ())
 
 
 class RecordReader:
-    """Reads records from a file, from any boundary. Empty lines are no records.
+    """Reads records from a file, from any boundary. Empty lines are not records.
 
     Args:
-        read: returns so many bytes from an offset on, or fewer at the end of the file.
-        quotes: whether line ends may stand within quotes.
+        read: returns a number of bytes from an offset on, or fewer at the end of the file.
+        quotes: whether quotes may contain line ends.
         kept: the size in bytes to which a record is cut; a record of this size or smaller is never cut.
     """
 
@@ -62,7 +62,7 @@ class RecordReader:
         self.seek(RecordBoundary(0, 1))
 
     def seek(self, boundary: RecordBoundary) -> None:
-        """Go on from this boundary; records that were read ahead are kept if they begin there."""
+        """Continue from this boundary; keep records that were read ahead if they begin there."""
         if getattr(self, "_boundary", None) == boundary:
             return
         self._boundary = boundary
@@ -73,12 +73,12 @@ class RecordReader:
         self._passed = 0
 
     def take(self, limit: int, max_bytes: int, until: int | None, *, final: bool) -> Records:
-        """The next records; at least one if there is one before the offset `until`.
+        """Return the next records; at least one if there is one before the offset `until`.
 
         Args:
-            limit: most records.
-            max_bytes: most bytes, unless the first record alone is longer.
-            until: the last record ends at this offset at the latest.
+            limit: largest number of records.
+            max_bytes: largest number of bytes, unless the first record alone is longer.
+            until: offset at which the last record must have ended; `None` for no limit.
             final: whether the end of the file ends a last record without a line end.
         """
         while self._next == len(self._ready.bodies):
@@ -94,13 +94,13 @@ class RecordReader:
         return Records(ready.bodies[first:stop], ready.lines[first:stop], ready.ends[first:stop], ready.cut_from)
 
     def _fill(self, *, final: bool) -> bool:
-        """Read the next block; false at the end of the file."""
+        """Read the next block; return false at the end of the file."""
         if len(self._rest) > self._most:
             self._end_at_first_line()
             return True
         size = max(
             BLOCK_BYTES, len(self._rest)
-        )  # twice as much each time, so that a long record is not split again and again
+        )  # double the size each time, so that a long record is not split again and again
         offset = self._rest_boundary.offset + len(self._rest) + self._passed
         block = self._read(size, offset)
         if not block:
@@ -122,7 +122,7 @@ class RecordReader:
         return True
 
     def _end_at_first_line(self) -> None:
-        """Cut a record that does not end; go on behind its first line."""
+        """Cut a record that does not end; continue after its first line."""
         boundary = self._rest_boundary
         behind = RecordBoundary(boundary.offset + self._rest.index(b"\n") + 1, boundary.line + 1)
         self._ready = Records([self._rest[: self._kept]], [boundary.line], [behind], len(self._rest))
@@ -141,7 +141,7 @@ class RecordReader:
             self._end_cut(self._passed + end, line_end=1)
 
     def _end_cut(self, passed: int, *, line_end: int) -> None:
-        """End the record that is cut, `passed` bytes behind its kept beginning."""
+        """End the record that is cut, `passed` bytes after its kept beginning."""
         boundary, size = self._rest_boundary, len(self._rest) + passed
         behind = RecordBoundary(boundary.offset + size + line_end, boundary.line + line_end)
         self._ready = Records([self._rest], [boundary.line], [behind], size)
@@ -149,21 +149,21 @@ class RecordReader:
 
 
 def whole(rest: bytes, boundary: RecordBoundary) -> tuple[Records, RecordBoundary]:
-    """The last record of a file without a line end, and the boundary behind it."""
+    """Return the last record of a file without a line end, and the boundary after it."""
     body = rest.removesuffix(b"\r")
     behind = RecordBoundary(boundary.offset + len(rest), boundary.line + rest.count(b"\n"))
     return (Records([body], [boundary.line], [behind]) if body else _NONE), behind
 
 
 def cut_plain(data: bytes, boundary: RecordBoundary) -> tuple[Records, bytes, RecordBoundary]:
-    """Each line as a record; the rest without a line end; the boundary before the rest."""
+    """Return each line as a record; the rest without a line end; the boundary before the rest."""
     lines = data.split(b"\n")
     rest = lines.pop()
     return _records(lines, data, boundary, rest)
 
 
 def cut_quoted(data: bytes, boundary: RecordBoundary) -> tuple[Records, bytes, RecordBoundary]:
-    """As `cut_plain`; a line end within quotes belongs to the record."""
+    """Do the same as `cut_plain`, but a line end within quotes belongs to the record."""
     if b'"' not in data:
         return cut_plain(data, boundary)
     lines = data.split(b"\n")
@@ -180,7 +180,7 @@ def cut_quoted(data: bytes, boundary: RecordBoundary) -> tuple[Records, bytes, R
 
 
 def ends_within_quotes(line: bytes, *, within: bool) -> bool:
-    """Whether a quoted field is open at the end of the line; `within`: whether one was open at its beginning."""
+    """Return whether a quoted field is open at the end of the line; `within`: whether one was open at its beginning."""
     at = 0
     while True:
         if not within:
@@ -198,7 +198,7 @@ def ends_within_quotes(line: bytes, *, within: bool) -> bool:
 def _records(
     raw: list[bytes], data: bytes, boundary: RecordBoundary, rest: bytes
 ) -> tuple[Records, bytes, RecordBoundary]:
-    """Records of consecutive raw texts without line ends, beginning at `boundary`."""
+    """Return the records of consecutive raw texts without line ends, beginning at `boundary`."""
     offsets = list(accumulate([len(record) + 1 for record in raw], initial=boundary.offset))
     if len(raw) == data.count(b"\n"):
         numbers = list(range(boundary.line, boundary.line + len(raw) + 1))

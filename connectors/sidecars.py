@@ -1,4 +1,4 @@
-"""Small files in which a connector keeps what its broker does not keep, and their locks."""
+"""Small files for data that a connector must keep because its broker does not, and their locks."""
 
 import hashlib
 from pathlib import Path
@@ -13,7 +13,7 @@ _LONGEST_NAME = 180
 
 
 def sidecar(directory: Path, ending: str, *names: str) -> Path:
-    """The file in a directory that belongs to these names."""
+    """Return the path of the file in a directory that belongs to these names."""
     name = ".".join(quote(part, safe="") for part in names)
     if len(name) > _LONGEST_NAME:
         digest = hashlib.sha256(name.encode()).hexdigest()
@@ -22,7 +22,7 @@ def sidecar(directory: Path, ending: str, *names: str) -> Path:
 
 
 def lock(path: Path, what: str) -> LockFile:
-    """Take the lock on a file until it is closed.
+    """Take the lock on a file. It is held until the returned file is closed.
 
     Raises `ConnectionLost` E7012 if another receiver or sender has it.
     """
@@ -31,13 +31,13 @@ def lock(path: Path, what: str) -> LockFile:
     if not taken.try_lock():
         taken.close()
         raise ConnectionLost(
-            "E7012", what, "is in use by another receiver or sender", "One at a time", "Wait, or stop the other"
+            "E7012", what, "is in use by another receiver or sender", "Only one may use it", "Wait, or stop the other"
         )
     return taken
 
 
 def read_whole(path: Path) -> bytes | None:
-    """The content of a small file; `None` if there is no such file."""
+    """Return the content of a small file; `None` if there is no such file."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Floating-point numbers of 32 bits, which Python does not have. Pure."""
+"""Floating-point numbers of 32 bits, which Python does not have. This module does no I/O."""
 
 import math
 import struct
@@ -8,7 +8,9 @@ _ENOUGH_DIGITS = 9
 
 
 def shortest(single: float) -> float:
-    """The shortest decimal number that becomes the same 32 bits again, as in Java: 0.1, not 0.10000000149011612."""
+    """Return the shortest decimal number that becomes the same 32 bits again, as in Java: 0.1, not
+    0.10000000149011612.
+    """
     if not math.isfinite(single):
         return single
     shown = (float(f"{single:.{digits}g}") for digits in range(1, _ENOUGH_DIGITS))

@@ -1,4 +1,4 @@
-"""The columns of a table: read from the options of a sender, compared with the columns of a table that exists."""
+"""The columns of a table: read from the options of a sender, and compared with the columns of an existing table."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -40,9 +40,9 @@ _TYPES: Mapping[str, tuple[pa.DataType, Any]] = {
     "string": (pa.string(), str),
     "binary": (pa.binary(), bytes),
 }
-"""For each type of Spark's DDL the type in Arrow, and the type of a value in a JSON body."""
+"""Each type of Spark's DDL, with its type in Arrow and the type of its values in a JSON body."""
 _MICROSECONDS = "(6)"
-"""The digits of the seconds of a TIME, which Spark writes and which no other type has."""
+"""Digits of the seconds of a TIME; Spark writes them, and no other type has them."""
 _TIME = "time"
 _TEXTS = {arrow: name.upper() for name, (arrow, _) in _TYPES.items()}
 
@@ -51,7 +51,7 @@ class Column(NamedTuple):
     """A column that a field of the body fills.
 
     Attributes:
-        name: of the column and of the field.
+        name: name of the column and of the field.
         arrow: its type in the table.
         value: its type in the body, as msgspec decodes it.
     """
@@ -86,7 +86,7 @@ class Columns(NamedTuple):
 
 
 def columns_from(where: str, options: Mapping[str, Any], *, has_times: bool) -> Columns:
-    """Read the options of a sender. Raises `ConfigError`.
+    """Return the columns of a sender from its options. Raises `ConfigError`.
 
     Args:
         where: the place of the sender.
@@ -115,7 +115,7 @@ def check_columns(where: str, path: Path, wanted: pa.Schema, found: pa.Schema) -
 
 
 def difference(wanted: pa.Schema, found: pa.Schema) -> str:
-    """What differs between the columns of a sender and those of a table; "" if nothing does."""
+    """Return how the columns of a sender differ from those of a table; "" if they do not differ."""
     for field in wanted:
         if field.name not in found.names:
             return f"the table has no column {quoted(field.name)}"
@@ -134,14 +134,14 @@ def difference(wanted: pa.Schema, found: pa.Schema) -> str:
 
 
 def type_text(arrow: pa.DataType) -> str:
-    """A type as it is written in the option `schema`."""
+    """Return a type as it is written in the option `schema`."""
     if pa.types.is_decimal128(arrow):
         return f"DECIMAL({arrow.precision},{arrow.scale})"
     return _TEXTS.get(arrow, str(arrow))
 
 
 def type_from(text: str) -> pa.DataType | None:
-    """The reverse of `type_text`; `None` if no column can have such a type."""
+    """Return the type for a text of `type_text`; `None` if no column can have such a type."""
     found = _typed(text.lower())
     return None if found is None else found[0]
 
@@ -184,5 +184,5 @@ def _check_names(where: str, names: Sequence[str]) -> None:
             raise ConfigError("E1022", where, what, "Letters A to Z, digits and '_'; first a letter or '_'")
         if name.lower() in seen:
             allowed = "Names of columns that differ only in upper and lower case count as the same"
-            raise ConfigError("E1022", where, f"column {quoted(name)} is there twice", allowed)
+            raise ConfigError("E1022", where, f"column {quoted(name)} is named twice", allowed)
         seen.add(name.lower())

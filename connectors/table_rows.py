@@ -28,7 +28,7 @@ class RowMaker:
         self._decimals = [(at, one) for at, one in enumerate(columns.of_body) if pa.types.is_decimal128(one.arrow)]
 
     def row(self, out: Outgoing) -> Row:
-        """The row of a message. Raises `ValueError` with the reason if the message does not fit the columns."""
+        """Return the row of a message. Raises `ValueError` with the reason if the message does not fit the columns."""
         try:
             values = msgspec.structs.astuple(self._decode(out.message.body))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
@@ -39,7 +39,7 @@ class RowMaker:
         return (*values, *self._others(out))
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
-        """The rows as a table."""
+        """Return the rows as a table."""
         columns = zip(*rows, strict=True)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, self.arrow, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.arrow)
@@ -56,12 +56,12 @@ class RowMaker:
 
 
 def _text(text: str | None) -> str | None:
-    """The text. Raises `ValueError` if UTF-8 cannot hold it: application code may put anything into a key."""
+    """Return the text. Raises `ValueError` if UTF-8 cannot encode it: application code may put any text into a key."""
     if text is not None:
         try:
             text.encode()
         except (AttributeError, UnicodeEncodeError) as error:
-            raise ValueError(f"the key is no text: {error}") from error
+            raise ValueError(f"the key is not a text: {error}") from error
     return text
 
 
@@ -69,4 +69,4 @@ def _properties(properties: Any) -> str:
     try:
         return msgspec.json.encode(properties).decode()
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ValueError(f"the properties are no JSON: {error}") from error
+        raise ValueError(f"the properties are not JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""What all sinks that write messages as rows of a table refuse."""
+"""Checks that all sinks which write messages as rows of a table share."""
 
 from decimal import Decimal
 
@@ -7,7 +7,7 @@ from correlator.events import Outgoing
 
 
 def misfit(where: str, out: Outgoing, destination: str | None) -> SendRejected | None:
-    """Why a message is refused whatever its body is; `None` if nothing speaks against it.
+    """Return why a message is refused whatever its body is; `None` if it is not.
 
     Args:
         where: the place of the sender.
@@ -30,11 +30,11 @@ def check_gap(
 
     Args:
         where: the place of the sender.
-        first: the message that comes.
-        last: the number of the last message that is there.
-        missing_up_to: up to this number messages may be missing.
-        kind: what holds them, in one word.
-        holder: which one that is.
+        first: the next message to write.
+        last: number of the last stored message.
+        missing_up_to: number up to which messages may be missing.
+        kind: one word for what stores the messages.
+        holder: name of what stores the messages.
         cause: what may have happened to it.
     """
     begin, end = last + 1, first.sequence - 1
@@ -45,13 +45,13 @@ def check_gap(
         where,
         f"{holder} lacks messages {begin} to {end} of source {quoted(first.source)}: {cause}, or the sender wrote to "
         f"another {kind}",
-        f"A {kind} has each message that was confirmed",
-        f"Restore the {kind}; or set missing_up_to: {end} to go on without these messages",
+        f"A {kind} contains each confirmed message",
+        f"Restore the {kind}; or set missing_up_to: {end} to continue without these messages",
     )
 
 
 def significant(value: Decimal) -> tuple[int, int]:
-    """How many digits a finite number has without the zeros at its end, and the exponent of the last of them."""
+    """Return the number of digits of a finite number without zeros at its end, and the exponent of the last of them."""
     _, digits, exponent = value.as_tuple()
     end = len(digits)
     while end and not digits[end - 1]:
@@ -60,11 +60,11 @@ def significant(value: Decimal) -> tuple[int, int]:
 
 
 def holds(precision: int | None, scale: int, value: Decimal) -> bool:
-    """Whether a column holds a number exactly.
+    """Return whether a column holds a number exactly.
 
     Args:
-        precision: how many digits the column has; `None` for any number of them.
-        scale: how many of these digits are behind the point.
+        precision: number of digits of the column; `None` for any number of them.
+        scale: number of these digits after the point.
         value: the number.
     """
     if not value.is_finite():

@@ -1,4 +1,4 @@
-"""The way of sources and sinks to the broker: a link of their own, or one that all of a session share."""
+"""How sources and sinks reach the broker: each over its own link, or all of a session over one shared link."""
 
 import threading
 import uuid
@@ -21,8 +21,8 @@ T = TypeVar("T")
 class Access:
     """Opens a link, runs one transaction at a time on it, and closes it after a failure.
 
-    If the link of a session fails, all its sources and sinks have lost their connection: each holds the link that it
-    has connected with, and `transaction` refuses any other than the open one. Threads may share the object.
+    If the link of a session fails, all its sources and sinks have lost their connection: each remembers the link over
+    which it has connected, and `transaction` refuses any link other than the open one. Threads may share the object.
 
     Args:
         store: the broker's database.
@@ -54,7 +54,7 @@ class Access:
         self._sweeper: Sweeper | None = None
 
     def connect(self, where: str) -> DatabaseLink:
-        """The open link; opens one if there is none. Raises `ConnectionLost`."""
+        """Return the open link; open one if there is none. Raises `ConnectionLost`."""
         with self._turn:
             if self._link is None:
                 client = self.client()
@@ -79,7 +79,7 @@ class Access:
         return link
 
     def uses(self, link: DatabaseLink) -> bool:
-        """Whether this link is the open one."""
+        """Return whether this link is the open one."""
         return self._link is link
 
     def leave(self) -> None:
@@ -114,7 +114,7 @@ class Access:
 
     @contextmanager
     def transaction(self, where: str, link: DatabaseLink | None, *, synced: bool = True) -> Iterator[Connection]:
-        """A writing transaction on the link; see `DatabaseLink.transaction`.
+        """Run the block in a writing transaction on the link; see `DatabaseLink.transaction`.
 
         Raises `ConnectionLost` E7003 after a failure and if the link is not the open one. The link stays open only
         after `SendRejected`, `UsageError` and `Undone`.
@@ -134,7 +134,7 @@ class Access:
 
     @contextmanager
     def reading(self, where: str, link: DatabaseLink | None) -> Iterator[Connection]:
-        """A transaction that only reads. Raises as `transaction`."""
+        """Run the block in a transaction that only reads. Raises as `transaction`."""
         with self._exclusively(where, link) as own, own.reading() as connection:
             yield connection
 

@@ -58,6 +58,6 @@ def update(where: str, access: Access, name: str, given: Mapping[str, Any]) -> N
 
 
 def reserved(name: str) -> UsageError:
-    """The error for a name that belongs to the broker."""
+    """Make the error for a name that belongs to the broker."""
     allowed = "Names that begin with mq. belong to the broker"
     return UsageError("E7522", name, "this destination is not made, deleted or changed so", allowed, "Use another name")

@@ -1,4 +1,4 @@
-"""What an administrator can do with the embedded broker; see `correlator.connector.Administration`.
+"""The operations of an administrator on the embedded broker; see `correlator.connector.Administration`.
 
 Large changes are made in slices. Each slice is a transaction, so that others can write between two slices.
 """
@@ -64,7 +64,7 @@ class EmbeddedAdministration:
     """The administration of one broker.
 
     Args:
-        where: the connection, for messages.
+        where: name of the connection in messages.
         store: the broker's database.
         looking: opens the database for reading; a context manager.
         attach: makes a client that does not wait for room.
@@ -116,7 +116,7 @@ class EmbeddedAdministration:
     # --- making and changing ---
 
     def create(self, destination: str, given: Mapping[str, str]) -> None:
-        """See `Administration`. Makes the broker if there is none yet."""
+        """Make a destination; see `Administration.create`. Makes the broker if it does not exist yet."""
         _check_name(destination)
         administration.create(self._where, Access(self._store), destination, property_texts.read(given))
 
@@ -135,7 +135,7 @@ class EmbeddedAdministration:
                 _CREATED.run(connection, destination=there.id)
 
     def subscribe(self, place: Place, *, shared: bool, selector: str | None) -> None:
-        """See `Administration`. Makes the topic if it does not exist yet."""
+        """Make a durable subscription; see `Administration.subscribe`. Makes the topic if it does not exist yet."""
         topic = place.destination
         _check_name(topic)
         _refuse_queue(topic)
@@ -152,7 +152,7 @@ class EmbeddedAdministration:
             destinations.make_subscription(connection, there.id, wanted)
 
     def pause(self, destination: str, paused: str | None) -> None:
-        """Pause the producers, the consumers or both of a destination, or let them go on; see `Administration.pause`.
+        """Pause the producers, the consumers or both of a destination, or resume them; see `Administration.pause`.
 
         Raises `UsageError` E7564 if there is no such destination, E7566 if it is temporary or the dead message queue.
         """
@@ -185,7 +185,7 @@ class EmbeddedAdministration:
     # --- removing and moving ---
 
     def delete(self, place: Place, *, force: bool) -> int:
-        """See `Administration`. Deletes the messages in slices, after the destination or the subscription."""
+        """Delete a destination or subscription, and then its messages in slices; see `Administration.delete`."""
         name = place.destination
         if name == DEAD_MESSAGES:
             raise UsageError("E7566", name, "the queue of dead messages is always there", "", "To empty it: dmq purge")
@@ -270,7 +270,9 @@ class EmbeddedAdministration:
         return self._move(source, selector, limit, lambda _: route, there)
 
     def retry(self, selector: str | None, limit: int | None) -> Taken:
-        """See `Administration`. A message that does not say where it came from stays."""
+        """Send dead messages back to where they came from; see `Administration.retry`. A message
+        without its origin stays.
+        """
         return self._move(DEAD_MESSAGES, selector, limit, _way_back, lambda _: None)
 
     def _move(
@@ -298,11 +300,11 @@ class EmbeddedAdministration:
             finally:
                 access.ring((room_of(source),))
 
-    # --- the way to the broker ---
+    # --- access to the broker ---
 
     @contextmanager
     def _changing(self) -> Iterator[tuple[Access, DatabaseLink]]:
-        """Open a broker that there is. Raises `ConnectionLost` E7003 if there is none: a name may be misspelt."""
+        """Open an existing broker. Raises `ConnectionLost` E7003 if there is none, since a name may be misspelt."""
         with self._looking():
             pass
         with self._opened() as opened:
@@ -324,7 +326,7 @@ class EmbeddedAdministration:
 
 
 def _way_back(message: Message) -> Route | None:
-    """The destination that a dead message came from, and the content that it had there."""
+    """Return the destination from which a dead message came, and the content that it had there."""
     destination = message.properties.get(f"{dead.PREFIX}destination")
     if not isinstance(destination, str) or parse_destination(destination) is None or destination == DEAD_MESSAGES:
         return None
@@ -382,7 +384,7 @@ def _named(there: Destination, place: Place) -> list[Subscription]:
 
 
 def _chosen(there: Destination, place: Place) -> Sequence[Subscription]:
-    """The subscriptions that a place names. Raises `UsageError` E7512 if there is none of this name."""
+    """Return the subscriptions that a place names. Raises `UsageError` E7512 if there is none of this name."""
     if not place.subscription:
         return there.subscriptions
     _refuse_queue(place.destination)

@@ -1,9 +1,9 @@
-"""Stores batches of a producer, each once and as a whole, whatever rows a repeat of the batch has.
+"""Stores batches of a producer, each once and completely, whatever rows a repeat of the batch contains.
 
 Here a *producer* is a program that sends numbered batches, and may send the last one again, perhaps with other messages
-or in another order. A streaming query of Spark is one: its id says which batches belong together, and begin with 0.
-The broker knows the producer as the source `batches:NAME:QUERY`. The last message of batch `b` has the sequence
-`(b + 1) * MOST`. So the broker has a batch if the last sequence of its source, in any destination, is that high.
+or in another order. A streaming query of Spark is one: its id tells which batches belong together; their numbers begin
+with 0. For the broker, the producer is the source `batches:NAME:QUERY`. The last message of batch `b` has the sequence
+`(b + 1) * MOST`. So the broker has a batch if the last sequence of its source, in any destination, is at least that.
 """
 
 import re
@@ -26,9 +26,9 @@ from correlator.errors import UsageError, quoted
 from correlator.events import SOURCE_ID, UNIQUE_ID, Message, Outgoing
 
 MOST = 2**32
-"""More messages than a batch can have."""
+"""A number of messages that no batch reaches."""
 PATIENCE_S = 600.0
-"""Seconds that a batch waits for room in a full destination."""
+"""Seconds for which a batch waits for room in a full destination."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _SOURCES = Sql(
     "SELECT source, max(last_sequence) FROM broker_sender"
@@ -46,9 +46,9 @@ class Batch:
         producer: name of the producer.
         query: id of its query.
         number: number of the batch in the query, 0 or more.
-        sends: the messages with their destinations, in order. Each is stored with a unique id, as those of an
+        sends: the messages with their destinations, in order. Each is stored with a unique id, like messages of an
             `EXACTLY_ONCE` sender.
-        instead_of: id of the query that this one may replace; "" for none.
+        instead_of: id of the query that this query may replace; "" for none.
     """
 
     producer: str
@@ -66,7 +66,7 @@ def check_producer(where: str, name: str) -> None:
 
 
 def store_batch(store: str, batch: Batch) -> bool:
-    """Store a batch in one transaction, unless the broker has it or a later one; returns whether it was stored.
+    """Store a batch in one transaction, unless the broker has it or a later one; return whether it was stored.
 
     Args:
         store: address of the broker's database, as `connection.store_url` returns it.
@@ -75,7 +75,7 @@ def store_batch(store: str, batch: Batch) -> bool:
     Raises:
         UsageError: E8111, the producer has another query.
         SendRejected: the broker refuses a message; nothing was stored.
-        ConnectionLost: the database failed. Whether the batch was stored is not known; store it again.
+        ConnectionLost: the database failed. It is unknown whether the batch was stored; store it again.
     """
     where = f"producer {batch.producer}"
     access = Access(store)
@@ -119,7 +119,7 @@ class _Storing:
         return True
 
     def _stored(self, connection: Connection) -> Terms | None:
-        """Store the batch in a transaction; `None` if the broker has it."""
+        """Store the batch in a transaction; return `None` if the broker has it already."""
         _ALONE.one(connection, name=self._prefix)
         known = {str(source): int(last) for source, last in _SOURCES.rows(connection, prefix=self._prefix)}
         for source in known.keys() - {self._source}:

@@ -2,7 +2,7 @@
 
 A bell rings when the modification time of its file changes. A process that touches a file sets the access time to a
 number of its own, so that it can ignore its own rings. A consumer makes the file before it listens. So nobody listens
-if there is no file.
+to a bell without a file.
 
 The files are touched after the commit. Watching the write-ahead log instead would wake consumers too early: SQLite
 writes and syncs the log before the commit becomes visible.
@@ -27,14 +27,14 @@ class BellFiles:
     """The channel of the processes that use one SQLite database.
 
     Args:
-        database: the path of the database; its directory must exist when somebody listens.
+        database: path of the database; its directory must exist when somebody listens.
     """
 
     def __init__(self, database: str) -> None:
         self._database = Path(database)
         self._directory = Path(f"{database}.bells")
         self._removed_at = float("-inf")
-        self.token_ns = secrets.randbits(60)  # a time before 2007 that any file system can hold
+        self.token_ns = secrets.randbits(60)  # as a time, this is before 2007, which any file system can store
 
     def notify(self, bells: set[int], _: Connection) -> None:
         """Touch the files. Raises `OSError`."""
@@ -43,23 +43,23 @@ class BellFiles:
                 os.utime(self.path(bell), ns=(self.token_ns, time.time_ns()), follow_symlinks=False)
 
     def listener(self) -> "FileListener":
-        """Listen by inotify. Raises `OSError` where there is none or its limits are reached."""
+        """Make a listener that uses inotify. Raises `OSError` where inotify is missing or its limits are reached."""
         return FileListener(self)
 
     def poller(self) -> "FilePoller":
-        """Listen by polling the times of the files."""
+        """Make a listener that polls the times of the files."""
         return FilePoller(self)
 
     def path(self, bell: int) -> str:
-        """The file of a bell."""
+        """Return the path of the file of a bell."""
         return f"{self._directory}/{bell}"
 
     def make(self, bell: int) -> None:
         """Make the file if there is none.
 
         Raises:
-            FileNotFoundError: there is no database, or files were removed a moment ago: whoever removes a directory
-                with all that is in it would find a new file there.
+            FileNotFoundError: there is no database, or files were removed a moment ago: a program that removes the
+                directory with all its content would find a new file there.
             OSError: the file cannot be made.
         """
         if time.monotonic() < self._removed_at + _REMOVAL_TAKES_S or not self._database.exists():
@@ -69,7 +69,7 @@ class BellFiles:
         os.close(os.open(self.path(bell), os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE))
 
     def note_removal(self) -> None:
-        """Make no files for a moment."""
+        """Make no files for a moment, since files were removed."""
         self._removed_at = time.monotonic()
 
 
@@ -81,7 +81,7 @@ class FileListener:
 
     def __init__(self, files: BellFiles) -> None:
         self._files = files
-        self._watches: dict[int, int] = {}  # by bell
+        self._watches: dict[int, int] = {}  # watches by bell
         self._inotify = Inotify()
 
     def fileno(self) -> int:
@@ -100,7 +100,7 @@ class FileListener:
                 self._watches[bell] = self._inotify.watch(self._files.path(bell))
 
     def heard(self) -> set[int]:
-        """The bells that were rung, or whose files were replaced.
+        """Return the bells that were rung, or whose files were replaced.
 
         Raises:
             FileNotFoundError: a file was removed.
@@ -119,7 +119,7 @@ class FileListener:
         self._inotify.close()
 
     def _is_heard(self, bell: int) -> bool:
-        """Whether another process has rung the bell, or may have: a new file was not watched until now."""
+        """Return whether another process has rung the bell, or may have: a new file was not watched until now."""
         path = self._files.path(bell)
         before, watch = self._watches[bell], self._inotify.watch(path)
         if watch != before:
@@ -130,7 +130,7 @@ class FileListener:
 
 
 class FilePoller:
-    """Looks at the times of the files every 10 ms. Never raises."""
+    """Checks the times of the files every 10 ms. Never raises."""
 
     interval_s: float | None = 0.01
     settles_after_s = 0.0
@@ -144,14 +144,14 @@ class FilePoller:
         return -1
 
     def listen(self, bells: set[int]) -> None:
-        """Look at the files of these bells; make missing ones."""
+        """Check the files of these bells from now on; make missing ones."""
         for bell in bells - self._stamps.keys():
             with suppress(OSError):
                 self._files.make(bell)
         self._stamps = {bell: self._stamp(bell) for bell in bells}
 
     def heard(self) -> set[int]:
-        """The bells whose files were touched, except by this process, or have appeared or vanished."""
+        """Return the bells whose files were touched by another process, or have appeared or vanished."""
         before, self._stamps = self._stamps, {bell: self._stamp(bell) for bell in self._stamps}
         changed = {bell for bell, stamp in self._stamps.items() if stamp != before[bell]}
         return {bell for bell in changed if self._files.token_ns not in self._stamps[bell]}

@@ -13,7 +13,7 @@ from correlator.events import Message
 from correlator.options import check_destination
 
 PAGE = 1000
-"""Most messages that one transaction reads: a long one would keep the database from removing old rows."""
+"""Most messages that one transaction reads: a long transaction would keep the database from removing old rows."""
 _FIRST = Sql(
     "SELECT s.id, (SELECT max(number) FROM broker_delivery d WHERE d.subscription = s.id) FROM broker_subscription s"
     " JOIN broker_destination n ON n.id = s.destination WHERE n.name = :name AND s.name = ''"
@@ -33,10 +33,10 @@ _NEXT = Sql(
 
 
 def browse(looking: Callable[[], AbstractContextManager[Connection]], name: str, limit: int) -> Sequence[Message]:
-    """Copies of the messages that come first in a queue, including those that consumers hold.
+    """Return copies of the first messages of a queue, including those that consumers hold.
 
-    With SQLite it rests after each page for as long as that took. The write-ahead log begins anew only when nobody
-    reads it: without rests it would grow for as long as somebody browses a deep queue.
+    With SQLite it pauses after each page for as long as the page took. The write-ahead log begins anew only when nobody
+    reads it: without pauses it would grow as long as somebody browses a long queue.
 
     Args:
         looking: opens a transaction; called for each page.
@@ -64,10 +64,10 @@ def browse(looking: Callable[[], AbstractContextManager[Connection]], name: str,
 
 
 class Browser:
-    """Reads the messages that are in a queue at the beginning, in the order of claims, including held messages.
+    """Reads the messages that a queue has at the beginning, in the order of claims, including held messages.
 
     Args:
-        connection: in a transaction.
+        connection: a connection in a transaction.
         name: the queue.
     """
 
@@ -76,13 +76,13 @@ class Browser:
         self._subscription: int = rows[0][0] if rows else 0
         self._last: int | None = rows[0][1] if rows else None
         self._rank: int | None = -1
-        self._number = 0  # the last one of this rank that was read
+        self._number = 0  # the last number of this rank that was read
         self.more = self._last is not None
         if self.more:
             self._go_on(connection)
 
     def page(self, connection: Connection, most: int) -> Sequence[Stored]:
-        """The next messages, without expired ones. Sets `more` to false at the end."""
+        """Return the next messages, without expired ones. Sets `more` to false at the end."""
         limit = min(most, PAGE)
         found: list[Stored] = []
         left = limit

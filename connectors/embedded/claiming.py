@@ -1,10 +1,10 @@
 """Gives ready messages to a consumer, in the order of priority and number.
 
-A claim need not wait for the disk: if a power failure undoes it, the message is only ready again. A message is a
+A claim need not wait for the disk: if a power failure undoes it, the message is ready again. A message becomes a
 suspect if its consumer died while it held the message. A session claims a suspect alone, and counts the delivery in the
 same commit, which waits for the disk. So the count of a message that kills its consumers rises each time, and the
-counts of its neighbours do not. Receivers of engines take suspects like all other messages: engines find out by
-themselves which message ends their process.
+counts of its neighbours do not. Receivers of engines claim suspects like all other messages: an engine itself finds out
+which message ends its process.
 """
 
 import math
@@ -76,9 +76,9 @@ class Holder(NamedTuple):
 
     Attributes:
         destination, subscription, consumer: the ids of the rows.
-        is_queue: whether each message of the destination has one subscription only.
+        is_queue: whether the destination is a queue, in which each message has only one subscription.
         suspect_through: ready messages up to this number may have been delivered before.
-        suspects_alone: whether suspects are claimed one by one, and their deliveries are counted at the claim.
+        suspects_alone: whether suspects are claimed one by one, with their deliveries counted at the claim.
         max_active: largest number of consumers of the queue that get messages; -1 for no limit.
         lets_wait: whether senders may wait for room. If this is out of date, senders notice room a second later.
     """
@@ -94,7 +94,7 @@ class Holder(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The most that one claim may take; it takes one message at least."""
+    """The most that one claim may take; it takes at least one message."""
 
     messages: int
     bytes: int
@@ -105,10 +105,10 @@ class Claimed(NamedTuple):
 
     Attributes:
         stored: the message.
-        suspect: whether the claim has counted it already.
+        suspect: whether the claim has already counted the delivery.
         rank: 9 less its priority.
-        ends: the reason (see `dead`) why it must not be handed over; "" if it may.
-        at: the time of the claim, by the clock of the database.
+        ends: the reason (see `dead`) for which it must not be delivered; "" if it may.
+        at: time of the claim, by the clock of the database.
     """
 
     stored: Stored
@@ -127,22 +127,23 @@ class Ready(NamedTuple):
 
 
 def look(connection: Connection, holder: Holder, limit: int) -> Sequence[Ready]:
-    """The first messages that nobody holds, in the order in which they are claimed."""
+    """Return the first messages that nobody holds, in the order in which they are claimed."""
     place = {"destination": holder.destination, "subscription": holder.subscription}
     return [Ready._make(row) for row in _HEAD.rows(connection, **place, limit=limit)]
 
 
 def due_in_s(connection: Connection, subscription: int, elapsed_ms: int) -> float:
-    """Seconds until the next delayed message is due; infinity if there is none.
+    """Return the seconds until the next delayed message is due; infinity if there is none.
 
-    A message that was due before the last `elapsed_ms` milliseconds was seen by the look before, which did not take it.
+    A message that was due before the last `elapsed_ms` milliseconds was seen by the previous look, which did not take
+    it.
     """
     rows = _NEXT_DUE.rows(connection, subscription=subscription, elapsed=elapsed_ms)
     return max(0.0, (rows[0][0] - rows[0][1]) / 1000) if rows else math.inf
 
 
 def within(ready: Sequence[Ready], bounds: Bounds, *, suspects_alone: bool) -> Sequence[Ready]:
-    """The part of these messages that one claim takes, within the bounds."""
+    """Return the part of these messages that one claim takes within the bounds."""
     taken: list[Ready] = []
     total = 0
     for one in ready[: bounds.messages]:
@@ -158,10 +159,10 @@ def within(ready: Sequence[Ready], bounds: Bounds, *, suspects_alone: bool) -> S
 def claim_alone(connection: Connection, holder: Holder, bounds: Bounds, *, suspects: bool) -> Sequence[Claimed]:
     """Give the first ready messages within the bounds to the consumer, on PostgreSQL, outside a transaction.
 
-    It needs no look before.
+    No look is needed before.
 
-    If suspects are claimed alone, these are the messages before the first suspect. With `suspects` it is the first
-    message, if that is a suspect.
+    If suspects are claimed alone, it gives the messages before the first suspect; with `suspects`, it gives the first
+    message if that one is a suspect.
     """
     limits = {"limit": bounds.messages, "bytes": bounds.bytes}
     return _claimed(holder, _CLAIM_POSTGRES.alone(connection, **_values(holder, suspects=suspects), **limits))

@@ -23,12 +23,12 @@ _TEMPORARY = Sql("SELECT id, name FROM broker_destination WHERE client = :client
 
 
 def name_of(client: int) -> str:
-    """The name of the lock that shows that a client lives."""
+    """Return the name of the lock that shows that a client lives."""
     return f"client-{client}"
 
 
 def register(connection: Connection, client_id: str | None, lives: Lives) -> int:
-    """Register a client; returns its id. Called under the lock of the registry.
+    """Register a client; return its id. Called under the lock of the registry.
 
     Raises `UsageError` E7515 if another living client has the client id.
     """
@@ -47,20 +47,20 @@ def register(connection: Connection, client_id: str | None, lives: Lives) -> int
 
 
 def is_there(connection: Connection, client: int) -> bool:
-    """Whether a client is registered."""
+    """Return whether a client is registered."""
     return bool(_THERE.rows(connection, client=client))
 
 
 def join(connection: Connection, client: int, where: str, lives: Lives) -> None:
     """Keep a client alive as long as this link is open. Raises `ConnectionLost` E7003 if it is not registered."""
-    destinations.lock_registry(connection)  # whoever removes dead clients has it
+    destinations.lock_registry(connection)  # a process that removes dead clients holds it
     lives.live(name_of(client), together=True)
     if not is_there(connection, client):
         raise ConnectionLost("E7003", where, "the server has ended the session in which its client id was registered")
 
 
 def has_ended(connection: Connection, name: str, lives: Lives) -> bool:
-    """Whether this is a temporary destination that is gone or an orphan."""
+    """Return whether this is a temporary destination that is gone or an orphan."""
     if not destinations.is_temporary(name):
         return False
     there = destinations.find(connection, name)
@@ -68,12 +68,12 @@ def has_ended(connection: Connection, name: str, lives: Lives) -> bool:
 
 
 def is_orphan(there: Destination, lives: Lives) -> bool:
-    """Whether the client of a temporary destination has ended, perhaps without anybody having noticed yet."""
+    """Return whether the client of a temporary destination has ended, even if nobody has noticed yet."""
     return destinations.is_temporary(there.name) and (there.client is None or lives.is_dead(name_of(there.client)))
 
 
 def make_temporary(connection: Connection, client: int, kind: str) -> str:
-    """Make a temporary destination of a client; returns its name. Called under the lock of the registry."""
+    """Make a temporary destination of a client; return its name. Called under the lock of the registry."""
     name = f"{kind}:{destinations.TEMPORARY}{uuid.uuid4().hex}"
     destinations.make(connection, name, {"use_dmq": 0}, client=client)
     return name
@@ -99,7 +99,7 @@ def remove(connection: Connection, client: int) -> Sequence[str]:
 
 
 def finds_dead(connection: Connection, lives: Lives) -> bool:
-    """Whether `reap` would find something."""
+    """Return whether `reap` would find something."""
     return any(lives.is_dead(name_of(client)) for (client,) in _ALL.rows(connection))
 
 

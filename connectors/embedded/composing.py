@@ -1,4 +1,4 @@
-"""Makes of an outgoing message what the broker stores, or says why it refuses the message."""
+"""Makes the stored form of an outgoing message, or reports why the broker refuses the message."""
 
 import time
 import uuid
@@ -20,7 +20,7 @@ _HIGHEST_PRIORITY, _DEFAULT_PRIORITY = 9, 4
 
 @lru_cache(maxsize=256)
 def is_destination(text: str) -> bool:
-    """Whether a message may have this text as its destination."""
+    """Return whether a message may have this text as its destination."""
     return parse_destination(text) is not None
 
 
@@ -32,9 +32,9 @@ class Composer:
     """Composes the messages of one sink. Message ids contain a random part, so no other sink makes the same ids.
 
     Args:
-        where: the sender, for messages.
+        where: name of the sender in messages.
         lasting: whether the sender uses the same source after a restart.
-        passing: whether a message that says that it is not persistent ends with the broker.
+        passing: whether a message that is marked as not persistent ends with the broker.
     """
 
     def __init__(self, where: str, *, lasting: bool, passing: bool) -> None:
@@ -45,7 +45,9 @@ class Composer:
         self._numbers = count(1)
 
     def compose(self, out: Outgoing, since_s: float | None = None) -> NewMessage:
-        """The message to be stored; its times begin at `since_s` (monotonic clock), or now. Raises `SendRejected`."""
+        """Return the message in its stored form; its times begin at `since_s` (monotonic clock), or now. Raises
+        `SendRejected`.
+        """
         if not is_destination(out.destination):
             what = f"{quoted(out.destination)} is not a destination"
             raise self.refused(out, "E8104", what, "Use queue:NAME or topic:NAME")
@@ -82,15 +84,15 @@ class Composer:
         )
 
     def refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:
-        """The error of a message that the broker refuses."""
+        """Make the error of a message that the broker refuses."""
         return SendRejected(code, f"{self._where} message {out.sequence}", what, allowed)
 
     def limited(self, out: Outgoing, refusal: Refusal) -> SendRejected:
-        """The error of a message that the limits of its destination do not allow."""
+        """Make the error of a message that the limits of its destination do not allow."""
         return self.refused(out, "E8108" if refusal.full else "E8106", refusal.what, refusal.allowed)
 
     def gone(self, out: Outgoing) -> SendRejected:
-        """The error of a message to a destination that does not exist."""
+        """Make the error of a message to a destination that does not exist."""
         if is_temporary(out.destination):
             return self.refused(out, "E8101", f"the temporary destination {out.destination} has ended")
         return self.refused(out, "E8101", f"there is no destination {out.destination}", HOW_TO_CREATE)

@@ -29,7 +29,7 @@ DEFAULT_STORE = "sqlite:///correlator-broker.db"
 MOST_TIMEOUT_MS = 24 * 3600 * 1000
 _HARDLY_S = 0.05
 NOTICES_LOST_SESSION_WITHIN_S = 35.0
-"""PostgreSQL gives up a silent session within half a minute, and frees the lock of its consumer."""
+"""Seconds until PostgreSQL has certainly ended a silent session and freed the lock of its consumer."""
 
 
 class EmbeddedConnection:
@@ -39,10 +39,10 @@ class EmbeddedConnection:
     not the directories above that one.
 
     Option `ack_timeout_ms`: how long a session waits for room in a full destination with the limit behavior
-    FLOW_CONTROL; 0, the default, for without limit.
+    FLOW_CONTROL; 0, the default, means no limit.
 
     Option `auto_create`: whether a message or consumer makes the destination that it names; the default is true.
-    Otherwise it must have been created.
+    Otherwise the destination must exist.
     """
 
     features = Features(
@@ -65,15 +65,17 @@ class EmbeddedConnection:
             self.features = replace(self.features, notices_loss_within_s=NOTICES_LOST_SESSION_WITHIN_S)
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
-        """A consumer of the queue, or of the receiver's durable subscription.
+        """Make a consumer of the queue, or of the receiver's durable subscription. Raises `ConfigError`.
 
-        The selector applies to a queue. From a subscription the consumer takes every message, since the subscription is
-        the receiver's own.
+        The selector applies to a queue. From a subscription the consumer takes every message, since the subscription
+        belongs to this receiver alone.
         """
         return make_source(Access(self._store, auto_create=self._auto_create), receiver)
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
-        """A producer. It stores every message durably, also one that says that it is not persistent."""
+        """Make a producer. It stores every message durably, even one that is marked as not persistent. Raises
+        `ConfigError`.
+        """
         return make_sink(Access(self._store, auto_create=self._auto_create), sender)
 
     def attach(self, client_id: str | None) -> EmbeddedClient:
@@ -83,22 +85,22 @@ class EmbeddedConnection:
         return EmbeddedClient(where, self._store, client_id, self.features, timeout_s, auto_create=self._auto_create)
 
     def administration(self) -> EmbeddedAdministration:
-        """What an administrator can do; see `correlator.connector.Administered`."""
+        """Return the operations of an administrator; see `correlator.connector.Administered`."""
         return EmbeddedAdministration(f"connections.{self._name}", self._store, self._looking, self._attach_briefly)
 
     def _attach_briefly(self) -> EmbeddedClient:
-        """A client whose sessions hardly wait for room."""
+        """Make a client whose sessions hardly wait for room."""
         return EmbeddedClient(f"connections.{self._name}", self._store, None, self.features, _HARDLY_S)
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """Copies of the messages that come first in a queue, including held messages. Changes nothing.
+        """Return copies of the first messages of a queue, including held messages. Changes nothing.
 
         Raises `UsageError` E2110 if the destination is not a queue, `ConnectionLost` if the database cannot be read.
         """
         return browse(self._looking, destination, limit)
 
     def queues(self) -> Sequence[str]:
-        """All queues that were ever used. Raises `ConnectionLost` as `browse`."""
+        """Return all queues that were ever used. Raises `ConnectionLost` as `browse`."""
         with self._looking() as connection:
             return destinations.queues(connection)
 
@@ -106,7 +108,7 @@ class EmbeddedConnection:
     def _looking(self) -> Iterator[Connection]:
         """Open the database for reading. Raises `ConnectionLost` E7003, also if there is no broker yet; E7006.
 
-        A broker of an older version is brought up to date first.
+        First upgrades a broker of an older version.
         """
         where = f"connections.{self._name}"
         with translated(where):
@@ -135,15 +137,15 @@ class EmbeddedConnection:
         """Make a destination with these properties; see docs/embedded-limits.md.
 
         Raises:
-            UsageError: E7522, the name is reserved; E7523, a property does not exist or is not allowed so; E7524, the
-                destination is there already.
-            ConfigError: E1215, the name is none of a destination.
+            UsageError: E7522, the name is reserved; E7523, a property does not exist or has a value that is not
+                allowed; E7524, the destination exists already.
+            ConfigError: E1215, the name is not one of a destination.
             ConnectionLost: the database failed.
         """
         administration.create(f"connections.{self._name}", Access(self._store), destination, properties)
 
     def update(self, destination: str, properties: Mapping[str, Any]) -> None:
-        """Change properties of a destination. Messages that it holds stay, also above a new limit.
+        """Change properties of a destination. It keeps the messages that it holds, even above a new limit.
 
         Raises:
             UsageError: E7512, there is no such destination; E7523 as `create`; E7525, its consumers do not allow it.
@@ -156,7 +158,7 @@ class EmbeddedConnection:
         delete_destination(f"connections.{self._name}", Access(self._store), destination)
 
     def close(self) -> None:
-        """Do nothing: sources and sinks share nothing."""
+        """Do nothing: sources and sinks share no resources."""
 
 
 def _no_broker(where: str, what: str) -> ConnectionLost:
@@ -165,7 +167,9 @@ def _no_broker(where: str, what: str) -> ConnectionLost:
 
 
 def _store_url(where: str, text: str) -> str:
-    """The URL with an absolute path. Raises `ConfigError` E1214 without the URL, since it may hold a password."""
+    """Return the URL with an absolute path. Raises `ConfigError` E1214 without the URL, since it may
+    contain a password.
+    """
     try:
         url = parse(text)
     except ConfigError as error:

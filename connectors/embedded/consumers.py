@@ -51,7 +51,7 @@ class Lives(Protocol):
         ...
 
     def is_dead(self, name: str) -> bool:
-        """Whether the process or session of a consumer or client is gone."""
+        """Return whether the process or session of a consumer or client is gone."""
         ...
 
 
@@ -59,7 +59,7 @@ class Consumer(NamedTuple):
     """A registered consumer, and its process.
 
     Attributes:
-        cancelled: 1 if it takes no more messages, and is registered only for the messages that it holds.
+        cancelled: 1 if it takes no more messages, and is registered only for the messages that it still holds.
     """
 
     id: int
@@ -73,18 +73,18 @@ class Consumer(NamedTuple):
 
 
 def register(connection: Connection, subscription: int, client: int, boot: str) -> int:
-    """Register a consumer; returns its id. Ids ascend, and none is used again."""
+    """Register a consumer; return its id. Ids ascend, and no id is used again."""
     here = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot}
     return int(_REGISTER.one(connection, subscription=subscription, client=client, **here))
 
 
 def of_subscription(connection: Connection, subscription: int) -> Sequence[Consumer]:
-    """The consumers of a subscription, in the order of their registration."""
+    """Return the consumers of a subscription, in the order of their registration."""
     return [Consumer(*row) for row in _OF_SUBSCRIPTION.rows(connection, subscription=subscription)]
 
 
 def living(connection: Connection, subscription: int, lives: Lives) -> Sequence[Consumer]:
-    """The living consumers of a subscription. Strikes off the dead consumers.
+    """Return the living consumers of a subscription, after removing the dead ones.
 
     Cancelled consumers are included: they still hold messages, but another consumer may take their place.
     """
@@ -98,9 +98,9 @@ def living(connection: Connection, subscription: int, lives: Lives) -> Sequence[
 
 
 def is_active(connection: Connection, subscription: int, consumer: int, most: int) -> bool:
-    """Whether a consumer is among the first `most` consumers; if so, this stays true until its end.
+    """Return whether a consumer is among the first `most` consumers; if so, this stays true until its end.
 
-    A dead consumer counts until it is struck off, which makes its messages ready again. So a backup gets these messages
+    A dead consumer counts until it is removed, which makes its messages ready again. So a backup gets these messages
     before all others.
     """
     return bool(_EARLIER.one(connection, subscription=subscription, consumer=consumer) < most)
@@ -114,12 +114,12 @@ def cancel(connection: Connection, consumer: int) -> None:
 def strike_off(connection: Connection, subscription: int, consumer: Consumer, boot: str) -> None:
     """Remove a dead consumer: the messages that it held are ready again, in their place, as suspects.
 
-    If the host or the server has started anew since the registration, claims may be lost: then every ready message may
+    If the host or the server has restarted since the registration, claims may be lost: then every ready message may
     have been delivered before.
     """
     _SUSPECT_ALL.run(connection, subscription=subscription, consumer=consumer.id)
     _REMOVE.run(connection, consumer=consumer.id)
-    if consumer.boot not in {"", boot}:  # "": of a version that waited for the disk at each claim
+    if consumer.boot not in {"", boot}:  # "" was written by a version that waited for the disk at each claim
         _SUSPECT_THROUGH.run(connection, subscription=subscription)
 
 
@@ -137,12 +137,12 @@ def close(connection: Connection, subscription: int, consumer: int) -> None:
 
 
 def finds_dead(connection: Connection, lives: Lives) -> bool:
-    """Whether `reap` would find something."""
+    """Return whether `reap` would find something."""
     return any(lives.is_dead(str(row[1])) for row in _ALL.rows(connection)) or bool(_ENDED.rows(connection))
 
 
 def reap(connection: Connection, lives: Lives) -> None:
-    """Strike off all dead consumers, and delete the subscriptions that end with them.
+    """Remove all dead consumers, and delete the subscriptions that end with them.
 
     Called under the lock of the registry.
     """

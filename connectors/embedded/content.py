@@ -10,7 +10,7 @@ from correlator.events import LONGEST_LIFE_MS, Headers, Message
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
 """The largest content.
 
-It is less than what both databases can hold, so the sink refuses a message that is too large.
+Both databases can store more, so it is the sink that refuses a message that is too large.
 """
 
 _encoder = msgspec.msgpack.Encoder()
@@ -18,14 +18,14 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 class Stored(NamedTuple):
-    """A stored message, with what the broker knows of one delivery.
+    """A stored message, with what the broker knows about one delivery.
 
     Attributes:
         number: its place in the broker.
-        message_id, sent_at: its headers; milliseconds since the epoch.
-        due: when consumers may get it at the earliest; 0 if it has no delay.
+        message_id, sent_at: headers of the message; `sent_at` in milliseconds since the epoch.
+        due: earliest time at which consumers may get it; 0 if it has no delay.
         content: the encoded message, from `encode`.
-        deliveries: how often it was delivered, including this time.
+        deliveries: number of its deliveries, including this one.
         redelivered: whether a program may have seen it before.
     """
 
@@ -73,7 +73,7 @@ def decode(stored: Stored) -> Message:
     """Decode a message, and add the headers that the broker sets.
 
     Content that cannot be decoded becomes the body of a marked message: a receiver of events makes a dead letter of it
-    (E5101), and goes on with the messages behind it.
+    (E5101), and continues with the messages after it.
     """
     message = readable(lambda: read_message(stored.content), lambda: Message(stored.content, {}), "content")
     sent = message.headers or Headers()
@@ -97,7 +97,7 @@ def decode(stored: Stored) -> Message:
 
 
 def is_as_stored(message: Message, stored: Stored) -> bool:
-    """Whether `decode` could not decode the content."""
+    """Return whether `decode` could not decode the content."""
     return message.body is stored.content
 
 

@@ -20,7 +20,7 @@ APPLICATION_ID = 0x636F7262
 
 
 def connect_sqlite(path: Path) -> Connection:
-    """A connection to the file of a broker. Makes the file if there is none; its directory must exist.
+    """Open a connection to the file of a broker. Makes the file if there is none; its directory must exist.
 
     Raises:
         ConnectionLost: E3003, the file belongs to another application and was not changed; E3106, SQLite does not
@@ -88,14 +88,14 @@ def _dial(path: Path) -> sqlite3.Connection:
 
 
 def raw_sqlite(connection: Connection) -> sqlite3.Connection:
-    """The driver's connection below a connection."""
+    """Return the driver's connection below a connection."""
     raw = connection.connection.driver_connection
     assert isinstance(raw, sqlite3.Connection)
     return raw
 
 
 def connect_postgres(store: str) -> Connection:
-    """A session with a server that is not a pooler. Commits are durable whatever the server's default is.
+    """Open a session with a server that is not a pooler. Commits are durable whatever the server's default is.
 
     The address may ask for more than that (`synchronous_commit=remote_apply`); only `off` is replaced.
 

@@ -21,13 +21,14 @@ from correlator.events import Message, PropertyValue
 from correlator.tracing import Event
 
 OLDEST, LOW_PRIORITY, UNDELIVERABLE, ERROR = "OLDEST", "LOW_PRIORITY", "UNDELIVERABLE", "ERROR"
-"""Why a message is dead, besides EXPIRED: it made room for newer messages, or for messages of higher priority; it was
-delivered as often as its destination allows; it could not be read."""
+"""Reasons for which a message is dead, besides EXPIRED: it made room for newer messages, or for messages of higher
+priority; it was delivered as often as its destination allows; it could not be read.
+"""
 PREFIX = "correlator_dmq_"
 PRESERVE = "correlator_preserve_undelivered"
 LOG = "correlator_log_dead_messages"
 TRUNCATE = "correlator_truncate_msg_body"
-"""Properties with which a sender says, by true or false, what becomes of a message that ends undelivered."""
+"""Properties, true or false, by which a sender chooses how a message that ends undelivered is treated."""
 _CONTENT = Sql("SELECT number, message_id, persistent, content FROM broker_content WHERE number IN :numbers")
 _log = logging.getLogger("connectors.embedded")
 
@@ -36,10 +37,10 @@ class Death(NamedTuple):
     """The end of a message in one subscription.
 
     Attributes:
-        number: of the message.
+        number: number of the message.
         rank: 9 less its priority.
-        deliveries: how often a program got it.
-        subscription: its name; "" for a queue.
+        deliveries: number of times that a program got it.
+        subscription: name of the subscription; "" for a queue.
     """
 
     number: int
@@ -54,7 +55,7 @@ class Ending(NamedTuple):
     Attributes:
         reason: one of the reasons above.
         comment: a sentence for people.
-        exception: the error because of which they are dead; "" if there was none.
+        exception: the error that made them dead; "" if there was none.
     """
 
     reason: str
@@ -63,11 +64,11 @@ class Ending(NamedTuple):
 
 
 class Circumstances(NamedTuple):
-    """What dead messages have in common.
+    """The common circumstances of dead messages.
 
     Attributes:
-        destination: the name of their destination.
-        use_dmq: whether they go to the dead message queue if their senders did not decide that.
+        destination: name of their destination.
+        use_dmq: whether they go to the dead message queue if their senders have not decided that.
         ending: why they are dead.
     """
 
@@ -85,10 +86,10 @@ def bury(
     """Store dead messages in the dead message queue. The caller removes them in the same transaction, after this.
 
     Args:
-        connection: in a transaction.
+        connection: a connection in a transaction.
         why: where and why the messages ended.
         deaths: the messages and their subscriptions.
-        newcomers: the dead messages that were never stored, by their numbers.
+        newcomers: dead messages that were never stored, by their numbers.
     """
     if not deaths or why.destination == DEAD_MESSAGES or destinations.is_temporary(why.destination):
         return
@@ -112,7 +113,7 @@ def bury(
 
 
 def _buried(why: Circumstances, death: Death, message_id: str, content: bytes, at: int) -> bytes | None:
-    """The content of a dead message; `None` if its sender or its destination says that it is not to be kept."""
+    """Return the content of a dead message; `None` if its sender or its destination wants it dropped."""
     try:
         message = read_message(content)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -142,7 +143,7 @@ def _buried(why: Circumstances, death: Death, message_id: str, content: bytes, a
         headers = msgspec.structs.replace(headers, time_to_live_ms=None, delivery_delay_ms=None)
     try:
         return encode(Message(b"" if truncated else message.body, properties, message.key, None, headers))
-    except ValueError:  # with the new properties it is too large
+    except ValueError:  # it is too large with the new properties
         return encode(Message(b"", properties | {f"{PREFIX}body_truncated": True}, message.key, None, headers))
 
 
@@ -154,8 +155,8 @@ def _says(message: Message, name: str, *, default: bool) -> bool:
 def _trim(connection: Connection, there: Destination) -> None:
     """Delete the oldest dead messages above the limits of the dead message queue.
 
-    Dead messages come from many transactions, which do not wait for each other. So the queue may hold more for as long
-    as several of them end messages at the same time.
+    Dead messages come from many transactions, which do not wait for each other. So the queue may contain more while
+    several of them end messages at the same time.
     """
     if not there.has_limits:
         return

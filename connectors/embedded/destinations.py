@@ -1,8 +1,8 @@
 """Destinations and their subscriptions: how they are found, made and deleted.
 
 With PostgreSQL, a transaction that makes or deletes a destination or subscription, or registers a client, consumer or
-producer, first takes the lock of the registry. A sender shares a lock on its destination, so that nobody deletes the
-destination meanwhile.
+producer, first takes the lock of the registry. A sender takes a shared lock on its destination, so that nobody deletes
+the destination meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,17 +113,17 @@ _SETTABLE = (
     "max_num_backup_consumers",
 )
 RESERVED = "mq."
-"""How the names begin that belong to the broker, after the kind."""
+"""Beginning of the names that belong to the broker, after the kind."""
 TEMPORARY = "mq.tmp."
-"""How the names of temporary destinations begin, after the kind."""
+"""Beginning of the names of temporary destinations, after the kind."""
 DEAD_MESSAGES = "queue:mq.sys.dmq"
-"""The dead message queue, which is always there."""
+"""The dead message queue, which always exists."""
 HOW_TO_CREATE = "Create it: correlator broker create"
-"""What a user can do if a destination does not exist and its use does not make it."""
+"""Advice for a user if a destination does not exist and its use does not make it."""
 
 
 class Subscription(NamedTuple):
-    """A subscription, as its row says."""
+    """A subscription, as its row describes it."""
 
     id: int
     client_id: str
@@ -138,10 +138,10 @@ class Destination(NamedTuple):
     """A destination with the properties that senders and consumers need (see `properties`).
 
     Attributes:
-        client: the id of the client that owns a temporary destination.
+        client: id of the client that owns a temporary destination; `None` for others.
         messages, bytes: how much it holds, as this transaction sees it; `None` if there is no limit.
-        paused: whom an administrator has paused: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
-        subscriptions: as this transaction saw them, oldest first; a queue has one.
+        paused: what an administrator has paused: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
+        subscriptions: its subscriptions as this transaction saw them, oldest first; a queue has one.
     """
 
     id: int
@@ -163,22 +163,22 @@ class Destination(NamedTuple):
 
     @property
     def is_queue(self) -> bool:
-        """Whether it is a queue, in which each message has only one subscription."""
+        """Return whether it is a queue, in which each message has only one subscription."""
         return self.name.startswith("queue:")
 
     @property
     def has_limits(self) -> bool:
-        """Whether it has limits, so that messages may be refused or have to wait."""
+        """Return whether it has limits, so that messages may be refused or have to wait."""
         return not self.max_num_msgs == self.max_total_msg_bytes == self.max_per_msg_bytes == UNLIMITED
 
     @property
     def lets_wait(self) -> bool:
-        """Whether senders wait for room when it is full."""
+        """Return whether senders wait for room when it is full."""
         return self.limit_behavior == FLOW_CONTROL
 
     @property
     def stops_producers(self) -> bool:
-        """Whether an administrator has paused its producers."""
+        """Return whether an administrator has paused its producers."""
         return self.paused in {"PRODUCERS", "ALL"}
 
 
@@ -191,7 +191,7 @@ def lock_registry(connection: Connection) -> None:
 
 
 def find(connection: Connection, name: str) -> Destination | None:
-    """The destination of this name."""
+    """Return the destination of this name; `None` if there is none."""
     rows = _DESTINATION.rows(connection, name=name)
     if not rows:
         return None
@@ -200,24 +200,24 @@ def find(connection: Connection, name: str) -> Destination | None:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a destination is one that only `make_temporary` makes."""
+    """Return whether only `make_temporary` makes a destination of this name."""
     return name.partition(":")[2].startswith(TEMPORARY)
 
 
 @lru_cache(maxsize=256)
 def is_reserved(name: str) -> bool:
-    """Whether the broker alone makes this destination, deletes it, and sends to it."""
+    """Return whether only the broker makes this destination, deletes it, and sends to it."""
     return name.partition(":")[2].startswith(RESERVED) and not is_temporary(name)
 
 
 @lru_cache(maxsize=256)
 def is_lasting_queue(name: str) -> bool:
-    """Whether it is a queue that belongs to no client."""
+    """Return whether it is a queue that belongs to no client."""
     return name.startswith("queue:") and not is_temporary(name)
 
 
 def ensure(connection: Connection, name: str) -> Destination:
-    """The destination of this name; makes it if it is new."""
+    """Return the destination of this name; make it if it is new."""
     there = find(connection, name)
     if there is not None:
         return there
@@ -236,11 +236,11 @@ def make(
     """Make a destination, and the subscription of a queue. Called under the lock of the registry.
 
     Args:
-        connection: in a transaction.
+        connection: a connection in a transaction.
         name: the destination.
-        properties: as `properties.checked` returns them; other properties have their defaults.
+        properties: properties as `properties.checked` returns them; others have their defaults.
         client: the id of the client that owns a temporary destination.
-        auto_created: whether the broker deletes it when nobody has used it for some time.
+        auto_created: whether the broker deletes it after nobody has used it for some time.
     """
     made = int(_MAKE_DESTINATION.one(connection, name=name, client=client, auto_created=int(auto_created)))
     set_properties(connection, made, properties)
@@ -258,12 +258,12 @@ def set_properties(connection: Connection, destination: int, properties: Mapping
 
 
 def subscriptions(connection: Connection, destination: int) -> Sequence[Subscription]:
-    """The subscriptions of a destination, oldest first."""
+    """Return the subscriptions of a destination, oldest first."""
     return [Subscription(*row) for row in _SUBSCRIPTIONS.rows(connection, destination=destination)]
 
 
 def elsewhere(connection: Connection, wanted: Subscription, destination: int) -> tuple[int, str] | None:
-    """The durable subscription of this name that a client has to another topic: its id, and the topic."""
+    """Return the durable subscription of this name that a client has to another topic: its id, and the topic."""
     rows = _SAME_NAME.rows(connection, client_id=wanted.client_id, name=wanted.name, destination=destination)
     return (int(rows[0][0]), rows[0][1]) if rows else None
 
@@ -281,14 +281,14 @@ def queues(connection: Connection) -> Sequence[str]:
 
 
 def has_prepared(connection: Connection, subscription: int) -> bool:
-    """Whether a prepared transaction has acknowledged messages of a subscription."""
+    """Return whether a prepared transaction has acknowledged messages of a subscription."""
     return bool(_PREPARED.rows(connection, subscription=subscription))
 
 
 def delete_subscription(connection: Connection, subscription: int) -> None:
     """Delete a subscription without consumers, and its messages. Called under the lock of the registry.
 
-    Waits for transactions that send to its topic: they have read that it is there.
+    Waits for transactions that send to its topic: they have read that it exists.
     """
     for (name,) in _TOPIC_OF.rows(connection, subscription=subscription):
         lock_against_sends(connection, name)
@@ -309,7 +309,7 @@ def lock_against_sends(connection: Connection, name: str) -> None:
 
 
 def delete(connection: Connection, destination: int) -> None:
-    """Delete a destination without subscriptions, with its producers, its tally and what is known of its senders.
+    """Delete a destination without subscriptions, with its producers, its tally and the sequences of its senders.
 
     Called under the lock of the registry.
     """

@@ -46,13 +46,13 @@ class Victim(NamedTuple):
 def candidates(
     connection: Connection, readers: Sequence[Subscription], *, least_rank: int | None = None
 ) -> Iterator[Victim]:
-    """The messages of a destination that no consumer, and no prepared transaction, holds.
+    """Yield the messages of a destination that no consumer and no prepared transaction holds.
 
     Args:
-        connection: in a transaction.
+        connection: a connection in a transaction.
         readers: the subscriptions of the destination.
         least_rank: yield the messages of the lowest priority first, down to this rank, and within a priority the oldest
-            first; `None` for the oldest first, whatever their priority is.
+            first; with `None`, yield the oldest first, whatever their priority is.
     """
     if least_rank is None:
         yield from _in_order(connection, readers, None)
@@ -65,7 +65,7 @@ def _in_order(connection: Connection, readers: Sequence[Subscription], rank: int
     above: float = 0
     while True:
         pages = {reader: _page(connection, reader, rank, int(above)) for reader in readers}
-        # Behind the last number of a full page, copies may be missing that are on its next page.
+        # If a page is full, copies with higher numbers than its last one may be on the next page.
         through = min((rows[-1][0] for rows in pages.values() if len(rows) == PAGE), default=float("inf"))
         found: dict[int, Victim] = {}
         for reader, rows in pages.items():
@@ -77,7 +77,7 @@ def _in_order(connection: Connection, readers: Sequence[Subscription], rank: int
         if found:
             references = dict(_REFERENCES.rows(connection, numbers=sorted(found)))
             for number in sorted(found):
-                if references.get(number) == len(found[number].copies):  # else somebody holds it
+                if references.get(number) == len(found[number].copies):  # otherwise somebody holds a copy
                     yield found[number]
         if through == float("inf"):
             return

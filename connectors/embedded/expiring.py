@@ -1,4 +1,4 @@
-"""Ends messages whose time to live is over though no consumer asks for them."""
+"""Ends messages whose time to live is over even if no consumer asks for them."""
 
 from collections.abc import Sequence
 
@@ -30,17 +30,17 @@ _FREE = Sql("SELECT number FROM broker_content WHERE number IN :numbers{skip}")
 
 
 def end(connection: Connection, most: int) -> int:
-    """End the messages that expired first; returns how many."""
+    """End the messages that expired first; return how many."""
     return _end(connection, _EXPIRED.rows(connection, most=most))
 
 
 def end_of(connection: Connection, readers: Sequence[Subscription]) -> int:
-    """End expired messages of these subscriptions; returns how many."""
+    """End expired messages of these subscriptions; return how many."""
     return sum(_end(connection, _EXPIRED_OF.rows(connection, subscription=one.id, most=MOST)) for one in readers)
 
 
 def _end(connection: Connection, rows: Sequence[tuple[int, int, int, int, int, str, int, str, int]]) -> int:
-    """End these messages, except for messages that another transaction is acknowledging: do not wait for it."""
+    """End these messages, except for messages that another transaction is acknowledging: do not wait for that one."""
     free = {row[0] for row in _FREE.rows(connection, numbers=sorted({row[1] for row in rows}))} if rows else set()
     deaths: dict[Circumstances, list[Death]] = {}
     ended: dict[tuple[Holder, int], list[int]] = {}

@@ -1,4 +1,4 @@
-"""The gate of a SQLite file: threads and processes take turns in writing."""
+"""The gate of a SQLite file: threads and processes write one after another."""
 
 import os
 import threading
@@ -11,14 +11,14 @@ from connectors.embedded.grouping import Group
 from correlator.processes import LockFile, not_forking
 
 TIMEOUT_S = 10.0
-"""Seconds that a link waits for its turn."""
+"""Seconds for which a link waits for its turn."""
 
 
 class Gate:
-    """The gate among the threads of this process.
+    """The gate for the threads of this process.
 
     Attributes:
-        lock: the thread that holds it may write.
+        lock: the lock; the thread that holds it may write.
         group: lets the threads that wait for the gate share a transaction.
     """
 
@@ -52,7 +52,7 @@ class Turn:
         try:
             locked = self._file.try_lock(deadline - time.monotonic())
         finally:
-            if not locked:  # as far as is known: an interrupt may come just after the lock
+            if not locked:  # `locked` may be outdated: an interrupt can come just after the lock
                 self.__exit__()
         if not locked:
             raise _overdue()
@@ -85,7 +85,7 @@ _gates_lock = threading.Lock()
 
 
 def gate(store: str) -> Gate:
-    """The gate of this process for a broker. A forked child has a gate of its own: that of its parent may be locked."""
+    """Return the gate of this process for a broker. A forked child gets a new one: its parent's gate may be locked."""
     key = os.getpid(), store
     with not_forking(), _gates_lock:
         found = _gates.get(key)

@@ -22,15 +22,15 @@ class Transaction(Protocol):
     """Begins the transaction of a group; see `DatabaseLink.transaction`."""
 
     def __call__(self, *, synced: bool) -> AbstractContextManager[Connection]:
-        """BEGIN to COMMIT."""
+        """Return the context from BEGIN to COMMIT."""
         ...
 
 
 class _Write:
-    """A write that one thread wants.
+    """A write that one thread requests.
 
     Attributes:
-        woken: set when the thread shall lead a group, or when its write has ended; `None` if the thread leads at once.
+        woken: set when the thread must lead a group, or when its write has ended; `None` if the thread leads at once.
     """
 
     def __init__(self, do: Callable[[Connection], Any], *, synced: bool) -> None:
@@ -42,7 +42,7 @@ class _Write:
         self.error: BaseException | None = None
 
     def leads(self) -> bool:
-        """Whether the thread shall lead, unless the write has ended."""
+        """Return whether the thread must lead, unless the write has ended."""
         return self.woken is None or self.woken.is_set()
 
     def wake(self) -> None:
@@ -59,7 +59,7 @@ class _Write:
         try:
             self.result = self.do(connection)
         except Exception as error:
-            if not raw.in_transaction:  # SQLite has undone the writes of the others, too: the disk is full, for example
+            if not raw.in_transaction:  # SQLite has undone all writes: the disk is full, for example
                 raise
             self.error = error
             raw.execute("ROLLBACK TO one")
@@ -75,14 +75,14 @@ class Group:
         self._has_leader = False
 
     def write(self, do: Callable[[Connection], T], transaction: Transaction, *, synced: bool) -> T:
-        """Write, perhaps together with other threads; returns when the transaction has committed.
+        """Write, perhaps together with other threads; return when the transaction has committed.
 
         Args:
-            do: writes in a transaction. Another thread may call it, while this one waits.
+            do: function that writes in a transaction. Another thread may call it, while this one waits.
             transaction: begins a transaction on the link of this thread; called if this thread leads the group.
             synced: whether the commit must wait for the disk.
 
-        Raises the error of `do`, whose write is undone then, or the error of `transaction`, if the transaction fails.
+        Raises the error of `do`, whose write is then undone, or the error of `transaction`, if the transaction fails.
         """
         own = _Write(do, synced=synced)
         try:
@@ -104,7 +104,7 @@ class Group:
         return result
 
     def _lead(self, own: _Write, transaction: Transaction) -> None:
-        """Write for the first threads in the line, which begins with the leader."""
+        """Write for the first threads of the queue, which begins with the leader."""
         group: list[_Write] = []
         try:
             with self._lock:
@@ -131,7 +131,7 @@ class Group:
             self._line[0].wake()
 
     def _withdraw(self, own: _Write) -> None:
-        """Take the write of a thread that was interrupted before it wrote out of the line."""
+        """Remove the write of a thread from the queue if the thread was interrupted before it wrote."""
         with self._lock:
             if own in self._line:
                 self._line.remove(own)

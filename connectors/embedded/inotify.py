@@ -13,7 +13,7 @@ _MASK = _ATTRIB | _DELETE_SELF | _MOVE_SELF | _DONT_FOLLOW
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 64 * 1024
 OVERFLOW = -1
-"""What `read` returns in addition when the kernel has dropped events."""
+"""Additional result of `read` when the kernel has dropped events."""
 
 
 class Inotify:
@@ -48,7 +48,7 @@ class Inotify:
         self._libc.inotify_rm_watch(self._descriptor, watch)
 
     def read(self) -> set[int]:
-        """The watches whose files have changed since the last call, and `OVERFLOW` if events were dropped."""
+        """Return the watches whose files have changed since the last call, and `OVERFLOW` if events were dropped."""
         try:
             events = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:

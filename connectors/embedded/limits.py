@@ -1,9 +1,10 @@
-"""Keeps destinations within their limits: decides which new messages come in or wait, and which old messages go.
+"""Keeps destinations within their limits: decides which new messages are stored or wait, and which old ones are
+removed.
 
-The count is exact, also while others send. SQLite has one writer at a time. With PostgreSQL senders do not see what
-others have not committed yet. In the lower half of a limit that does not matter: `max_connections` bounds how many
-transactions there are at a time, and each of them adds so little that all together add less than the upper half. A
-larger transaction, and all in the upper half, have the destination alone (`Crowded`).
+The count is exact even while others send. SQLite has one writer at a time. With PostgreSQL, senders do not see what
+others have not committed yet. In the lower half of a limit that does not matter: `max_connections` limits the number of
+transactions at a time, and each of them adds so little that all together add less than the upper half. A larger
+transaction, and any transaction in the upper half, locks the destination for itself (`Crowded`).
 """
 
 from collections import deque
@@ -37,7 +38,7 @@ class NoRoom(Undone):
 
 
 class Refusal(NamedTuple):
-    """Why a message is not stored.
+    """The reason for which a message is not stored.
 
     Attributes:
         full: whether there may be room later; otherwise the message is too large.
@@ -51,12 +52,12 @@ class Refusal(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """What becomes of new messages, by their places in what is to be stored.
+    """The decision about new messages, by their positions in the batch.
 
     Attributes:
-        admitted: the messages that come in.
+        admitted: the messages that are stored.
         refused: the messages that are not stored.
-        waiting: the messages that are not stored now, because senders wait for room. All later messages wait, too.
+        waiting: messages that are not stored now, because senders wait for room. All later messages wait, too.
     """
 
     admitted: list[Arrival] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Verdict:
 
 
 def has_room(there: Destination, entries: Sequence[NewMessage], rivals: int) -> bool:
-    """Whether all of these messages fit, whatever `rivals` other transactions add at the same time."""
+    """Return whether all of these messages fit, whatever `rivals` other transactions add at the same time."""
     count, size = len(entries), 0
     if there.max_total_msg_bytes > 0:
         size = sum(len(entry.content) for entry in entries)
@@ -83,21 +84,21 @@ def _fits(added: int, there: int, most: int, rivals: int) -> bool:
 
 
 def exceed(there: Destination, entries: Sequence[NewMessage]) -> bool:
-    """Whether these messages are more than the destination may ever hold."""
+    """Return whether these messages are more than the destination may ever hold."""
     return not has_room(there._replace(messages=0, bytes=0), entries, 0)
 
 
 def fits_by_itself(there: Destination, entries: Sequence[NewMessage]) -> bool:
-    """Whether no message is larger than `max_per_msg_bytes`."""
+    """Return whether no message is larger than `max_per_msg_bytes`."""
     most = there.max_per_msg_bytes
     return most <= 0 or all(len(entry.content) <= most for entry in entries)
 
 
 class Gatekeeper:
-    """Admits new messages to one destination, one after the other, in a transaction that has the destination alone.
+    """Admits new messages to one destination, one after another, in a transaction that has locked it for itself.
 
     Args:
-        connection: in that transaction.
+        connection: a connection in that transaction.
         there, readers: the destination and its subscriptions.
         waits: whether senders wait for room, whatever the limit behavior is.
     """
@@ -120,7 +121,7 @@ class Gatekeeper:
         self._outdone: list[Arrival] = []
 
     def admit(self, arrivals: Sequence[Arrival]) -> Verdict:
-        """Decide on new messages; removes stored ones that make room for them."""
+        """Decide about new messages, and remove stored ones that make room for them."""
         for arrival in arrivals:
             size = len(arrival.entry.content)
             if refusal := self._never(size):
@@ -142,7 +143,7 @@ class Gatekeeper:
         return None
 
     def _lacks(self, size: int) -> tuple[int, int]:
-        """How many messages and bytes must go before one more message of this size has room."""
+        """Return how many messages and bytes must be removed before one more message of this size has room."""
         most, most_bytes = self._there.max_num_msgs, self._there.max_total_msg_bytes
         return (
             max(0, self._messages + 1 - most) if most > 0 else 0,
@@ -168,7 +169,9 @@ class Gatekeeper:
             self._dropped += 1
 
     def _replace(self, arrival: Arrival) -> bool:
-        """Remove others for this message, or this message itself if it is the first to go; false if others are held."""
+        """Remove others for this message, or drop it if it is the first to be removed; return false if
+        others are held.
+        """
         messages, size = self._lacks(len(arrival.entry.content))
         stored, new = 0, list(self._verdict.admitted)
         chosen: list[Arrival] = []
@@ -200,7 +203,7 @@ class Gatekeeper:
         return True
 
     def _place(self, rank: int, number: int) -> tuple[int, int]:
-        """The place in the order in which messages are removed to make room."""
+        """Return the position in the order in which messages are removed to make room."""
         return (-rank, number) if self._there.limit_behavior == REMOVE_LOW_PRIORITY else (0, number)
 
     def _peek(self, at: int) -> Victim | None:

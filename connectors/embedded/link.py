@@ -1,15 +1,15 @@
-"""The link of a source or sink to the database, with all differences between SQLite and PostgreSQL.
+"""The link of a source or sink to the database, which hides all differences between SQLite and PostgreSQL.
 
 SQLite: each writer first takes the gate, a lock among the threads of the process and a lock on a file among processes.
 So no writer polls a busy database, and no two connections write or checkpoint the write-ahead log at the same time
 (versions of SQLite before 3.51.3 can damage the file if they do). PostgreSQL needs no gate.
 
-Other processes must notice at once, without heartbeats, that the process of a consumer or client was killed. So each
+Other processes must notice at once, without heartbeats, if the process of a consumer or client is killed. So each
 consumer and each client holds a lock (its life): with SQLite on a file of its own, with PostgreSQL an advisory lock of
 its session. The operating system or the server frees the lock when the process ends.
 
-Each link also shares a lock with all other links. A link that gets this lock for itself alone is the first user of the
-broker: it starts the broker.
+Each link also takes a shared lock together with all other links. A link that gets this lock exclusively is the first
+user of the broker: it starts the broker.
 """
 
 import sqlite3
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class DatabaseLink(Protocol):
-    """An open connection. Used by one thread at a time of the process that made it.
+    """An open connection. One thread at a time uses it, in the process that made it.
 
     Attributes:
         boot: a text that changes with each start of the host (SQLite), or with each crash recovery of the server
@@ -68,7 +68,7 @@ class DatabaseLink(Protocol):
     boot: str
 
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[Connection]:
-        """A writing transaction: commits at the end, rolls back after an exception.
+        """Return a writing transaction: it commits at the end, and rolls back after an exception.
 
         Without `synced` the commit does not wait for the disk. PostgreSQL ignores `synced`: there, statements of the
         transaction set this themselves, which saves a round trip.
@@ -80,7 +80,7 @@ class DatabaseLink(Protocol):
         ...
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """A transaction that only reads, and waits for nobody."""
+        """Return a transaction that only reads, and waits for nobody."""
         ...
 
     def opening(self) -> AbstractContextManager[None]:
@@ -88,19 +88,23 @@ class DatabaseLink(Protocol):
         ...
 
     def back_up(self, suffix: str) -> None:
-        """Copy a SQLite file beside itself; with PostgreSQL do nothing: backups are made with the server's tools."""
+        """Copy a SQLite file beside itself; do nothing with PostgreSQL, whose backups are made with the
+        server's tools.
+        """
         ...
 
     def note_boot(self) -> None:
-        """Set `boot`. Called while opening, with the tables of this version."""
+        """Set `boot`. Called while the broker is being opened, with the tables of this version."""
         ...
 
     def is_first(self) -> bool:
-        """Whether no other link is open, in any process. Called while opening; `stay` follows."""
+        """Return whether no other link is open, in any process. Called while the broker is being
+        opened; `stay` follows.
+        """
         ...
 
     def stay(self) -> None:
-        """Show others that the broker is open, until the link is closed."""
+        """Show other processes that the broker is open, until the link is closed."""
         ...
 
     def live(self, name: str, *, together: bool = False) -> None:
@@ -115,7 +119,9 @@ class DatabaseLink(Protocol):
         ...
 
     def is_dead(self, name: str) -> bool:
-        """Whether the process or session of a consumer or client is gone. Called in a transaction that writes."""
+        """Return whether the process or session of a consumer or client is gone. Called in a
+        transaction that writes.
+        """
         ...
 
     def close(self) -> None:
@@ -129,7 +135,7 @@ DATABASE_ERRORS = (SQLAlchemyError, StoreError, sqlite3.Error, OSError)
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Turn errors of the database and of the file system into `ConnectionLost` E7003."""
+    """Within the block, turn errors of the database and of the file system into `ConnectionLost` E7003."""
     try:
         yield
     except DATABASE_ERRORS as error:
@@ -137,7 +143,7 @@ def translated(where: str) -> Iterator[None]:
 
 
 def database_failed(where: str, error: Exception) -> ConnectionLost:
-    """The error of a connection whose database has failed."""
+    """Make the error of a connection whose database has failed."""
     cause = getattr(error, "orig", None) or error
     return ConnectionLost("E7003", where, f"the broker's database failed: {str(cause).strip()}")
 
@@ -169,12 +175,12 @@ def open_link(store: str) -> DatabaseLink:
 
 
 def is_sqlite(store: str) -> bool:
-    """Whether the URL names a SQLite file."""
+    """Return whether the URL names a SQLite file."""
     return make_url(store).get_backend_name() == "sqlite"
 
 
 def is_alive(store: str, connection: Connection, name: str) -> bool:
-    """Whether a consumer lives whose row the connection has read. Changes nothing.
+    """Return whether a consumer lives whose row the connection has read. Changes nothing.
 
     A consumer takes its lock before its row becomes visible (`DatabaseLink.live`).
     """
@@ -195,12 +201,14 @@ def _lives(path: Path) -> Path:
 
 
 def sqlite_path(store: str) -> Path:
-    """The file that a SQLite URL names."""
+    """Return the file that a SQLite URL names."""
     return Path(make_url(store).database or "")
 
 
 class SqliteLink:
-    """A connection to a SQLite file. Beside it lie `FILE.gate`, `FILE.users` and the directory `FILE.consumers`."""
+    """A connection to a SQLite file. `FILE.gate`, `FILE.users` and the directory `FILE.consumers` are
+    beside the file.
+    """
 
     def __init__(self, store: str) -> None:
         self._path = path = sqlite_path(store)
@@ -209,7 +217,7 @@ class SqliteLink:
         self._own: dict[str, LockFile] = {}
         self._lives = _lives(path)
         files.refuse_network(path)
-        path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # not its parents: a disk may not be mounted
+        path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # but not its parents: a disk may not be mounted
         threads = gate(store)
         self._group = threads.group
         with ExitStack() as opened:
@@ -223,13 +231,13 @@ class SqliteLink:
             never_finalize(self.connection)
             self._raw = raw_sqlite(self.connection)
             self._place = files.OpenFiles(path)
-            opened.pop_all()  # nothing has failed: `close` closes them
+            opened.pop_all()  # nothing has failed: `close` closes them later
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[Connection]:
         """BEGIN IMMEDIATE to COMMIT, with the checkpoint of the log that may follow, while holding the gate.
 
-        A later commit that is synced brings the earlier commits to the disk, too, since all share one log.
+        A later synced commit also brings earlier commits to the disk, since all share one log.
         """
         with self._turn:
             try:
@@ -260,20 +268,20 @@ class SqliteLink:
             yield
 
     def back_up(self, suffix: str) -> None:
-        """Let SQLite copy itself. The copy appears only when it is complete and durable."""
+        """Let SQLite copy the database. The copy appears only when it is complete and durable."""
         copy_while_running(f"sqlite:///{self._path}", files.beside(self._path, suffix))
 
     def note_boot(self) -> None:
-        """Set `boot` to the id that the kernel has chosen at its start."""
+        """Set `boot` to the id that the kernel chose at its start."""
         with suppress(OSError):
             self.boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
     def is_first(self) -> bool:
-        """Whether nobody shares the lock on the file of the users."""
+        """Return whether nobody else has the shared lock on the file of the users."""
         return self._users.try_lock()
 
     def stay(self) -> None:
-        """Share the lock on the file of the users. The gate keeps others from locking it in between."""
+        """Take the shared lock on the file of the users. The gate keeps others from locking the file in between."""
         self._users.share()
 
     def live(self, name: str, *, together: bool = False) -> None:
@@ -294,7 +302,7 @@ class SqliteLink:
             life.close()
 
     def is_dead(self, name: str) -> bool:
-        """Whether nobody holds the lock on the file; removes the file then."""
+        """Return whether nobody holds the lock on the file; if so, remove the file."""
         try:
             life = LockFile(self._lives / name, 0)
         except FileNotFoundError:
@@ -325,14 +333,14 @@ class PostgresLink:
 
     def __init__(self, store: str) -> None:
         self.maker = Maker()
-        self._own: dict[str, bool] = {}  # whether others may have the lock, too
+        self._own: dict[str, bool] = {}  # by name: whether others may have the lock, too
         self._first = False
         self.boot = ""
         self.connection = connect_postgres(store)
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[Connection]:  # noqa: ARG002
-        """A transaction of the session; commits at the end of the block, rolls back after an exception.
+        """Run the block in a transaction of the session: commit at its end, or roll back after an exception.
 
         Ignores `synced`; see `DatabaseLink.transaction`.
         """
@@ -345,7 +353,7 @@ class PostgresLink:
             return do(connection)
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """A transaction like any other: a reader of PostgreSQL waits for nobody."""
+        """Return an ordinary transaction: a reader of PostgreSQL waits for nobody."""
         return self.transaction()
 
     @contextmanager
@@ -372,12 +380,12 @@ class PostgresLink:
             self.boot = str(found or _NEW_BOOT.one(connection))
 
     def is_first(self) -> bool:
-        """Whether nobody shares the lock of the users."""
+        """Return whether nobody else has the shared lock of the users."""
         self._first = bool(self._do(_TRY_LOCK, "users"))
         return self._first
 
     def stay(self) -> None:
-        """Share the lock of the users, then release the one that `is_first` may have taken."""
+        """Take the shared lock of the users, then release the exclusive lock that `is_first` may have taken."""
         self._do(_SHARE, "users")
         if self._first:
             self._do(_UNLOCK, "users")
@@ -388,8 +396,8 @@ class PostgresLink:
         self._own[name] = together
 
     def die(self, name: str) -> None:
-        """Release the advisory lock that showed that a consumer or client lives; never raises. If it has none, do
-        nothing.
+        """Release the advisory lock that showed that a consumer or client lives; do nothing if there is
+        none. Never raises.
         """
         if name in self._own:
             unlock = _END_SHARE if self._own.pop(name) else _UNLOCK
@@ -397,7 +405,7 @@ class PostgresLink:
                 self._do(unlock, name)
 
     def is_dead(self, name: str) -> bool:
-        """Whether no session holds the lock. Looks it up: a look that tried the lock would show others a life."""
+        """Return whether no session holds the lock, by reading `pg_locks`: trying the lock would show others a life."""
         return not _HOLDERS.one(self.connection, name=name)
 
     def close(self) -> None:

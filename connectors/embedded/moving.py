@@ -1,7 +1,7 @@
 """Moves messages of a queue to other destinations, in slices.
 
-Each slice is one transaction that takes messages out of the queue and stores them anew. So each message is always in
-exactly one place, also if the process dies between two slices or within a slice.
+Each slice is one transaction that takes messages out of the queue and stores them again. So each message is always in
+exactly one place, even if the process dies between two slices or within a slice.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ from correlator.selector import Selector
 SLICE = 100
 """Most messages that one transaction moves."""
 SLICE_BYTES = 16 * 1024 * 1024
-"""Most bytes of content that one transaction moves; one message at least."""
+"""Most bytes of content that one transaction moves; it moves at least one message."""
 LAST = Sql("SELECT coalesce(max(number), 0) FROM broker_delivery WHERE subscription = :subscription")
 """The highest number that a subscription has."""
 LEFT = Sql(
     "SELECT count(*) FROM broker_delivery WHERE consumer > 0 AND subscription = :subscription AND number <= :last"
 )
-"""How many messages up to a number consumers and prepared transactions hold."""
+"""Counts the messages up to a number that consumers and prepared transactions hold."""
 _FREE = Sql(
     "SELECT number, size FROM broker_delivery WHERE subscription = :subscription AND consumer = 0"
     " AND number > :above AND number <= :last ORDER BY number LIMIT :limit"
@@ -48,11 +48,11 @@ STILL_FREE = Sql(
     "SELECT number, state FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
     " AND consumer = 0 ORDER BY number FOR UPDATE SKIP LOCKED",
 )
-"""Finds which of these messages nobody holds, with their states. Nobody gets them before the transaction ends."""
+"""Finds which of these messages nobody holds, with their states. Nobody else gets them before the transaction ends."""
 
 
 class Target(NamedTuple):
-    """Where a message goes: to all subscriptions of a destination that want it, or to one of them."""
+    """Where a message goes: all subscriptions of a destination that want it, or one of them."""
 
     destination: str
     subscription: str = ""
@@ -66,17 +66,17 @@ class Route(NamedTuple):
 
 
 class Mover:
-    """Moves the messages that are in a queue at the beginning, oldest first.
+    """Moves the messages that a queue has at the beginning, oldest first.
 
     Args:
-        access: the way to the broker.
-        where: for messages.
+        access: access to the broker.
+        where: name for messages.
         link: the link of `access`.
         selector: chooses messages; `None` for all.
-        route: says where a message goes; `None` leaves it where it is.
+        route: returns where a message goes; `None` leaves it where it is.
 
     Attributes:
-        done: how many messages were moved.
+        done: number of moved messages.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Mover:
     def move(self, holder: Holder, limit: int | None) -> Taken:
         """Move the messages of the queue that nobody holds, at most `limit`.
 
-        Raises `SendRejected` if a target refuses a message; what was moved before stays moved.
+        Raises `SendRejected` if a target refuses a message; messages that were moved before stay moved.
         """
         with self._access.reading(self._where, self._link) as connection:
             last = int(LAST.one(connection, subscription=holder.subscription))
@@ -134,7 +134,7 @@ class Mover:
     def _wanted(
         self, connection: Connection, holder: Holder, numbers: Sequence[int]
     ) -> dict[int, tuple[NewMessage, Route]]:
-        """The messages that are to be moved, as they are to be stored, with their routes."""
+        """Return the messages to move, in their stored form, with their routes."""
         found = {}
         for row in _CONTENT.rows(connection, subscription=holder.subscription, numbers=numbers):
             number, message_id, sent_at, due, content, deliveries, rank, expires, persistent, now = row
@@ -160,7 +160,7 @@ class Mover:
         return found
 
     def _transfer(self, holder: Holder, found: dict[int, tuple[NewMessage, Route]]) -> int:
-        """Take the messages that nobody has got meanwhile out of the queue, and store them; returns how many."""
+        """Take the messages that nobody has got meanwhile out of the queue, and store them; return how many."""
         while True:
             try:
                 with self._access.transaction(self._where, self._link) as connection:
@@ -172,11 +172,11 @@ class Mover:
                 continue
 
     def _store(self, connection: Connection, entries: Sequence[tuple[NewMessage, Route]]) -> None:
-        """Store the messages. Raises `SendRejected` unless all of them come in."""
+        """Store the messages. Raises `SendRejected` unless all of them are admitted."""
         targets: dict[Target, list[NewMessage]] = {}
         for entry, route in entries:
             targets.setdefault(route.target, []).append(entry)
-        # In the order of the names, so that two transactions never wait for each other's destinations.
+        # Sorted by name, so that two transactions never wait for each other's destinations.
         for target in sorted(targets):
             # `waits`: otherwise a full target would drop messages that are not persistent.
             terms = Terms(self._link, self._nearly_full, waits=True, moves=True, only=target.subscription)

@@ -1,9 +1,9 @@
 """Wakes the consumers of other processes by LISTEN and NOTIFY of PostgreSQL.
 
-NOTIFY in the transaction that stores messages would make all senders commit one after another: the server holds a lock
+With NOTIFY in the transaction that stores messages, all senders would commit one after another: the server holds a lock
 from NOTIFY until the commit is on disk. So a sender notifies after its commit, in a transaction that is not synced, and
 only if somebody waits. A process that waits for a bell has a shared advisory lock on it; the sender tries to take this
-lock for itself. If nobody waits, the sender does not try again for `_QUIET_S`. So a process that begins to wait must
+lock exclusively. If nobody waits, the sender does not try again for `_QUIET_S`. So a process that begins to wait must
 look for messages once more after this time: then it finds the messages of senders that did not try.
 """
 
@@ -69,7 +69,7 @@ class Notices:
         return NoticeListener(self._store, self._token, len(self._quiet_until))
 
     def poller(self) -> "Ticker":
-        """Let consumers look every 50 ms."""
+        """Make a listener that lets consumers look every 50 ms."""
         return Ticker()
 
 
@@ -77,7 +77,7 @@ class NoticeListener:
     """A session of its own, never in a transaction: otherwise the server would keep notifications for it.
 
     Raises:
-        TimeoutError: the server does not deliver notifications. Errors as `Notices.listener`.
+        TimeoutError: the server does not deliver notifications. Other errors are those of `Notices.listener`.
     """
 
     interval_s: float | None = None
@@ -100,7 +100,7 @@ class NoticeListener:
             raise
 
     def fileno(self) -> int:
-        """The socket of the session."""
+        """Return the descriptor of the socket of the session."""
         return self._session.fileno()
 
     def listen(self, bells: set[int]) -> None:
@@ -115,9 +115,9 @@ class NoticeListener:
         self._listened = bells
 
     def heard(self) -> set[int]:
-        """The bells of the notifications that have come. Raises `psycopg.Error` if the session is lost."""
+        """Return the bells of the received notifications. Raises `psycopg.Error` if the session is lost."""
         self._receive()
-        heard = {self._bells[channel] for channel in self._heard}  # also of bells that it has just ceased to listen to
+        heard = {self._bells[channel] for channel in self._heard}  # also bells to which it no longer listens
         self._heard.clear()
         return heard & self._listened
 
@@ -153,7 +153,7 @@ class NoticeListener:
 
 
 class Ticker:
-    """Pretends that every bell rings every 50 ms."""
+    """Simulates that every bell rings every 50 ms."""
 
     interval_s: float | None = 0.05
     settles_after_s = 0.0
@@ -170,7 +170,7 @@ class Ticker:
         self._bells = bells
 
     def heard(self) -> set[int]:
-        """All bells that were set."""
+        """Return all bells that were set."""
         return self._bells
 
     def close(self) -> None:

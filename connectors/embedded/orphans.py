@@ -1,7 +1,7 @@
 """Removes the messages of subscriptions that are gone, in slices.
 
 A subscription with many messages counts as deleted when its row is deleted. Its messages stay without an owner until
-they are removed here. If the process that removes them dies, another process goes on.
+they are removed here. If the process that removes them dies, another process continues.
 """
 
 from sqlalchemy import Connection
@@ -29,12 +29,12 @@ _TALLY_OF_NOBODY = Sql(
 
 
 def exist(connection: Connection) -> bool:
-    """Whether there are messages without an owner."""
+    """Return whether there are messages without an owner."""
     return _FIND.one(connection) is not None
 
 
 def sweep(connection: Connection) -> bool:
-    """Remove a slice, in a transaction. Returns whether there may be more."""
+    """Remove a slice, in a transaction. Return whether there may be more."""
     subscription = _FIND.one(connection)
     rows = [] if subscription is None else _NEXT.rows(connection, subscription=subscription, limit=SLICE)
     if not rows:
@@ -44,6 +44,6 @@ def sweep(connection: Connection) -> bool:
     for number, state, destination in rows:
         numbers.setdefault((state, destination), []).append(number)
     for (state, destination), some in numbers.items():
-        # A message of a queue may be treated as one of a topic whose last subscription lets it go.
+        # A message of a queue may be treated like a message of a topic whose last subscription releases it.
         settling.leave(connection, Holder(destination, subscription, 0, is_queue=False), some, state)
     return True

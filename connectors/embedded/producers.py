@@ -17,9 +17,9 @@ _REMOVE = Sql("DELETE FROM broker_producer WHERE id = :producer")
 
 
 def register(connection: Connection, name: str, client: int, lives: Lives, *, makes: bool) -> int:
-    """Register a producer; makes the destination if it is new and `makes` says so. Returns its id.
+    """Register a producer; make the destination if it is new and `makes` is true. Return the id of the producer.
 
-    Returns 0 for a destination that takes no messages, or does not exist; each send says so.
+    Return 0 for a destination that takes no messages, or does not exist; each send then reports this.
 
     Raises `UsageError` E7526 if the destination has as many producers as it may.
     """

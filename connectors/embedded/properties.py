@@ -17,7 +17,7 @@ REJECT_NEWEST, FLOW_CONTROL, REMOVE_OLDEST, REMOVE_LOW_PRIORITY = (
 MOST_PRODUCERS = 100
 """The default of `max_num_producers`."""
 AUTO_CREATED: Mapping[str, Any] = {"max_num_msgs": 100_000}
-"""The properties of a destination that its first use makes."""
+"""The properties of a destination that is made by its first use."""
 _MOST = 2**53
 _SIZE = re.compile(r"(\d{1,15})([bkm]?)", re.ASCII)
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024 * 1024}
@@ -75,7 +75,7 @@ ONLY_QUEUES = ("max_num_active_consumers", "max_num_backup_consumers")
 
 
 def checked(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of properties as they are stored.
+    """Return the values of properties in their stored form.
 
     Args:
         name: the destination.

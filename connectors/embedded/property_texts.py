@@ -7,7 +7,7 @@ from typing import Any
 from connectors.embedded.properties import MOST_PRODUCERS, NAMES, ONLY_QUEUES, REJECT_NEWEST, UNLIMITED
 
 RESTORE = "default"
-"""The value by which an administrator restores a default."""
+"""The value with which an administrator restores a default."""
 _WHOLE = re.compile(r"-?[0-9]{1,16}")
 _FLAGS = {"true": True, "false": False}
 _DEFAULTS: Mapping[str, Any] = {
@@ -21,7 +21,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def read(given: Mapping[str, str]) -> dict[str, Any]:
-    """The values of texts, as `properties.checked` takes them. A text that is no value stays a text."""
+    """Return the values of texts, as `properties.checked` takes them. A text that is not a value stays a text."""
     return {name: _read(name, text) for name, text in given.items()}
 
 
@@ -34,6 +34,6 @@ def _read(name: str, text: str) -> Any:
 
 
 def shown(destination: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties that a destination has, from its row."""
+    """Return the properties of a destination, from its row."""
     names = [name for name in NAMES if destination.startswith("queue:") or name not in ONLY_QUEUES]
     return {name: bool(stored[name]) if name == "use_dmq" else stored[name] for name in names}

@@ -54,7 +54,7 @@ def delete_unused(connection: Connection, there: Destination, name: str, lives: 
 
 
 def refuse_users(connection: Connection, name: str, subscription: int, lives: Lives) -> None:
-    """Strike off consumers whose process is gone. Raises `UsageError` E7513 if there are others."""
+    """Remove consumers whose process is gone. Raises `UsageError` E7513 if there are others."""
     if consumers.living(connection, subscription, lives):
         raise UsageError("E7513", name, "somebody consumes from it", "", "Close the consumer first")
     if destinations.has_prepared(connection, subscription):

@@ -8,21 +8,21 @@ from connectors.embedded.access import Access
 from connectors.embedded.limits import Crowded, NoRoom, Refusal
 
 _LOOK_S = 1.0
-"""Seconds after which a waiting sender tries again by itself: a wake-up may be lost."""
+"""Seconds after which a waiting sender tries again without a wake-up, since a wake-up may be lost."""
 T = TypeVar("T")
 
 
 def room_of(destination: str) -> str:
-    """The name of the bell that rings when messages have left a destination."""
+    """Return the name of the bell that rings when messages have left a destination."""
     return f"room:{destination}"
 
 
 class Rooms:
-    """What one sender knows of full destinations. Only the thread that sends uses the object.
+    """What one sender knows about full destinations. Only the thread that sends uses the object.
 
     Args:
-        access: the way to the broker.
-        timeout_s: how long it waits for room at most; 0 for without limit.
+        access: access to the broker.
+        timeout_s: longest wait for room in seconds; 0 for no limit.
 
     Attributes:
         nearly_full: see `sending.Terms`.
@@ -34,15 +34,15 @@ class Rooms:
         self._access = access
 
     def deadline(self) -> float:
-        """When a sender that begins to wait now gives up, by the monotonic clock."""
+        """Return when a sender that begins to wait now gives up, by the monotonic clock."""
         return time.monotonic() + self._timeout_s if self._timeout_s else float("inf")
 
     def look(self, destinations: Collection[str]) -> int:
-        """The argument `seen` of `wait`; to be read before the transaction that may find no room."""
+        """Return the argument `seen` of `wait`. Call this before the transaction that may find no room."""
         return self._access.bells.rung(*self._heard(destinations))
 
     def wait(self, destinations: Collection[str], seen: int, deadline: float) -> bool:
-        """Wait until there may be room; false when the time is over, or if nobody may wait any more."""
+        """Wait until there may be room; return false when the time is over, or if nobody may wait any more."""
         left_s = deadline - time.monotonic()
         if left_s <= 0 or not self._access.waits:
             return False
@@ -50,7 +50,7 @@ class Rooms:
         return self._access.waits
 
     def refusal(self, destination: str) -> Refusal:
-        """Why a message is refused that has waited in vain."""
+        """Return why a message is refused that has waited in vain."""
         if not self._access.waits:
             when = "when the session, or a consumer or producer of it, was closed"
             return Refusal(full=True, what=f"{destination} had no room, or was paused, {when}, and nothing was stored")
@@ -61,7 +61,7 @@ class Rooms:
         return {self._access.bell, *map(room_of, destinations)}
 
     def transact(self, destinations: Collection[str], do: Callable[[], T]) -> T:
-        """Do a transaction, and do it again when there is room. Raises `NoRoom` as `wait` says."""
+        """Do a transaction, and repeat it when there is room. Raises `NoRoom` when `wait` returns false."""
         deadline = self.deadline()
         while True:
             seen = self.look(destinations)
@@ -73,7 +73,7 @@ class Rooms:
 
 
 def unless_crowded(do: Callable[[], T]) -> T:
-    """Do a transaction, and do it again as often as it raises `Crowded`."""
+    """Do a transaction, and repeat it as long as it raises `Crowded`."""
     while True:
         try:
             return do()

@@ -1,12 +1,12 @@
 """Finds the messages of a queue that match the selector of a consumer.
 
-Message and selector never change, so a message that did not match once never will: the scan looks at each message once,
-however many stay in the queue for other consumers. It remembers the numbers of matching messages as long as they are in
-the queue, since a consumer that holds them may give them back.
+Message and selector never change, so a message that did not match once never will: the scan reads each message once,
+however many messages stay in the queue for other consumers. It remembers the numbers of matching messages as long as
+they are in the queue, since a consumer that holds them may give them back.
 
 With PostgreSQL a message may become visible after one with a higher number. So the scan passes over a number for good
-only when every transaction has ended that may have drawn a lower number. A sender's transaction has an id before it
-draws numbers. So if it drew a number below the numbers that a snapshot shows, its id is below the `xmax` of that
+only when every transaction has ended that may have taken a lower number. A sender's transaction has an id before it
+takes numbers. So if it took a number below the numbers that a snapshot shows, its id is below the `xmax` of that
 snapshot, and it has ended when the `xmin` of a later snapshot has reached this `xmax`.
 """
 
@@ -22,9 +22,9 @@ from connectors.embedded.sql import DELAYED, READY, Sql
 PAGE = 500
 """Most messages that one statement reads or names."""
 PAGES = 10
-"""Most pages of new messages that the scan looks at in one transaction."""
+"""Most pages of new messages that the scan reads in one transaction."""
 MOST_MATCHING = 10_000
-"""Most matching messages that the scan remembers before it looks further."""
+"""Most matching messages that the scan remembers before it reads on."""
 
 _NUMBERS = Sql(
     "SELECT number FROM broker_delivery WHERE subscription = :subscription AND number > :above AND number <= :through"
@@ -54,10 +54,10 @@ class Scan:
     """The progress of one consumer through its queue. Only the thread of the consumer uses the object.
 
     Args:
-        wanted: says whether a message matches.
+        wanted: returns whether a message matches.
 
     Attributes:
-        behind: whether the last transaction ended before it had looked at all messages.
+        behind: whether the last transaction ended before the scan had read all messages.
     """
 
     def __init__(self, wanted: Callable[[Stored], bool]) -> None:
@@ -65,13 +65,13 @@ class Scan:
         self._wanted = wanted
         self._passed = 0  # no number up to this one will ever appear
         self._through = 0  # the highest number that was seen
-        self._seen: set[int] = set()  # the numbers between the two that were seen
+        self._seen: set[int] = set()  # the numbers between these two that were seen
         # A number, and the id below which all transactions must have ended before the scan passes over it.
         self._waits: tuple[int, int] | None = None
         self._matching: list[tuple[int, int]] = []  # rank and number, in the order of claims
 
     def choose(self, connection: Connection, subscription: int, bounds: Bounds) -> list[Ready]:
-        """The first matching messages that nobody holds, at most as many as the bounds say."""
+        """Return the first matching messages that nobody holds, at most as many as the bounds allow."""
         self._look_on(connection, subscription)
         chosen: list[Ready] = []
         for first in range(0, len(self._matching), PAGE):
@@ -95,7 +95,7 @@ class Scan:
         return ready
 
     def _look_on(self, connection: Connection, subscription: int) -> None:
-        """Look at the messages that have appeared since the last time."""
+        """Read the messages that have appeared since the last time."""
         on_postgres = connection.dialect.name == "postgresql"
         ended_below = _SNAPSHOT.rows(connection)[0][0] if on_postgres else 0
         self._look_at(connection, subscription, self._late(connection, subscription))
@@ -120,7 +120,7 @@ class Scan:
         self._seen = {seen for seen in self._seen if seen > number}
 
     def _late(self, connection: Connection, subscription: int) -> list[int]:
-        """Numbers below the highest seen number that were not visible before."""
+        """Return numbers below the highest seen number that were not visible before."""
         if self._passed == self._through:
             return []
         span = {"above": self._passed, "through": self._through}

@@ -2,21 +2,21 @@
 
 Tables (all names begin with `broker_`):
 
-- `content`: each message once, as `content.encode` makes it. `refs_left` counts its rows in `delivery`; the row goes
-  with the last of them.
+- `content`: each message once, as `content.encode` makes it. `refs_left` counts its rows in `delivery`; the row is
+  deleted with the last of them.
 - `delivery`: a message for one subscription. `rank` is 9 less the priority. `state`: 0 ready, 1 held by `consumer`,
   2 delayed until `due`, 3 acknowledged by the prepared transaction `consumer`. `deliveries` counts how often a program
   was given the message; while it is held, that time does not count yet, except for a `suspect`, whose consumer died
   once. `expires` 0 means never. Times are milliseconds since the epoch.
-- `tally`: the sums over the rows of a destination are how many messages and bytes it holds, and in `changes`, how often
-  this has changed. SQLite has one row for each destination.
+- `tally`: the sums over the rows of a destination are the number of its messages and bytes, and in `changes` how often
+  these have changed. SQLite has one row for each destination.
 - `destination`, `subscription` (a queue has exactly one, named ""), `consumer`, `client`: who uses what. The column
   `client` of a destination is the owner of a temporary destination.
 - `producer`: the producers of sessions.
 - `sender`: the last sequence of each source, to recognise repeats.
-- `tx`, `tx_send`: prepared transactions and what they will send; for a day also how they ended.
+- `tx`, `tx_send`: prepared transactions and what they will send; for a day also their outcome.
 - `store`: one row, with the last number on SQLite (PostgreSQL has a sequence), and how often the broker has started.
-- `boot`: PostgreSQL only, a token that is there until the server recovers from a crash.
+- `boot`: PostgreSQL only, a token that exists until the server recovers from a crash.
 - `schema`: the number of the schema, for programs from before the revisions. They refuse a higher number.
 
 On PostgreSQL there are functions, too, which do in one round trip what needs no decision of this program: `broker_send`
@@ -47,7 +47,7 @@ _VERSION = Sql("SELECT version_num FROM broker_version")
 
 
 def revision(connection: Connection) -> str:
-    """The revision of the broker in this database; "" if there is none. Called in a transaction."""
+    """Return the revision of the broker in this database; "" if there is none. Called in a transaction."""
     if _HAS_TABLE.one(connection, name=VERSION_TABLE):
         found = _VERSION.one(connection)
         if found:
@@ -63,11 +63,11 @@ def refuse_newer(where: str, found: str) -> None:
 
 
 def upgrade(connection: Connection, found: str) -> None:
-    """Run the revisions after the one that was found, each in a transaction of its own.
+    """Run the revisions after `found`, each in a transaction of its own.
 
     Called outside a transaction, while no other process can change the schema.
     """
-    if found == FIRST:  # perhaps of a version from before the revisions
+    if found == FIRST:  # it may come from a version without revisions
         with connection.begin():
             MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).stamp(
                 ScriptDirectory(str(SCRIPTS)), FIRST
@@ -76,7 +76,7 @@ def upgrade(connection: Connection, found: str) -> None:
 
 
 def settings(connection: Connection) -> dict[str, Any]:
-    """The arguments of `context.configure` with which each revision is one transaction."""
+    """Return the arguments of `context.configure` that make each revision one transaction."""
     return {
         "connection": connection,
         "version_table": VERSION_TABLE,

@@ -1,4 +1,4 @@
-"""Stores messages: every message comes into a destination through `store`."""
+"""Stores messages: every message enters a destination through `store`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from correlator import tracing
 from correlator.tracing import Event
 
 MOST_LIVES = 100
-"""How many sources of BEST_EFFORT senders a destination remembers: such a sender has a new source after each start."""
+"""Most sources of BEST_EFFORT senders that a destination remembers: such a sender has a new source after each start."""
 _ONE_LIFE = "one life: "
 _LAST_SEQUENCE = Sql(
     "SELECT last_sequence FROM broker_sender WHERE destination = :destination AND source = :source{lock}"
@@ -34,7 +34,7 @@ _FORGET_LIVES = Sql(
 
 
 def of_one_life(source: str) -> str:
-    """The stored name of a source that no later life of its sender uses, so that the broker may forget it."""
+    """Return the stored name of a source that no later life of its sender uses, so that the broker may forget it."""
     return f"{_ONE_LIFE}{source}"
 
 
@@ -51,13 +51,13 @@ class Terms:
     """How a sender sends.
 
     Attributes:
-        lives: knows which temporary destinations have ended with their process.
+        lives: tells which temporary destinations have ended with their process.
         nearly_full: destinations that its transactions must lock for themselves (see `limits`); `store` updates this.
         lazy: whether the commit of the transaction need not wait for the disk.
         waits: whether it waits for room, whatever the limit behavior of a destination is.
         whole: whether all messages must be stored in this transaction.
         moves: whether the messages are moved, so that each must find a subscription that wants it.
-        only: the name of the subscriptions that get the messages; "" for all subscriptions.
+        only: name of the subscriptions that get the messages; "" for all subscriptions.
         makes: whether a destination that does not exist is made.
         placed: the destinations of traced messages that were stored, by message id; `store` adds to it.
     """
@@ -81,8 +81,8 @@ class Terms:
 def make_missing(connection: Connection, names: Collection[str]) -> None:
     """Make the destinations that are missing, before messages are stored in several.
 
-    Storing shares a lock on its destination, and making a destination waits for the lock of the registry. In the other
-    order this could become a deadlock with a transaction that deletes a destination.
+    Storing takes a shared lock on its destination, and making a destination waits for the lock of the registry. In the
+    other order this could become a deadlock with a transaction that deletes a destination.
     """
     if len(names) > 1:
         for name in sorted(names):
@@ -96,13 +96,13 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
     A message that no subscription wants is not stored.
 
     Args:
-        connection: in a transaction.
+        connection: a connection in a transaction.
         name: the destination.
-        entries: one message or more.
+        entries: at least one message.
         terms: how the sender sends.
 
     Returns:
-        What became of the messages, if not all are stored.
+        The decision about the messages, if not all are stored.
 
     Raises:
         NoSuchDestination: the destination does not exist; it is a temporary one, or `terms` do not let it be made.
@@ -139,7 +139,7 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
 
 
 def _unwanted(readers: Sequence[Subscription], entries: Sequence[NewMessage]) -> dict[int, Refusal]:
-    """The messages that no subscription wants."""
+    """Return the messages that no subscription wants."""
     return {
         at: Refusal(full=False, what="it has no subscription that wants the message")
         for at, entry in enumerate(entries)
@@ -155,7 +155,7 @@ def _judge(
     rivals: int,
     terms: Terms,
 ) -> Verdict | None:
-    """Let the limits decide; `None` if all messages come in. Raises `Crowded`."""
+    """Let the limits decide; return `None` if all messages are admitted. Raises `Crowded`."""
     alone = not rivals or there.name in terms.nearly_full
     entries = [arrival.entry for arrival in new]
     if limits.fits_by_itself(there, entries):
@@ -177,14 +177,14 @@ def _judge(
 
 
 def _sources(connection: Connection, destination: int, entries: Sequence[NewMessage]) -> dict[str, int]:
-    """The last stored sequences of the sources, whose rows are locked then."""
-    # In the order of their names, so that two transactions never wait for each other's sources.
+    """Return the last stored sequences of the sources, and lock their rows."""
+    # Sorted by name, so that two transactions never wait for each other's sources.
     sources = sorted({entry.source for entry in entries if entry.source})
     return {source: _last_sequence(connection, destination, source) for source in sources}
 
 
 def _fresh(sources: Mapping[str, int], entries: Sequence[NewMessage]) -> list[int]:
-    """The places of the messages whose sequence is above the last one of their source."""
+    """Return the positions of the messages whose sequence is above the last one of their source."""
     last = dict(sources)
     fresh = []
     for at, entry in enumerate(entries):
@@ -199,14 +199,14 @@ def _fresh(sources: Mapping[str, int], entries: Sequence[NewMessage]) -> list[in
 def _remember(
     connection: Connection, destination: int, sources: Mapping[str, int], stored: Sequence[NewMessage]
 ) -> None:
-    last = {entry.source: entry.sequence for entry in stored if entry.source}  # they ascend
+    last = {entry.source: entry.sequence for entry in stored if entry.source}  # the sequences ascend
     for source in sources:
         if source in last:
             _REMEMBER.run(connection, destination=destination, source=source, sequence=last[source])
 
 
 def _last_sequence(connection: Connection, destination: int, source: str) -> int:
-    """The last sequence of a source, whose row is locked then."""
+    """Return the last sequence of a source, and lock its row."""
     found = _LAST_SEQUENCE.one(connection, destination=destination, source=source)
     if found is not None:
         return int(found)
@@ -217,9 +217,9 @@ def _last_sequence(connection: Connection, destination: int, source: str) -> int
 
 
 def _forget_other_lives(connection: Connection, destination: int, source: str) -> None:
-    """Forget the other sources of BEST_EFFORT senders, once there are many. Nearly all of these senders have ended.
+    """Forget the other sources of BEST_EFFORT senders once there are many. Nearly all of these senders have ended.
 
-    The source of a sender that goes on is stored again with its next message.
+    The source of a sender that still works is stored again with its next message.
     """
     if _COUNT_LIVES.one(connection, destination=destination) > MOST_LIVES:
         _FORGET_LIVES.run(connection, destination=destination, source=source)

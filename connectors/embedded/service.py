@@ -46,11 +46,11 @@ class EmbeddedClient:
     """A connection of a program. Threads may share it.
 
     Args:
-        where: the connection, for messages.
+        where: name of the connection in messages.
         store: the broker's database.
-        client_id: its client id, if it has one.
+        client_id: its client id; `None` if it has none.
         features: the features of the connection.
-        ack_timeout_s: how long its sessions wait for room in a full destination; 0 for without limit.
+        ack_timeout_s: how long its sessions wait for room in a full destination; 0 for no limit.
         auto_create: whether the use of a destination that does not exist makes it.
     """
 
@@ -82,10 +82,10 @@ class EmbeddedClient:
                 raise
 
     def registered(self) -> int:
-        """The id of the client's row; registers the client if that was not needed before.
+        """Return the id of the client's row; register the client if that was not needed before.
 
-        Raises `ConnectionLost`, and `UsageError` as `MessageService.attach`. If all links were lost, those of the
-        sessions included, the client registers anew, and its temporary destinations have ended.
+        Raises `ConnectionLost`, and `UsageError` as `MessageService.attach`. If all links were lost, including those of
+        the sessions, the client registers again, and its temporary destinations have ended.
         """
         with self._turn:
             if self._is_registered():
@@ -94,13 +94,13 @@ class EmbeddedClient:
             with self._access.transaction(self.where, link) as connection:
                 destinations.lock_registry(connection)
                 starting.reap(connection, link)
-                if not clients.is_there(connection, self._id):  # else a session has kept it
+                if not clients.is_there(connection, self._id):  # otherwise a session has kept it
                     self._id = clients.register(connection, self.client_id, link)
                 link.live(clients.name_of(self._id), together=True)
             return self._id
 
     def _is_registered(self) -> bool:
-        """Whether the link holds the registration. An administrator may have ended its session."""
+        """Return whether the link holds the registration. An administrator may have ended its session."""
         if self._link is not None and self._access.uses(self._link):
             with suppress(ConnectionLost), self._access.reading(self.where, self._link) as connection:
                 return clients.is_there(connection, self._id)
@@ -144,7 +144,9 @@ class EmbeddedClient:
 
 
 class EmbeddedSession:
-    """The sources and sinks of a session, which share a link. One thread uses it, and perhaps a second that sends."""
+    """The sources and sinks of a session, which share a link. One thread uses it, and perhaps a second
+    one that sends.
+    """
 
     def __init__(self, client: EmbeddedClient) -> None:
         self.features = client.features
@@ -157,19 +159,19 @@ class EmbeddedSession:
         self._woken = threading.Event()
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
-        """A consumer of a queue, or of a shared durable subscription of a topic that belongs to no client id."""
+        """Make a consumer of a queue, or of a topic's shared durable subscription that belongs to no client id."""
         source = make_source(self._access, receiver, suspects_alone=True)
         self._sources.add(source)
         return source
 
     def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> EmbeddedSource:
-        """A consumer of a topic; see `ServiceSession`."""
+        """Make a consumer of a topic; see `ServiceSession.subscriber`."""
         where = f"receivers.{receiver.id}"
         check_options(where, receiver.options, ())
         check_destination(where, receiver.destination)
         Selector.optional(receiver.selector, f"{where}.selector")
         wanted = Wanted(
-            # A subscription without a name has its own consumer only: it needs a name that no other one has.
+            # A subscription without a name has only its own consumer: it needs a unique name.
             name=subscriber.name or f"~{uuid.uuid4().hex}",
             client_id=self._client.client_id or "",
             durable=int(subscriber.durable),
@@ -200,7 +202,7 @@ class EmbeddedSession:
         lazy = not settled and not any(entry.persistent for _, entry in entries)
 
         def do(connection: Connection, link: DatabaseLink) -> Terms:
-            # First, so that they make room for what is sent.
+            # Acknowledge first, so that these messages make room for those that are sent.
             for source, _, numbers in settled:
                 source.acknowledge_in(connection, numbers)
             return self._send(connection, link, entries, lazy=lazy)
@@ -216,7 +218,7 @@ class EmbeddedSession:
         self._access.ring(destinations_of_sends.union(*(source.rooms for source, _, _ in settled)))
 
     def _commit(self, do: Callable[[Connection, DatabaseLink], T], *, synced: bool = True) -> T:
-        """Run a transaction. If the answer to its commit is lost, look up what became of it before raising."""
+        """Run a transaction. If the answer to its commit is lost, look up its outcome before raising."""
         link = self._access.connect(self._where)
         done: list[tuple[int, T]] = []
 
@@ -235,12 +237,12 @@ class EmbeddedSession:
         return whole.no_room(full, entries, self._rooms.refusal(full.name), self._composer)
 
     def _settled(self, work: Work) -> "_Settled":
-        """The sources with their tokens and numbers. Raises `ConnectionLost` if the link of one is gone."""
+        """Return the sources with their tokens and numbers. Raises `ConnectionLost` if the link of one is gone."""
         settled = []
         for source, tokens in work.acknowledged:
             assert isinstance(source, EmbeddedSource)
             settled.append((source, tokens, source.numbers(tokens)))
-        # In one order, so that two sessions do not wait for the content of each other's messages.
+        # Sorted, so that two sessions do not wait for the content of each other's messages.
         return sorted(settled, key=lambda one: one[0].place)
 
     def _send(
@@ -256,9 +258,9 @@ class EmbeddedSession:
         return terms
 
     def _has_committed(self, transaction_id: int, error: ConnectionLost) -> bool:
-        """Look up what became of a commit whose answer was lost. Raises `ConnectionLost` E7518 if that fails."""
+        """Look up the outcome of a commit whose answer was lost. Raises `ConnectionLost` E7518 if that fails."""
         if self._access.is_sqlite:
-            return False  # SQLite has no answer that could be lost
+            return False  # SQLite sends no answer that could be lost
         deadline = time.monotonic() + _LOOK_UP_S
         while time.monotonic() < deadline:
             try:
@@ -295,7 +297,7 @@ class EmbeddedSession:
     def resolve(self, name: str, *, commit: bool) -> None:
         """Carry out a prepared transaction, or undo it; see `ServiceSession`.
 
-        Raises `SendRejected` if a destination is full; the transaction stays prepared then. A message to a temporary
+        Raises `SendRejected` if a destination is full; the transaction then stays prepared. A message to a temporary
         destination that has ended since then is dropped: nobody could get it.
         """
         link = self._access.connect(self._where)
@@ -328,11 +330,11 @@ class EmbeddedSession:
         return out, self._composer.compose(out, since_s)
 
     def look(self) -> int:
-        """Return how often the bells of this session and its sources have rung, the number for `wait`."""
+        """Return how often the bells of this session and its sources have rung, as the argument of `wait`."""
         return self._access.bells.rung(*self._heard())
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """See `ServiceSession`. Returns when a source is to look by itself, too."""
+        """Wait as `ServiceSession.wait`. Also returns when a source has to look for messages by itself."""
         if not self._woken.is_set():
             asked = [source for source in self._sources if source.found_nothing]
             look_s = min((source.looks_in_s() for source in asked), default=LOOK_S)
@@ -361,7 +363,7 @@ class EmbeddedSession:
         self._access.allow_to_wait()
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """Return copies of the oldest messages of a queue, through the link of this session; changes nothing.
+        """Return copies of the oldest messages of a queue, over the link of this session; changes nothing.
 
         Raises as `connector.Browsable.browse`. There are no options.
         """
@@ -369,7 +371,9 @@ class EmbeddedSession:
         return browse(lambda: self._access.reading(self._where, link), destination, limit)
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
-        """See `correlator.connector.Unsubscribable`. Deletes the subscription that belongs to the client id, if any."""
+        """Delete the subscription that belongs to the client id, if there is one; see
+        `correlator.connector.Unsubscribable`.
+        """
         removal.delete_subscription(self._where, self._access, topic, subscription, self._client.client_id or "")
 
     def close(self) -> None:
@@ -378,11 +382,11 @@ class EmbeddedSession:
 
 
 _Settled = Sequence[tuple[EmbeddedSource, Sequence[Any], Sequence[int]]]
-"""Sources with tokens and numbers of what they settle."""
+"""Sources with the tokens and numbers of the messages that they settle."""
 
 
 def make_source(access: Access, receiver: ReceiverSettings, *, suspects_alone: bool = False) -> EmbeddedSource:
-    """A consumer of a queue, or of a receiver's durable subscription. Raises `ConfigError`."""
+    """Make a consumer of a queue, or of a receiver's durable subscription. Raises `ConfigError`."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, ())
     kind = check_destination(where, receiver.destination).kind
@@ -392,13 +396,13 @@ def make_source(access: Access, receiver: ReceiverSettings, *, suspects_alone: b
 
 
 def make_sink(access: Access, sender: SenderSettings, *, ack_timeout_s: float | None = None) -> EmbeddedSink:
-    """A producer; see `EmbeddedSink`. Raises `ConfigError`.
+    """Make a producer; see `EmbeddedSink`. Raises `ConfigError`.
 
     Args:
-        access: the way to the broker.
-        sender: the settings.
+        access: access to the broker.
+        sender: settings of the sender.
         ack_timeout_s: how long the producer of a session waits for room; `None` for the sender of an engine, which
-            stores every message durably, also if the message says that it is not persistent.
+            stores every message durably, even if the message is marked as not persistent.
     """
     where = f"senders.{sender.id}"
     check_options(where, sender.options, ())

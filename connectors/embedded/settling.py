@@ -46,12 +46,14 @@ _PREPARED = Sql(
 
 
 def acknowledge(connection: Connection, holder: Holder, numbers: Sequence[int]) -> bool:
-    """Delete acknowledged messages; false if the consumer did not hold all of them any more."""
+    """Delete acknowledged messages; return false if the consumer no longer held all of them."""
     return leave(connection, holder, numbers, HELD)
 
 
 def acknowledge_alone(connection: Connection, holder: Holder, numbers: Sequence[int]) -> bool:
-    """As `acknowledge`, for a queue on PostgreSQL, outside a transaction; if it returns false, nothing has changed."""
+    """Do the same as `acknowledge` for a queue on PostgreSQL, outside a transaction; false means that
+    nothing has changed.
+    """
     if not numbers:
         return True
     place = {"destination": holder.destination, "subscription": holder.subscription, "consumer": holder.consumer}
@@ -63,7 +65,7 @@ def acknowledge_alone(connection: Connection, holder: Holder, numbers: Sequence[
 def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state: int) -> bool:
     """Delete messages that are in this state for this holder. Their content is deleted with the last subscription.
 
-    Returns whether all of these messages were there.
+    Return whether all of these messages were found.
     """
     if not numbers:
         return True
@@ -78,7 +80,7 @@ def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state:
         _DROP_QUEUE.run(connection, numbers=numbers)
         tally.add(connection, holder.destination, -len(gone), -sum(gone))
     else:
-        # In one order, so that two consumers do not wait for each other.
+        # Sorted, so that two consumers do not wait for each other.
         _LOCK_CONTENT.rows(connection, numbers=numbers)
         kept = {row[0] for row in _LET_GO.rows(connection, numbers=numbers)}
         if last := [number for number in numbers if number not in kept]:
@@ -88,17 +90,17 @@ def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state:
 
 
 def reject(connection: Connection, holder: Holder, numbers: Sequence[int]) -> None:
-    """Let messages that the program has seen be ready again, in their place."""
+    """Make messages that the program has seen ready again, in their place."""
     _give_back(connection, _REJECT, holder, numbers)
 
 
 def reject_all(connection: Connection, subscription: int, consumer: int) -> None:
-    """As `reject`, for all messages that a consumer holds."""
+    """Do the same as `reject` for all messages that a consumer holds."""
     _REJECT_ALL.run(connection, subscription=subscription, consumer=consumer)
 
 
 def release(connection: Connection, holder: Holder, numbers: Sequence[int]) -> None:
-    """Let messages that the program has not seen be ready again, in their place."""
+    """Make messages that the program has not seen ready again, in their place."""
     _give_back(connection, _RELEASE, holder, numbers)
 
 
@@ -108,7 +110,7 @@ def _give_back(connection: Connection, how: Sql, holder: Holder, numbers: Sequen
 
 
 def prepare(connection: Connection, holder: Holder, numbers: Sequence[int], tx: int) -> bool:
-    """Let messages belong to a prepared transaction; false if the consumer did not hold all of them any more."""
+    """Assign messages to a prepared transaction; return false if the consumer no longer held all of them."""
     values = {"subscription": holder.subscription, "consumer": holder.consumer, "numbers": numbers, "tx": tx}
     return not numbers or _PREPARE.run(connection, **values) == len(numbers)
 
@@ -123,5 +125,5 @@ def leave_prepared(connection: Connection, tx: int) -> None:
 
 
 def return_prepared(connection: Connection, tx: int) -> None:
-    """Let the messages that a prepared transaction has acknowledged be ready again, in their place."""
+    """Make the messages that a prepared transaction has acknowledged ready again, in their place."""
     _ROLL_BACK.run(connection, tx=tx)

@@ -18,27 +18,27 @@ from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Outgoing
 
 _Places = Mapping[str, Sequence[tuple[int, NewMessage]]]
-"""Messages to be sent, by destination, with their places in the batch."""
+"""Messages to be sent, by destination, with their positions in the batch."""
 PATIENCE_S = 1.0
-"""Seconds that the sink of an engine waits for room: the engine must be able to stop it."""
+"""Seconds for which the sink of an engine waits for room: the engine must be able to stop it."""
 
 
 class EmbeddedSink:
     """Refuses messages that no database could hold; stores each other message once by its (source, sequence).
 
-    The sink refuses a message before it looks at its sequence, so it never takes a later try for a repeat. The commit
-    of a batch without persistent messages does not wait for the disk.
+    The sink refuses a message before it checks its sequence, so it never treats a later try as a repeat. The commit of
+    a batch without persistent messages does not wait for the disk.
 
-    If a destination is full, the sink of a session does what the limit behavior says. The sink of an engine waits for
-    room, and then raises `ConnectionLost`, so that the engine tries again. It refuses no message for lack of room:
-    after later messages were stored, the broker would take a new try of this message for a repeat.
+    If a destination is full, the sink of a session follows the limit behavior. The sink of an engine waits for room,
+    and then raises `ConnectionLost`, so that the engine tries again. It refuses no message for lack of room: after
+    later messages were stored, the broker would treat another try of this message as a repeat.
 
     Args:
-        where: the sender, for messages.
-        access: the way to the broker.
+        where: name of the sender in messages.
+        access: access to the broker.
         composer: composes its messages.
-        timeout_s: how long the sink of a session waits for room, 0 for without limit; `None` for the sink of an engine.
-        destination: where it registers as a producer; `None` for nowhere.
+        timeout_s: how long the sink of a session waits for room, 0 for no limit; `None` for the sink of an engine.
+        destination: destination at which it registers as a producer; `None` for none.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class EmbeddedSink:
         if self._destination is not None:
             client = self._access.client()
             with self._access.transaction(self._where, link, synced=False) as connection:
-                producers.remove(connection, self._producer)  # of a connection that was lost
+                producers.remove(connection, self._producer)  # it was registered by a connection that is lost
                 makes = self._access.auto_create
                 self._producer = producers.register(connection, self._destination, client, link, makes=makes)
         self._link = link
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Store the batch, except for refused messages."""
+        """Store the batch, except for refused messages. They are on disk when this returns. Raises `ConnectionLost`."""
         results: list[SendRejected | None] = [None] * len(batch)
         wanted: dict[str, list[tuple[int, NewMessage]]] = {}
         for at, out in enumerate(batch):
@@ -87,7 +87,7 @@ class EmbeddedSink:
             rejected, left = unless_crowded(lambda: self._store(batch, tried))  # noqa: B023
             for at, error in rejected.items():
                 results[at] = error
-            # Only for what was stored: a ring for nothing may wake this sender itself, again and again.
+            # Only for stored messages: a ring for nothing may wake this sender itself, again and again.
             self._access.ring([one for one in tried if len(left.get(one, ())) < len(tried[one])])
             if left and not self._rooms.wait(left, seen, deadline):
                 self._give_up(batch, left, results)
@@ -95,7 +95,7 @@ class EmbeddedSink:
         return results
 
     def _store(self, batch: Sequence[Outgoing], wanted: _Places) -> tuple[dict[int, SendRejected], _Places]:
-        """Store messages in one transaction; returns the refused messages, and the messages that must wait for room."""
+        """Store messages in one transaction; return the refused messages, and the messages that must wait for room."""
         refused: dict[int, SendRejected] = {}
         left: dict[str, list[tuple[int, NewMessage]]] = {}
         lazy = not any(entry.persistent for entries in wanted.values() for _, entry in entries)
@@ -107,7 +107,7 @@ class EmbeddedSink:
         def store(connection: Connection) -> None:
             if makes:
                 sending.make_missing(connection, wanted)
-            # In the order of the names, so that two sinks never wait for each other's destinations.
+            # Sorted by name, so that two sinks never wait for each other's destinations.
             for destination in sorted(wanted):
                 places, entries = zip(*wanted[destination], strict=True)
                 try:
@@ -126,7 +126,7 @@ class EmbeddedSink:
         return refused, left
 
     def _stored_alone(self, wanted: _Places) -> bool:
-        """Whether the broker could store a single message for a queue with one statement."""
+        """Return whether the broker could store a single message for a queue with one statement."""
         if len(wanted) != 1:
             return False
         ((name, places),) = wanted.items()
@@ -143,7 +143,7 @@ class EmbeddedSink:
         return self._access.alone(self._where, self._link, send)
 
     def _give_up(self, batch: Sequence[Outgoing], left: _Places, results: list[SendRejected | None]) -> None:
-        """Refuse the messages that have waited in vain. Raises `ConnectionLost` in an engine."""
+        """Refuse the messages that have waited in vain. In an engine, raises `ConnectionLost` instead."""
         if self._is_of_engine:
             what = f"{' and '.join(sorted(left))} can hold no more messages, or is paused"
             raise ConnectionLost(
@@ -154,7 +154,7 @@ class EmbeddedSink:
                 results[at] = self._composer.limited(batch[at], self._rooms.refusal(batch[at].destination))
 
     def close(self) -> None:
-        """Close the connection to the database."""
+        """Close the connection to the database. Never raises."""
         link, self._link = self._link, None
         if link is not None:
             if self._producer and not link.maker.is_another_process and self._access.uses(link):

@@ -38,25 +38,27 @@ from correlator.settings import ReceiverSettings
 from correlator.tracing import Event
 
 _REAP_S = 5.0
-"""Seconds after which a waiting consumer looks again for what dead processes have left behind."""
+"""Seconds after which a waiting consumer looks again for messages of dead consumers."""
 LONGEST_OVERRUN_S = 0.1
-"""Seconds that a receive goes on behind its timeout if it has met only messages that end, such as expired ones."""
+"""Seconds for which a receive continues after its timeout if it has found only messages that end, such
+as expired ones.
+"""
 LOOK_S = 1.0
-"""Seconds after which a waiting consumer looks by itself: a wake-up may be lost, and a dying consumer wakes nobody."""
+"""Seconds after which a waiting consumer looks without a wake-up: it may be lost, and a dying consumer wakes nobody."""
 
 
 class EmbeddedSource:
     """Claims ready messages in order. Acknowledging deletes them; giving them back makes them ready again.
 
-    Senders wake the source (see `waking`), and it looks for messages once a second by itself. After a consumer has
-    died, each message that it held comes in a chunk of its own if suspects are claimed alone (see `claiming`).
+    Senders wake the source (see `waking`), and it also looks for messages once a second. After a consumer has died,
+    each message that it held is returned in a chunk of its own if suspects are claimed alone (see `claiming`).
 
     Args:
-        where: the receiver, for messages.
-        access: the way to the broker.
-        receiver: the settings.
+        where: name of the receiver in messages.
+        access: access to the broker.
+        receiver: settings of the receiver.
         wanted: the subscription.
-        selector: chooses messages of a queue.
+        selector: selects messages of a queue.
     """
 
     def __init__(
@@ -88,11 +90,11 @@ class EmbeddedSource:
 
     @property
     def rooms(self) -> set[str]:
-        """The bells that ring after messages have left, since senders may wait for room."""
+        """The bells to ring after messages have left, since senders may wait for room."""
         return {room_of(self.destination)} if self._holder.lets_wait else set()
 
     def connect(self) -> None:
-        """Register as a consumer, and strike off consumers whose process is gone: their messages come again.
+        """Register as a consumer, and remove consumers whose process is gone: their messages are redelivered.
 
         Raises `ConnectionLost`, and `UsageError` as `ServiceSession.subscriber`.
         """
@@ -111,10 +113,10 @@ class EmbeddedSource:
             raise
         self._link = link
         self._next_look = 0.0
-        self._access.ring((self.destination,))  # what dead consumers held may be for another one
+        self._access.ring((self.destination,))  # messages of dead consumers may be meant for another one
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """Claim the first messages that nobody holds."""
+        """Claim the first messages that nobody holds; see `connector.Source`."""
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
         limit = 0 if self._cancelled else min(max_messages, self._receiver.max_batch_size - len(self._held))
@@ -134,18 +136,22 @@ class EmbeddedSource:
                 self._access.bells.wait(self.destination, self._access.bells.rung(self.destination), deadline - now)
 
     def backlog(self) -> Backlog | None:
-        """The messages of a queue that this consumer does not hold; a topic has no count for each subscription."""
+        """Return the number of messages of a queue that this consumer does not hold; topics do not
+        count per subscription.
+        """
         if not self._holder.is_queue:
             return None
         with self._access.reading(self._where, self._open_link()) as connection:
             return Backlog(messages=max(0, tally.total(connection, self._holder.destination) - len(self._held)))
 
     def looks_in_s(self) -> float:
-        """Seconds until a look is worth its cost though nobody rings, at most a second."""
+        """Return the seconds until a look is worth its cost even without a ring, at most a second."""
         return min(max(0.0, self._next_look - time.monotonic()), LOOK_S)
 
     def _may_find(self) -> bool:
-        """Whether a look is worth its cost: somebody has rung since the last one that found nothing, or it is time."""
+        """Return whether a look is worth its cost: a bell has rung since the last vain look, or the
+        time for a look has come.
+        """
         rung = self._access.bells.rung(self.destination)
         if rung == self._rung and time.monotonic() < self._next_look:
             return False
@@ -178,7 +184,7 @@ class EmbeddedSource:
             raise self._overtaken()
 
     def prepare_in(self, connection: Connection, numbers: Sequence[int], tx: int) -> None:
-        """Let these messages belong to a prepared transaction. Raises as `acknowledge_in`."""
+        """Assign these messages to a prepared transaction. Raises as `acknowledge_in`."""
         if not settling.prepare(connection, self._holder, numbers, tx):
             raise self._overtaken()
 
@@ -187,9 +193,9 @@ class EmbeddedSource:
         return ConnectionLost("E7021", self._where, what)
 
     def numbers(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The numbers of the messages that these tokens stand for, which stay held.
+        """Return the numbers of the messages of these tokens; the messages stay held.
 
-        Raises `ConnectionLost` if the link is gone, and all that this consumer held, or if one message is not held.
+        Raises `ConnectionLost` if the link is lost, and with it all held messages, or if one message is not held.
         """
         if self._open_link() is None:
             raise ConnectionLost("E7003", self._where, "not connected")
@@ -208,15 +214,15 @@ class EmbeddedSource:
                 tracing.log(Event.REMOVED, message_id, self.destination)
 
     def _untraced(self, numbers: Sequence[int]) -> list[str]:
-        """Stop tracing these messages; returns the ids of the messages that were traced."""
+        """Stop tracing these messages; return the ids of the messages that were traced."""
         return [self._traced.pop(number) for number in numbers if number in self._traced]
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Let these messages be ready again, in their place."""
+        """Make these messages ready again, in their place. Raises `ConnectionLost`."""
         self._give_back(tokens, settling.reject)
 
     def release(self, tokens: Sequence[int]) -> None:
-        """Let these messages, which the program has not seen, be ready again, in their place."""
+        """Make these messages, which the program has not seen, ready again, in their place. Raises `ConnectionLost`."""
         self._give_back(tokens, settling.release)
 
     def _give_back(self, tokens: Sequence[int], how: Callable[[Connection, Holder, Sequence[int]], None]) -> None:
@@ -233,7 +239,7 @@ class EmbeddedSource:
         self._cancelled = True
 
     def close(self) -> None:
-        """Remove this consumer; the messages that it holds are ready again."""
+        """Remove this consumer; the messages that it holds become ready again."""
         link = self._link
         if link is None or link.maker.is_another_process:
             return
@@ -250,7 +256,7 @@ class EmbeddedSource:
         self._access.leave()
 
     def _open_link(self) -> DatabaseLink | None:
-        """The link with which this consumer registered. If it is gone, so is all that the consumer held."""
+        """Return the link with which this consumer registered; `None` if it is lost, and with it all held messages."""
         if self._link is not None and not self._access.uses(self._link):
             self._forget_link()
         return self._link
@@ -261,7 +267,9 @@ class EmbeddedSource:
         self._traced.clear()
 
     def _claim(self, limit: int, deadline: float) -> Chunk | None:
-        """A chunk of messages, or `None` if none is ready or the time is over. Expired and poison messages end here."""
+        """Return a chunk of messages, or `None` if none is ready or the time is over. Expired and
+        poison messages end here.
+        """
         begin = time.monotonic()
         if begin >= self._next_check:
             self._strike_off_the_dead(begin)
@@ -269,7 +277,7 @@ class EmbeddedSource:
         while claimed := self._claim_some(bounds):
             fresh: Sequence[Claimed] = [one for one in claimed if not one.ends]
             messages: Sequence[Message] = [decode(one.stored) for one in fresh]
-            if self._wanted.suspects_alone:  # engines make dead letters of their own
+            if self._wanted.suspects_alone:  # engines make their own dead letters
                 fresh, messages = self._readable(fresh, messages)
             if len(fresh) < len(claimed):
                 self._access.ring({DEAD_MESSAGES, *self.rooms})
@@ -306,7 +314,7 @@ class EmbeddedSource:
     def _readable(
         self, claimed: Sequence[Claimed], messages: Sequence[Message]
     ) -> tuple[Sequence[Claimed], Sequence[Message]]:
-        """The messages whose content could be decoded; the other messages become dead."""
+        """Return the messages whose content could be decoded; the other messages become dead."""
         unread = [at for at, one in enumerate(claimed) if is_as_stored(messages[at], one.stored)]
         if not unread:
             return claimed, messages
@@ -319,7 +327,7 @@ class EmbeddedSource:
         return [claimed[at] for at in read], [messages[at] for at in read]
 
     def _is_backup(self) -> bool:
-        """Whether this consumer has to wait until another one has ended."""
+        """Return whether this consumer has to wait until another one has ended."""
         if self._holder.max_active > 0 and not self._is_active:
             with self._access.reading(self._where, self._open_link()) as connection:
                 place = self._holder.subscription, self._holder.consumer
@@ -333,7 +341,7 @@ class EmbeddedSource:
         if self._scan is None and not self._access.is_sqlite:
             return self._claim_at_once(bounds)
         link, alone = self._open_link(), self._wanted.suspects_alone
-        # Another consumer may take what was seen before this one does: then there may be more behind it.
+        # Another consumer may take the seen messages first: then there may be more after them.
         while chosen := claiming.within(self._look(link, bounds), bounds, suspects_alone=alone):
             suspects = alone and bool(chosen[0].suspect)
             with self._access.transaction(self._where, link, synced=suspects) as connection:
@@ -345,7 +353,7 @@ class EmbeddedSource:
         return ()
 
     def _look(self, link: DatabaseLink | None, bounds: Bounds) -> Sequence[Ready]:
-        """The first ready messages. Only a message is worth the write lock of SQLite."""
+        """Return the first ready messages. Without any, SQLite's write lock need not be taken."""
         with self._access.reading(self._where, link) as connection:
             if self._scan is not None:
                 if pausing.stops_consumers(connection, self._holder.destination):
@@ -356,8 +364,8 @@ class EmbeddedSource:
     def _claim_at_once(self, bounds: Bounds) -> Sequence[Claimed]:
         """Claim without a look before: on a server a look costs as much as a claim.
 
-        A claim is a transaction of its own. If this process dies before it has ended what is expired or poison, the
-        messages are ready again like all that it held.
+        A claim is a transaction of its own. If this process dies before it has ended the expired and poison messages,
+        these are ready again like all others that it held.
         """
         link, holder = self._open_link(), self._holder
 
@@ -377,7 +385,7 @@ class EmbeddedSource:
             return self._end_dead(connection, claimed)
 
     def _end_dead(self, connection: Connection, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
-        """Let claimed messages end that have expired or were delivered too often; returns all, with `ends` set."""
+        """End claimed messages that have expired or were delivered too often; return all, with `ends` set."""
         if not any(map(_may_be_dead, claimed)):
             return claimed
         there = destinations.find(connection, self.destination)
@@ -391,7 +399,7 @@ class EmbeddedSource:
         return marked
 
     def _end(self, connection: Connection, there: Destination | None, why: Ending, claimed: Sequence[Claimed]) -> None:
-        """Let claimed messages end that the program does not get."""
+        """End claimed messages that the program does not get."""
         if there is not None:
             name = self._wanted.name if not there.is_queue else ""
             deaths = [Death(one.stored.number, one.rank, one.stored.deliveries - 1, name) for one in claimed]
@@ -403,7 +411,7 @@ class EmbeddedSource:
         return self._selector.matches(decode(stored))
 
     def _strike_off_the_dead(self, now: float) -> None:
-        """Look for consumers whose process is gone: what they held is ready again."""
+        """Look for consumers whose process is gone: their messages become ready again."""
         link = self._open_link()
         with self._access.reading(self._where, link) as connection:
             dead = self._dead(connection, link)

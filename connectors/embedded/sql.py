@@ -1,14 +1,14 @@
 """Statements of the embedded broker: fixed texts, one for each database where they differ, compiled at first use.
 
-A text may hold `IN :numbers`, for a list of numbers, and `{now}`, the clock of the database: of the server with
-PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds. `{skip}` does the same, but skips
-rows that another transaction has locked (`{skip_d}`: only rows of the table `d`). SQLite needs neither, since it has
-one writer at a time. `{returned}` gives back a delivery that a program has seen: it keeps its place, and is perhaps
-delayed. `{unpaused}` is true unless an administrator has paused the consumers of `:destination`. `{take_chosen}` ends a
-claim of PostgreSQL whose query `chosen` has found the numbers: the consumer takes these messages, and the commit waits
-for the disk only for a suspect. `{counted}` ends an insert into the tally: with SQLite it adds to the row of the
-destination. `{lock_key}` is the key of the advisory lock `:name` of PostgreSQL; it includes the schema, since all
-schemas of a database share the keys.
+A text may contain `IN :numbers`, for a list of numbers, and `{now}`, the clock of the database: of the server with
+PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds. `{skip}` does the same, but skips rows
+that another transaction has locked (`{skip_d}`: only rows of the table `d`). SQLite needs neither, since it has one
+writer at a time. `{returned}` gives back a delivery that a program has seen: it keeps its place, and may be delayed.
+`{unpaused}` is true unless an administrator has paused the consumers of `:destination`. `{take_chosen}` ends a claim of
+PostgreSQL whose query `chosen` has found the numbers: the consumer takes these messages, and the commit waits for the
+disk only for a suspect. `{counted}` ends an insert into the tally: with SQLite it adds to the row of the destination.
+`{lock_key}` is the key of the advisory lock `:name` of PostgreSQL; it includes the schema, since all schemas of a
+database share the keys.
 """
 
 import sqlite3
@@ -99,7 +99,7 @@ class Sql:
         self._compiled: dict[str, _SqliteStatement | _PostgresStatement] = {}
 
     def run(self, connection: Connection, **values: Any) -> int:
-        """Execute; returns the number of rows that matched."""
+        """Execute; return the number of rows that matched."""
         return int(self._execute(connection, [values], attrgetter("rowcount")))
 
     def run_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -108,24 +108,28 @@ class Sql:
             self._execute(connection, rows, attrgetter("rowcount"))
 
     def rows(self, connection: Connection, **values: Any) -> Sequence[Any]:
-        """Execute; returns the rows of the result."""
+        """Execute; return the rows of the result."""
         rows: Sequence[Any] = self._execute(connection, [values], methodcaller("fetchall"))
         return rows
 
     def alone(self, connection: Connection, **values: Any) -> Sequence[Any]:
-        """As `rows`, but outside a transaction: the statement is one of its own, in one round trip. For PostgreSQL."""
+        """Do the same as `rows`, but outside a transaction, as a statement of its own in one round
+        trip. For PostgreSQL.
+        """
         rows: Sequence[Any] = self._execute(
             connection, [values], methodcaller("fetchall"), session_of(connection).alone()
         )
         return rows
 
     def named(self, connection: Connection, **values: Any) -> Sequence[Any]:
-        """As `rows`, with the columns as attributes of each row. Slower: for commands."""
+        """Do the same as `rows`, with the columns as attributes of each row. This is slower; it is
+        meant for commands.
+        """
         rows: Sequence[Any] = self._execute(connection, [values], _named)
         return rows
 
     def one(self, connection: Connection, **values: Any) -> Any:
-        """The first column of the first row, or `None` if there is no row."""
+        """Return the first column of the first row, or `None` if there is no row."""
         rows = self.rows(connection, **values)
         return rows[0][0] if rows else None
 
@@ -136,7 +140,7 @@ class Sql:
         result: Callable[[Any], Any],
         within: AbstractContextManager[None] = _WITHIN_NOTHING,
     ) -> Any:
-        """Execute by the driver: 3 µs instead of 15, and a message has seven statements."""
+        """Execute with the driver itself: this takes 3 µs instead of 15, and a message needs seven statements."""
         statement = self._compiled.get(connection.dialect.name) or self._compile(connection.dialect.name)
         try:
             with within:
@@ -158,7 +162,7 @@ class Sql:
 
 
 class _SqliteStatement:
-    """Gets the clock of this host, and lists as JSON."""
+    """Receives the clock of this host, and lists as JSON."""
 
     def __init__(self, written: str) -> None:
         self.sql = written
@@ -185,7 +189,7 @@ class _PostgresStatement:
         self.sql = self._statement.sql
 
     def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Execute once for each row; returns the cursor."""
+        """Execute once for each row; return the cursor."""
         cursor = connection.connection.cursor()
         if len(rows) == 1:
             cursor.execute(self.sql, self._statement.parameters(rows[0]))
@@ -203,5 +207,5 @@ _NOW = Sql("SELECT {now}")
 
 
 def now_ms(connection: Connection) -> int:
-    """The time of the database, in milliseconds since the epoch."""
+    """Return the time of the database, in milliseconds since the epoch."""
     return int(_NOW.one(connection))

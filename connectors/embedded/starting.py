@@ -1,7 +1,7 @@
-"""The start of the broker, which the process does that opens the broker while no other process has it open.
+"""The start of the broker, which a process does if it opens the broker while no other process has it open.
 
-What ends with the broker ends here: consumers, clients with their temporary destinations, subscriptions that are not
-durable, messages that are not persistent. Prepared transactions stay.
+Everything that ends with the broker ends here: consumers, clients with their temporary destinations, subscriptions that
+are not durable, and messages that are not persistent. Prepared transactions stay.
 """
 
 from sqlalchemy import Connection
@@ -32,7 +32,7 @@ def start(connection: Connection, lives: Lives) -> None:
 
 
 def finds_dead(connection: Connection, lives: Lives) -> bool:
-    """Whether `reap` would find something."""
+    """Return whether `reap` would find something."""
     return consumers.finds_dead(connection, lives) or clients.finds_dead(connection, lives)
 
 

@@ -17,7 +17,7 @@ from connectors.embedded.sql import HELD, PREPARED, Sql, now_ms
 from correlator.connector import ConsumerState, DestinationState, SubscriptionState, TransactionState
 
 Alive = Callable[[Connection, str], bool]
-"""Says whether the consumer with this name lives."""
+"""Returns whether the consumer with this name lives."""
 LIVING = ("active", "backup")
 """The roles of living consumers that take messages, or wait to take over."""
 _DESTINATIONS = Sql("SELECT * FROM broker_destination ORDER BY name")
@@ -33,7 +33,7 @@ _PLACES = Sql(
     " JOIN broker_destination n ON n.id = s.destination"
 )
 _TAKEN = Sql(
-    # By consumer first: so that SQLite reads the index of what is held, not the table.
+    # By consumer first: so that SQLite reads the index of held deliveries, not the table.
     "SELECT consumer, subscription, state, count(*) FROM broker_delivery WHERE consumer > 0"
     " GROUP BY consumer, subscription, state"
 )
@@ -59,7 +59,7 @@ _ACKNOWLEDGED = Sql("SELECT consumer, count(*) FROM broker_delivery WHERE consum
 
 
 class Counts(NamedTuple):
-    """The messages of one subscription."""
+    """The numbers of messages of one subscription."""
 
     ready: int
     held: int
@@ -76,7 +76,7 @@ class Read(NamedTuple):
 
 
 def destinations(connection: Connection, alive: Alive) -> Sequence[DestinationState]:
-    """All destinations, sorted by name."""
+    """Return all destinations, sorted by name."""
     tally = {row[0]: (int(row[1]), int(row[2])) for row in _TALLY.rows(connection)}
     readers: dict[int, list[Read]] = {}
     for one in _subscriptions(connection, tally):
@@ -111,7 +111,7 @@ def _sum(counts: Sequence[Counts]) -> Counts:
 
 
 def subscriptions(connection: Connection, alive: Alive) -> Sequence[SubscriptionState]:
-    """All subscriptions of topics, sorted."""
+    """Return all subscriptions of topics, sorted."""
     living = Counter(
         (one.destination, one.subscription, one.client_id) for one in consumers(connection, alive) if one.role in LIVING
     )
@@ -133,7 +133,7 @@ def subscriptions(connection: Connection, alive: Alive) -> Sequence[Subscription
 
 
 def _subscriptions(connection: Connection, tally: Mapping[int, tuple[int, int]]) -> Iterator[Read]:
-    """The subscriptions with their counts. The counts of queues are right only if the tally is given."""
+    """Yield the subscriptions with their counts. The counts of queues are right only if the tally is given."""
     now = now_ms(connection)
     taken: Counter[tuple[int, int]] = Counter()
     for _, subscription, state, count in _TAKEN.rows(connection):
@@ -151,7 +151,7 @@ def _subscriptions(connection: Connection, tally: Mapping[int, tuple[int, int]])
 
 
 def consumers(connection: Connection, alive: Alive) -> Sequence[ConsumerState]:
-    """All consumers, in the order of destinations and registration."""
+    """Return all consumers, in the order of destinations and registration."""
     now = now_ms(connection)
     holding = {row[0]: (int(row[1]), row[2]) for row in _HOLDING.rows(connection)}
     places = {row.id: row for row in _PLACES.named(connection)}
@@ -179,7 +179,7 @@ def consumers(connection: Connection, alive: Alive) -> Sequence[ConsumerState]:
 
 
 def _role(row: Any, active: dict[int, int], most: int | None) -> str:
-    """The role of a living consumer; `active` counts the living consumers that registered before it."""
+    """Return the role of a living consumer; `active` counts the living consumers that registered before it."""
     if row.cancelled:
         return "closing"
     elders = active.get(row.subscription, 0)
@@ -188,7 +188,7 @@ def _role(row: Any, active: dict[int, int], most: int | None) -> str:
 
 
 def transactions(connection: Connection) -> Sequence[TransactionState]:
-    """The prepared transactions, then the transactions that ended within a day."""
+    """Return the prepared transactions, then the transactions that ended within a day."""
     now = now_ms(connection)
     acknowledged = {row[0]: int(row[1]) for row in _ACKNOWLEDGED.rows(connection)}
     return [

@@ -1,4 +1,4 @@
-"""Puts messages into the tables: draws their numbers, stores content and deliveries, and counts them."""
+"""Puts messages into the tables: takes their numbers, stores content and deliveries, and counts them."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from connectors.embedded.sql import Sql
 from correlator.selector import Selector
 
 PORTION_BYTES = 64 * 1024 * 1024
-"""Most bytes of content that one statement of PostgreSQL stores; one message at least.
+"""Most bytes of content that one statement of PostgreSQL stores; it stores at least one message.
 
 The server takes less than 1 GB in one statement, and content takes more than twice its size there.
 """
 _DRAW = Sql(
     "UPDATE broker_store SET last_number = last_number + :total RETURNING last_number, {now}, 0",
-    # The transaction has an id before it draws numbers: so a scan that sees a number knows which transactions may still
+    # The transaction has an id before it takes numbers: so a scan that sees a number knows which transactions may still
     # store lower numbers. It shares a lock on the destination, so that nobody deletes it meanwhile, or has the lock
     # alone, so that nobody else sends there meanwhile.
     "WITH begun AS MATERIALIZED (SELECT pg_current_xact_id(),"
@@ -80,13 +80,14 @@ class NewMessage(NamedTuple):
     """A message to be stored.
 
     Attributes:
-        source, sequence: by these the broker recognises a repeat; the source "" is for a message that is no repeat.
-        message_id: its header.
+        source, sequence: the values by which the broker recognises a repeat; the source "" is for a message without
+        repeats.
+        message_id: the header of this name.
         content: the encoded message.
         rank: 9 less its priority.
-        lives_ms: time to live, 0 for without limit.
-        delay_ms: how long consumers do not get it.
-        since_s: when these times have begun, by the monotonic clock; 0 for when it is stored.
+        lives_ms: time to live, 0 for no limit.
+        delay_ms: time for which consumers do not get it.
+        since_s: when these times have begun, by the monotonic clock; 0 for the time of storing.
         persistent: 0 if it ends with the broker, else 1.
         sent_at: when it was sent, if it is moved; 0 for now.
         traced: whether this process logs its steps.
@@ -111,8 +112,8 @@ class Arrival(NamedTuple):
     """A new message.
 
     Attributes:
-        at: its place in the batch that is to be stored.
-        number: its number, which was drawn for it.
+        at: its position in the batch to store.
+        number: the number that was taken for it.
     """
 
     at: int
@@ -128,9 +129,9 @@ class Drawn(NamedTuple):
     """Numbers for new messages.
 
     Attributes:
-        numbers: in ascending order.
+        numbers: the numbers in ascending order.
         sent_at: the time of the database.
-        rivals: how many other transactions may send at the same time, at most; 0 with SQLite.
+        rivals: largest number of other transactions that may send at the same time; 0 with SQLite.
     """
 
     numbers: Sequence[int]
@@ -139,12 +140,12 @@ class Drawn(NamedTuple):
 
 
 def draw(connection: Connection, name: str, total: int, *, lazy: bool = False, alone: bool = False) -> Drawn:
-    """Draw numbers for messages to a destination. Nobody deletes the destination before the transaction ends.
+    """Take numbers for messages to a destination. Nobody deletes the destination before the transaction ends.
 
     Args:
-        connection: in a transaction.
+        connection: a connection in a transaction.
         name: the destination.
-        total: how many, 1 or more.
+        total: how many numbers, 1 or more.
         lazy: whether the commit of the transaction need not wait for the disk.
         alone: whether no other transaction may send there until this one ends.
     """
@@ -159,8 +160,8 @@ def draw(connection: Connection, name: str, total: int, *, lazy: bool = False, a
 def send(connection: Connection, name: str, entry: NewMessage, *, lazy: bool) -> bool:
     """Store one message in a queue with one statement: on PostgreSQL outside a transaction, on SQLite within one.
 
-    Returns false, and changes nothing, if that is not so simple: the queue is missing, paused, full, or on PostgreSQL
-    not far from its limits. The message has no source.
+    Returns false, and changes nothing, if one statement is not enough: the queue is missing, paused, full, or on
+    PostgreSQL not far from its limits. The message has no source.
     """
     age_ms = int((time.monotonic() - entry.since_s) * 1000) if entry.since_s else 0
     values = {
@@ -185,7 +186,7 @@ def send(connection: Connection, name: str, entry: NewMessage, *, lazy: bool) ->
 
 
 class _Row(NamedTuple):
-    """What is stored of a message. `due` and `expires` are 0 for never; `readers` are the ids of its subscriptions."""
+    """The stored data of a message. `due` and `expires` are 0 for never; `readers` are the ids of its subscriptions."""
 
     number: int
     message_id: str
@@ -220,7 +221,7 @@ def append(
 
 
 def _rows(readers: Sequence[Subscription], fresh: Sequence[Arrival], sent_at: int) -> list[_Row]:
-    """The rows of the messages that at least one subscription wants."""
+    """Return the rows of the messages that at least one subscription wants."""
     rows = []
     everybody = tuple([reader.id for reader in readers])
     choosy = any(reader.selector is not None for reader in readers)
@@ -287,7 +288,7 @@ def _selector(text: str) -> Selector | None:
 
 
 def wants(reader: Subscription, number: int, entry: NewMessage, sent_at: int = 0, due: int = 0) -> bool:
-    """Whether the selector of a subscription matches; an error or an unknown result is no match."""
+    """Return whether the selector of a subscription matches; an error or an unknown result is no match."""
     if reader.selector is None:
         return True
     selector = _selector(reader.selector)

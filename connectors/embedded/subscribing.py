@@ -15,18 +15,18 @@ from correlator.errors import ConnectionLost, UsageError, quoted
 
 
 class Wanted(NamedTuple):
-    """What a consumer asks for.
+    """What a consumer requests.
 
     Attributes:
         name: name of the subscription; "" for a queue.
-        client_id: the client id that the name belongs to; "" if it belongs to the topic.
-        durable: 1 if the subscription lasts while it has no consumer.
+        client_id: the client id that owns the name; "" if the name belongs to the topic.
+        durable: 1 if the subscription outlasts its consumers.
         shared: 1 if it may have several consumers.
-        selector: what the broker keeps for the subscription of a topic; `None` for all messages.
+        selector: selects the messages that the broker keeps for a topic's subscription; `None` for all messages.
         keeps_selector: whether an existing subscription keeps its own selector.
-        client: the id of the row of the client; 0 if there is none.
+        client: id of the row of the client; 0 if there is none.
         suspects_alone: see `claiming.Holder`.
-        makes: whether a destination that does not exist is made.
+        makes: whether to make a destination that does not exist.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
 
 def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -> Holder:
-    """Register a consumer; makes destination and subscription if they are new.
+    """Register a consumer; make destination and subscription if they are new.
 
     Raises:
         ConnectionLost: `NO_SUCH_DESTINATION`, a temporary destination is gone, or the destination does not exist and is
@@ -108,7 +108,7 @@ def _subscription(connection: Connection, name: str, there: Destination, wanted:
     if found is None:
         return destinations.make_subscription(connection, there.id, new)
     living = consumers.living(connection, found.id, lives)
-    # Striking off may have marked what is ready.
+    # removing dead consumers may have marked ready messages
     found = next(one for one in destinations.subscriptions(connection, there.id) if one.id == found.id)
     if not found.durable and not living:
         destinations.delete_subscription(connection, found.id)

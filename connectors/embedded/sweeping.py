@@ -1,12 +1,12 @@
-"""Tidies the broker up in the background: a thread of one of the processes that have it open, elected by a lock.
+"""Cleans up the broker in the background: a thread in one of the processes that have it open, elected by a lock.
 
-It ends expired messages, removes what dead processes have left behind, forgets how old transactions ended, and deletes
-destinations that their first use made and that nobody uses any more. No promise depends on the thread: consumers never
-get an expired message, senders make room by themselves, and a consumer that registers finds dead consumers. So the
-thread works in small transactions, and rests after each of them for three times as long as it took.
+It ends expired messages, removes what dead processes have left, forgets the outcomes of old transactions, and deletes
+unused destinations that were made by their first use. No promise depends on the thread: consumers never get an expired
+message, senders make room by themselves, and a consumer that registers finds dead consumers. So the thread works in
+small transactions, and pauses after each of them for three times as long as it took.
 
-Only processes with clients of the service have the thread. Engines do without: their sources and sinks are often the
-only users of a file, and a thread would only compete with them for its lock. They find dead consumers and expired
+Only processes with clients of the service have the thread. Engines do not need it: their sources and sinks are often
+the only users of a file, and a thread would only compete with them for its lock. They find dead consumers and expired
 messages by themselves.
 """
 
@@ -31,7 +31,7 @@ INTERVAL_S = 10.0
 MOST_DEAD = 1000
 """The number of dead messages at which a process logs a warning, once."""
 _LONGEST_S = 0.01
-"""Seconds that a transaction that ends expired messages should take; a checkpoint of SQLite may be added."""
+"""Seconds that a transaction that ends expired messages should take; a checkpoint of SQLite may add to this."""
 _REST = 3
 _FIRST_SLICE = 100
 _CLOSES_WITHIN_S = 5.0
@@ -46,8 +46,8 @@ class Round:
     """One round through the broker, by the elected sweeper.
 
     Args:
-        link: its own.
-        pause: waits for so many seconds; true if the round is to end.
+        link: the link of the sweeper.
+        pause: waits for a number of seconds; returns true if the round is to end.
     """
 
     def __init__(self, link: DatabaseLink, pause: Callable[[float], bool]) -> None:
@@ -71,11 +71,11 @@ class Round:
                 starting.reap(connection, self._link)
 
     def expire(self) -> bool:
-        """End all expired messages, some at a time; false if the round is to end."""
+        """End all expired messages, some at a time; return false if the round is to end."""
         size = _FIRST_SLICE
         while True:
             with self._link.transaction(synced=False) as connection:
-                began = time.monotonic()  # the wait for the turn is no work
+                began = time.monotonic()  # waiting for the turn does not count as work
                 ended = expiring.end(connection, size)
             took_s = time.monotonic() - began
             if took_s > _LONGEST_S:
@@ -88,7 +88,7 @@ class Round:
                 return True
 
     def _remove_orphans(self) -> bool:
-        """Remove the messages of deleted subscriptions, some at a time; false if the round is to end."""
+        """Remove the messages of deleted subscriptions, some at a time; return false if the round is to end."""
         with self._link.reading() as connection:
             more = orphans.exist(connection)
         while more:
@@ -126,7 +126,7 @@ class Sweeper:
                 self._thread.start()
 
     def leave(self) -> None:
-        """The last user ends the thread, and waits until it has closed the store."""
+        """Remove a user; the last one ends the thread, and waits until it has closed the store."""
         if self._maker.is_another_process:
             return
         with self._turn:
@@ -141,12 +141,12 @@ class Sweeper:
         while not end.wait(INTERVAL_S):
             try:
                 self._sweep(end)
-            except Exception as error:  # noqa: BLE001  # whatever it is, there is another round
+            except Exception as error:  # noqa: BLE001  # after any error there is another round
                 self._tell(f"The embedded broker cannot be tidied up: {str(error).partition(chr(10))[0]}")
 
     def _sweep(self, end: threading.Event) -> None:
         if is_sqlite(self._store) and not sqlite_path(self._store).exists():
-            return  # it was removed while it was open: to connect would make a new one
+            return  # it was removed while it was open: connecting would make a new one
         link = open_link(self._store)
         try:
             if elected(link):
@@ -169,7 +169,7 @@ class Sweeper:
 
 
 def elected(link: DatabaseLink) -> bool:
-    """Whether the process of this link is the only sweeper until it closes the link."""
+    """Return whether the process of this link is the only sweeper until it closes the link."""
     with link.transaction(synced=False) as connection:
         destinations.lock_registry(connection)
         if not link.is_dead(_LOCK):
@@ -183,7 +183,7 @@ _sweepers_lock = threading.Lock()
 
 
 def sweeper(store: str) -> Sweeper:
-    """The sweeper of this process for a store. A forked child has its own."""
+    """Return the sweeper of this process for a store. A forked child has its own."""
     key = os.getpid(), store
     with not_forking(), _sweepers_lock:
         found = _sweepers.get(key)

@@ -1,8 +1,8 @@
 """Counts the messages and bytes of each destination.
 
 On SQLite, which runs one writing transaction at a time, a destination has one row. On PostgreSQL each transaction adds
-a row with what it changes, so that no transaction waits for another. The sum of the rows is what the destination holds.
-On average one of `FOLDED` transactions folds the rows of its destination into one row.
+a row with its changes, so that no transaction waits for another. The sum of the rows is what the destination holds. On
+average one of `FOLDED` transactions folds the rows of its destination into one row.
 """
 
 from sqlalchemy import Connection
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from connectors.embedded.sql import Sql
 
 FOLDED = 64
-"""On average one of so many transactions on PostgreSQL folds the rows of its destination."""
+"""On average, one of this number of transactions on PostgreSQL folds the rows of its destination."""
 _ADD = Sql(
     "INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes){counted}",
     "SELECT broker_count(:destination, :messages, :bytes, :folded)",
@@ -24,5 +24,5 @@ def add(connection: Connection, destination: int, messages: int, size: int) -> N
 
 
 def total(connection: Connection, destination: int) -> int:
-    """The number of messages that a destination holds."""
+    """Return the number of messages that a destination holds."""
     return int(_MESSAGES.one(connection, destination=destination) or 0)

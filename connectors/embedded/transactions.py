@@ -1,4 +1,4 @@
-"""Prepared transactions: the broker stores what they will do, and for a day how they ended."""
+"""Prepared transactions: the broker stores what they will do, and for a day their outcome."""
 
 import time
 from collections.abc import Sequence
@@ -44,10 +44,10 @@ class PreparedSend(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """What a resolved transaction sends.
+    """The messages that a resolved transaction sends.
 
     Attributes:
-        since_s: when the transaction was prepared, by the monotonic clock of this process.
+        since_s: time at which the transaction was prepared, by the monotonic clock of this process.
     """
 
     sends: Sequence[PreparedSend]
@@ -55,12 +55,12 @@ class Resolved(NamedTuple):
 
 
 def forget(connection: Connection) -> None:
-    """Forget how transactions ended that were resolved more than a day ago."""
+    """Forget the outcomes of transactions that were resolved more than a day ago."""
     _FORGET.run(connection, kept=OUTCOMES_KEPT_MS)
 
 
 def prepare(connection: Connection, name: str, sends: Sequence[PreparedSend]) -> int:
-    """Store a prepared transaction; returns its id. Raises `UsageError` E7519 if the name is taken."""
+    """Store a prepared transaction; return its id. Raises `UsageError` E7519 if the name is in use."""
     at = now_ms(connection)
     forget(connection)
     tx = _MAKE.one(connection, name=name, at=at)
@@ -73,12 +73,12 @@ def prepare(connection: Connection, name: str, sends: Sequence[PreparedSend]) ->
 
 
 def sends_to(connection: Connection, name: str) -> set[str]:
-    """The destinations that a prepared transaction will send to."""
+    """Return the destinations to which a prepared transaction will send."""
     return {row[0] for row in _SENDS_TO.rows(connection, name=name)}
 
 
 def acknowledged_from(connection: Connection, name: str) -> set[str]:
-    """The destinations from which a prepared transaction has acknowledged messages."""
+    """Return the destinations from which a prepared transaction has acknowledged messages."""
     return {row[0] for row in _ACKNOWLEDGED_FROM.rows(connection, name=name)}
 
 

@@ -1,9 +1,9 @@
-"""Deletes destinations that their first use made, when nobody has used them for some time.
+"""Deletes destinations that were made by their first use, when nobody has used them for some time.
 
 A destination is in use while it has a consumer, a producer, a message, a durable subscription of a topic, or a prepared
 transaction that will send there, and while an administrator has paused it. It is also kept while the broker remembers
 the sequence of a sender that may repeat its messages after a crash: otherwise a repeat would be stored as a new
-message. The number of changes that the tally counts shows whether messages came and went between two rounds.
+message. The number of changes in the tally shows whether messages came and went between two rounds.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from connectors.embedded.link import DatabaseLink
 from connectors.embedded.sql import Sql
 
 KEPT_MS = 120_000
-"""How long a destination is kept after its last use."""
+"""Milliseconds for which a destination is kept after its last use."""
 _IS_UNUSED = (
     "n.auto_created = 1 AND n.client IS NULL AND n.paused IS NULL"
     " AND NOT EXISTS (SELECT 1 FROM broker_subscription s JOIN broker_consumer c ON c.subscription = s.id"
@@ -61,11 +61,11 @@ _STILL = _sql(
 
 
 def delete(link: DatabaseLink, pause: Callable[[float], bool]) -> None:
-    """Note which destinations are unused; delete those that have long been unused, each in a transaction.
+    """Note which destinations are unused; delete those that have been unused for long, each in a transaction.
 
     Args:
-        link: of the sweeper.
-        pause: waits for so many seconds; true if the round is to end early.
+        link: the link of the sweeper.
+        pause: waits for a number of seconds; returns true if the round is to end early.
     """
     with link.reading() as connection:
         changed = _CHANGED.rows(connection)

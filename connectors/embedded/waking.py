@@ -1,15 +1,15 @@
 """Wakes consumers when another thread or another process has made messages available.
 
-All threads of a process share one `Bells` for a store. A consumer reads how often the bell of its destination has
-rung, looks for messages, and waits until the bell has rung more often. A sender rings after its commit. That wakes the
+All threads of a process share one `Bells` for a store. A consumer reads how often the bell of its destination has rung,
+looks for messages, and waits until the bell has rung more often. A sender rings after its commit. That wakes the
 threads of its own process, and a `Channel` carries it to other processes: `bell_files` for SQLite, `notices` for
 PostgreSQL.
 
 One thread of a process listens to the channel, and only while a consumer waits or has just waited. When it begins to
-listen to a bell, it rings the bell itself: consumers look once more, so nothing is missed that came before.
+listen to a bell, it rings the bell itself: consumers look once more, so they miss no message that came before.
 
-Waking only shortens a wait. A wake-up is lost if a process ends between its commit and its ring, so every consumer
-looks from time to time by itself.
+Waking only shortens a wait. A wake-up is lost if a process ends between its commit and its ring, so every consumer also
+looks from time to time.
 
 Destinations share a fixed number of bells. A consumer that is woken for another destination finds nothing and waits
 again.
@@ -39,9 +39,9 @@ from correlator.storage.database import location, parse
 
 BELLS = 64
 _LINGER_S = 0.2
-"""A bell is listened to for this long after its last consumer has ceased to wait: most wait again at once."""
+"""Seconds for which the thread listens to a bell after its last consumer has stopped waiting: most soon wait again."""
 _STAYS_S = 2.0
-"""The thread stays for this long when nobody waits."""
+"""Seconds for which the thread stays when nobody waits."""
 _RETRY_S = 5.0
 """Seconds of polling after which the thread tries again to listen."""
 _TOO_LATE = "Consumers of other processes may get messages up to a second late: %s"
@@ -51,18 +51,19 @@ _log = logging.getLogger("connectors.embedded")
 
 
 class Listener(Protocol):
-    """Hears the rings of other processes. Used by one thread. Any method may raise, except `close`.
+    """Hears the rings of other processes. One thread uses it. Any method may raise, except `close`.
 
     Attributes:
         interval_s: seconds between two calls of `heard`; `None` if the descriptor becomes readable instead.
-        settles_after_s: seconds after `listen` until every ring is heard; earlier ones may be missed. 0: at once.
+        settles_after_s: seconds after `listen` until no ring is missed any more; 0 if none is missed from the
+            beginning.
     """
 
     interval_s: float | None
     settles_after_s: float
 
     def fileno(self) -> int:
-        """The descriptor, if `interval_s` is `None`."""
+        """Return the descriptor, if `interval_s` is `None`."""
         ...
 
     def listen(self, bells: set[int]) -> None:
@@ -70,7 +71,7 @@ class Listener(Protocol):
         ...
 
     def heard(self) -> set[int]:
-        """The bells that other processes have rung since the last call. Does not wait."""
+        """Return the bells that other processes have rung since the last call. Does not wait."""
         ...
 
     def close(self) -> None:
@@ -90,7 +91,7 @@ class Channel(Protocol):
         ...
 
     def poller(self) -> Listener:
-        """Listen by other means, which work where `listener` does not, but cost more."""
+        """Make a listener that uses other means, which work where `listener` does not, but cost more."""
         ...
 
 
@@ -116,18 +117,18 @@ class Bells:
         self._told: set[str] = set()
 
     def rung(self, *destinations: str) -> int:
-        """How often the bells of these destinations have rung; to be read before looking for messages."""
+        """Return how often the bells of these destinations have rung. Call this before looking for messages."""
         return sum(self._bells[number].rung for number in set(map(_bell_of, destinations)))
 
     def wait(self, destination: str, rung: int, timeout_s: float) -> bool:
-        """Wait until the bell has rung more often than `rung`; false if it does not within `timeout_s`.
+        """Wait until the bell has rung more often than `rung`; return false if it does not within `timeout_s`.
 
-        The bell may ring though there is nothing new.
+        The bell may also ring when there is nothing new.
         """
         return self.wait_for_any((destination,), rung, timeout_s)
 
     def wait_for_any(self, destinations: Iterable[str], rung: int, timeout_s: float) -> bool:
-        """As `wait`, for the sum of the rings of these destinations' bells."""
+        """Do the same as `wait`, for the sum of the rings of these destinations' bells."""
         numbers = set(map(_bell_of, destinations))
         own = [self._bells[number] for number in numbers]
         changed = threading.Condition(self._lock)
@@ -144,26 +145,27 @@ class Bells:
                     bell.left_at = time.monotonic()
 
     def ring_here(self, destinations: Iterable[str]) -> None:
-        """Wake whoever waits for one of these destinations in this process only. Never raises."""
+        """Wake all threads that wait for one of these destinations, in this process only. Never raises."""
         self._ring(set(map(_bell_of, destinations)))
 
     def ring(self, destinations: Iterable[str], connection: Connection) -> None:
-        """Wake whoever waits for one of these destinations, in all processes. Never raises.
+        """Wake all threads that wait for one of these destinations, in all processes. Never raises.
 
         Called after the commit that made messages available, by any thread.
 
         Args:
-            destinations: what has new messages.
-            connection: the sender's, outside a transaction; PostgreSQL uses it. A failure leaves it as the
+            destinations: the destinations that have new messages.
+            connection: connection of the sender, outside a transaction; PostgreSQL uses it. A failure leaves it as the
                 failure of any statement would, so the next transaction notices a lost session.
         """
         bells = {_bell_of(destination) for destination in destinations}
         try:
             self._channel.notify(bells, connection)
-        except Exception as error:  # noqa: BLE001  # the messages are stored: the sender must not take this for a failure
+        except Exception as error:  # noqa: BLE001  # the messages are stored: the sender must not treat this as a failure
             self._tell(_TOO_LATE, error)
         finally:
-            # Last: listeners of this process ignore its own notices, also where these hide an earlier one of another.
+            # Last: listeners of this process ignore its own notices, even where these hide an earlier one of another
+            # process.
             self._ring(bells)
 
     def _ring(self, bells: set[int]) -> None:
@@ -180,14 +182,14 @@ class Bells:
             _log.warning(text, str(error).partition("\n")[0] or type(error).__name__)
 
     def _listen_anew(self) -> None:
-        """Let the thread look for whom to listen to; start it if there is none. Called with the lock."""
+        """Let the thread find out to which bells to listen; start it if there is none. Called with the lock."""
         if self._nudge is None:
             try:
                 self._start()
-            except (OSError, RuntimeError) as error:  # no descriptor or no thread is free
+            except (OSError, RuntimeError) as error:  # the process has no free descriptor or thread
                 self._tell(_TOO_LATE, error)
         else:
-            with suppress(BlockingIOError):  # full: the thread has enough to wake for
+            with suppress(BlockingIOError):  # if it is full, the thread has already been woken
                 self._nudge.send(b"\0")
 
     def _start(self) -> None:
@@ -214,14 +216,16 @@ class Bells:
                 try:
                     with closing(self._channel.listener()) as listener:
                         ended = self._serve(listener, nudged, float("inf"))
-                except Exception as error:  # noqa: BLE001  # whatever it is, polling remains
-                    if self._somebody_waits():  # else the store may have been removed by those who used it
+                except Exception as error:  # noqa: BLE001  # after any error, polling still works
+                    if self._somebody_waits():  # otherwise its users may have removed the store
                         self._tell(_POLLS, error)
                     with closing(self._channel.poller()) as poller:
                         ended = self._serve(poller, nudged, time.monotonic() + _RETRY_S)
 
     def _serve(self, listener: Listener, nudged: socket.socket, until: float) -> bool:
-        """Ring what the listener hears until some time. Returns true earlier, when nobody has waited for long."""
+        """Ring the bells that the listener hears until some time. Return true earlier, when nobody has
+        waited for long.
+        """
         listened: set[int] = set()
         settling: list[tuple[float, set[int]]] = []
         events = select.poll()
@@ -251,7 +255,7 @@ class Bells:
         return False
 
     def _wanted(self) -> tuple[set[int], float]:
-        """The bells that somebody waits for or may soon wait for again; in how many seconds to look again."""
+        """Return the bells that somebody waits for or may soon wait for again, and the seconds until the next check."""
         now = time.monotonic()
         with self._lock:
             wanted = {number for number, bell in enumerate(self._bells) if bell.is_wanted(now)}
@@ -264,7 +268,7 @@ class Bells:
             return any(bell.waiting for bell in self._bells)
 
     def _ends(self) -> bool:
-        """Whether nobody has waited for long. Then the next one who waits starts another thread."""
+        """Return whether nobody has waited for long. Then the next thread that waits starts another thread."""
         now = time.monotonic()
         with self._lock:
             ends = all(not bell.waiting and now >= bell.left_at + _STAYS_S for bell in self._bells)
@@ -278,7 +282,7 @@ _bells_lock = threading.Lock()
 
 
 def bells(store: str) -> Bells:
-    """The bells of a store in this process. A forked child has its own, since its parent's may be locked.
+    """Return the bells of a store in this process. A forked child has its own, since its parent's may be locked.
 
     Raises:
         ConfigError: E1301, `store` is not the address of a database.

@@ -13,11 +13,11 @@ from correlator.errors import SendRejected
 from correlator.events import Outgoing
 
 Sends = Sequence[tuple[Outgoing, NewMessage]]
-"""Messages that are sent together, with what is stored of them."""
+"""Messages that are sent together, with their stored form."""
 
 
 def store_all(connection: Connection, sends: Sends, terms: Terms, composer: Composer) -> None:
-    """Store the messages in a transaction, which an error must undo.
+    """Store the messages in a transaction, which the caller must roll back after an error.
 
     Raises:
         SendRejected: the broker refuses a message.
@@ -29,7 +29,7 @@ def store_all(connection: Connection, sends: Sends, terms: Terms, composer: Comp
         wanted.setdefault(out.destination, []).append((out, entry))
     if terms.makes:
         sending.make_missing(connection, wanted)
-    # In the order of the names, so that two senders never wait for each other's destinations.
+    # Sorted by name, so that two senders never wait for each other's destinations.
     for destination in sorted(wanted):
         outs, entries = zip(*wanted[destination], strict=True)
         try:
@@ -44,6 +44,6 @@ def store_all(connection: Connection, sends: Sends, terms: Terms, composer: Comp
 
 
 def no_room(full: NoRoom, sends: Sends, refusal: Refusal, composer: Composer) -> SendRejected:
-    """The error of the first message for a destination that has stayed full."""
+    """Make the error of the first message for a destination that has stayed full."""
     first = next(out for out, _ in sends if out.destination == full.name)
     return composer.limited(first, refusal)

@@ -11,29 +11,31 @@ import msgspec
 from correlator.errors import ConnectionLost, quoted
 from correlator.events import PropertyValue
 
-csv.field_size_limit(sys.maxsize)  # for the whole process; `RecordReader` bounds the size of records
+csv.field_size_limit(sys.maxsize)  # this holds for the whole process; `RecordReader` limits the size of records
 
 _MENTIONED = re.compile(r"\$\{row\.([^}]+)\}")
 
 ReadColumns = Callable[[bytes], dict[str, PropertyValue]]
-"""Returns the properties `row.NAME` of a record, without those that the record does not have.
+"""Returns the properties `row.NAME` of a record, without columns that the record does not have.
 
-If a record cannot be split into columns, each property has the whole record as bytes. No id can be made of bytes
+If a record cannot be split into columns, each property contains the whole record as bytes. No id can be made from bytes
 (E5403), so the message becomes a dead letter.
 """
 
 
 def mentioned_columns(*templates: str) -> list[str]:
-    """The mentioned names in the order of their first appearance."""
+    """Return the mentioned names in the order of their first appearance."""
     return list(dict.fromkeys(name for template in templates for name in _MENTIONED.findall(template)))
 
 
 def csv_columns(where: str, header: bytes, names: Sequence[str]) -> ReadColumns:
-    """Columns of a CSV file with this header. Raises `ConnectionLost` E7015 if the header lacks a name."""
+    """Return a reader of the columns of a CSV file with this header. Raises `ConnectionLost` E7015 if a
+    name is missing.
+    """
     try:
         columns = _csv_fields(header)
     except csv.Error as error:
-        raise ConnectionLost("E7015", where, f"has a header that is no CSV: {error}") from error
+        raise ConnectionLost("E7015", where, f"has a header that is not CSV: {error}") from error
     for name in names:
         if name not in columns:
             known = ", ".join(quoted(column) for column in columns)
@@ -43,7 +45,7 @@ def csv_columns(where: str, header: bytes, names: Sequence[str]) -> ReadColumns:
     def read(record: bytes) -> dict[str, PropertyValue]:
         try:
             fields = _csv_fields(record)
-        except csv.Error:  # a carriage return outside of quotes
+        except csv.Error:  # for example a carriage return outside of quotes
             return {name: record for name, _ in wanted}
         return {name: fields[at] for name, at in wanted if at < len(fields)}
 
@@ -58,7 +60,7 @@ def _csv_fields(record: bytes) -> list[str]:
 
 
 def json_columns(names: Sequence[str]) -> ReadColumns:
-    """Columns of JSON objects; any other record has no values."""
+    """Return a reader of the fields of JSON objects; any other record has no values."""
     fields = [f"c{at}" for at in range(len(names))]
     row = msgspec.defstruct(
         "Row", [(field, Any, None) for field in fields], rename=dict(zip(fields, names, strict=True)), gc=False

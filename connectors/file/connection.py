@@ -19,10 +19,10 @@ READABLE = (".csv", ".jsonl")
 class FileConnection:
     """A directory of files.
 
-    Options: `path`, the directory; `state`, the directory of positions and confirmed lengths (`PATH/.positions`).
-    Receivers read `queue:NAME.csv` and `queue:NAME.jsonl`; their option `follow` (false) makes them wait for more at
-    the end of the file. Senders write `queue:NAME.jsonl`; their option `mode` ("0600") has the permissions of new
-    files.
+    Options: `path`, the directory; `state`, the directory of positions and confirmed lengths (default
+        `PATH/.positions`). Receivers read `queue:NAME.csv` and `queue:NAME.jsonl`; their option `follow` (false) lets
+        them wait for more records at the end of the file. Senders write `queue:NAME.jsonl`; their option `mode`
+        ("0600") sets the permissions of new files.
     """
 
     features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, shares=False)
@@ -35,14 +35,14 @@ class FileConnection:
         self._directory = Directory(path, state)
 
     def source(self, receiver: ReceiverSettings) -> FileSource:
-        """A reader of the file."""
+        """Make a reader of the file. Raises `ConfigError`."""
         where = f"receivers.{receiver.id}"
         check_options(where, receiver.options, ("follow",))
         name = _file(where, receiver.destination, READABLE)
         return FileSource(where, self._directory, name, receiver, follow=flag_option(where, receiver.options, "follow"))
 
     def sink(self, sender: SenderSettings) -> FileSink:
-        """A writer of the file."""
+        """Make a writer of the file. Raises `ConfigError`."""
         where = f"senders.{sender.id}"
         check_options(where, sender.options, ("mode",))
         named = sender.destination
@@ -50,11 +50,11 @@ class FileConnection:
         return FileSink(where, self._directory, None if named is None else _file(where, named, WRITABLE), options)
 
     def close(self) -> None:
-        """Do nothing: sources and sinks share nothing."""
+        """Do nothing: sources and sinks share no resources."""
 
 
 def _mode(where: str, sender: SenderSettings) -> int:
-    """The permissions of new files. Raises `ConfigError` E1022."""
+    """Return the permissions of new files. Raises `ConfigError` E1022."""
     given = sender.options.get("mode", "0600")
     if not isinstance(given, str) or not _MODE.fullmatch(given):
         allowed = 'Three octal digits, quoted, as in "0640"; the owner can read and write: the first is 6 or 7'
@@ -63,7 +63,7 @@ def _mode(where: str, sender: SenderSettings) -> int:
 
 
 def _file(where: str, destination: str, endings: tuple[str, ...]) -> str:
-    """The name of the file. Raises `ConfigError` E1215 or E1216."""
+    """Return the name of the file. Raises `ConfigError` E1215 or E1216."""
     check_destination(where, destination)
     name = file_name(destination, endings)
     if name is None:

@@ -1,4 +1,4 @@
-"""Reads a file that may grow, and notices if what it has read has changed."""
+"""Reads a file that may grow, and notices if the content that it has read was changed."""
 
 import os
 
@@ -12,7 +12,7 @@ class GrowingFile:
 
     Args:
         where: names the file in messages.
-        descriptor: of the file.
+        descriptor: descriptor of the file.
     """
 
     def __init__(self, where: str, descriptor: int) -> None:
@@ -21,7 +21,7 @@ class GrowingFile:
         self._seen, self._seen_to = b"", 0
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read up to so many bytes. Raises `ConnectionLost` E7011 if the bytes before them have changed meanwhile."""
+        """Read at most `size` bytes. Raises `ConnectionLost` E7011 if the bytes before them were changed meanwhile."""
         self._check_only_grown(offset)
         block = os.pread(self._descriptor, size, offset)
         self._seen, self._seen_to = (self._seen + block)[-_COMPARED_BYTES:], offset + len(block)
@@ -34,7 +34,7 @@ class GrowingFile:
         if size < offset:
             what = f"the file was cut to {size} bytes while it was being read"
         elif os.pread(self._descriptor, len(self._seen), offset - len(self._seen)) != self._seen:
-            what = f"the file was written over before byte {offset} while it was being read"
+            what = f"the file was overwritten before byte {offset} while it was being read"
         else:
             return
         raise ConnectionLost(

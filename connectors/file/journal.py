@@ -1,9 +1,9 @@
 """One output file, and a sidecar with its confirmed length.
 
-A batch is appended and synced; then the sidecar is replaced. It holds the length of the file and the last sequence of
-each source. Bytes of the file behind that length were never confirmed. If they come from a process that was killed, the
-engine sends the same bytes again, in the same order. So the journal compares them with the first bytes that are sent,
-and keeps equal ones: the file has each message once, in order, wherever the process was killed. Other bytes come from
+A batch is appended and synced; then the sidecar is replaced. It contains the length of the file and the last sequence
+of each source. Bytes of the file after that length were never confirmed. If a killed process wrote them, the engine
+sends the same bytes again, in the same order. So the journal compares them with the first bytes that are sent, and
+keeps equal ones: the file has each message once, in order, wherever the process was killed. Any other bytes come from
 another program, and the journal never cuts them off.
 """
 
@@ -47,9 +47,9 @@ class WriteOptions(NamedTuple):
 
 
 class Journal:
-    """An open output file. One owner at a time; raises `OSError` and `ConnectionLost`.
+    """An open output file. It has one owner at a time. Methods raise `OSError` and `ConnectionLost`.
 
-    A file that exists before the first message keeps its content. After a file was moved away, a new one is begun.
+    A file that exists before the first message keeps its content. After a file was moved away, a new one is made.
     """
 
     def __init__(self, where: str, directory: Directory, name: str, options: WriteOptions) -> None:
@@ -59,7 +59,7 @@ class Journal:
         self._sidecar = directory.sidecar("written", name)
         self._lock = lock(directory.sidecar("written.lock", name), where)
         self._descriptor = -1
-        self._unconfirmed = 0  # bytes behind the confirmed ones, until it is clear who wrote them
+        self._unconfirmed = 0  # bytes after the confirmed ones whose writer is not known yet
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = _open(path, options.mode)
@@ -71,7 +71,7 @@ class Journal:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file still has its name. Otherwise it was moved away, and a new one is begun."""
+        """Return whether the file still has its name. Otherwise it was moved away, and a new one is made."""
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class Journal:
             if out.source:
                 if out.sequence <= sequences.get(out.source, 0):
                     continue
-                sequences.pop(out.source, None)  # the source that was used last is forgotten last
+                sequences.pop(out.source, None)  # so that the source that was used last is forgotten last
                 sequences[out.source] = out.sequence
             lines.append(line)
         if lines:
@@ -112,7 +112,9 @@ class Journal:
             self._save(_Written(length, self._written.sequences, dict(list(sequences.items())[-MOST_LIVES:])))
 
     def _without_unconfirmed(self, content: bytes) -> bytes:
-        """The part of the content that is not in the file yet, after a comparison with its unconfirmed bytes."""
+        """Compare the content with the unconfirmed bytes of the file; return the part that the file
+        does not have yet.
+        """
         size = min(self._unconfirmed, len(content))
         there = os.pread(self._descriptor, size, self._written.length)
         if not content.startswith(there):
@@ -127,21 +129,21 @@ class Journal:
         return content[size:]
 
     def _fill_holes(self, content: bytes) -> None:
-        """Write over zero bytes: after a power cut unconfirmed bytes may be zero, and no line has such a byte."""
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)  # one that does not always append
+        """Overwrite zero bytes: after a power cut unconfirmed bytes may be zero, and no line contains such a byte."""
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)  # a descriptor without O_APPEND
         try:
             os.pwrite(descriptor, content, self._written.length)
         finally:
             os.close(descriptor)
 
     def _adopt_unconfirmed(self) -> None:
-        """Keep unconfirmed bytes that nobody sends again, and go on behind them, on a new line."""
+        """Keep unconfirmed bytes that nobody sends again, and continue after them, on a new line."""
         length = self._end_line(self._written.length + self._unconfirmed)
         self._unconfirmed = 0
         self._written = _Written(length, self._written.sequences, self._written.lives)
 
     def _end_line(self, length: int) -> int:
-        """The length of the file once its last line has its end."""
+        """End the last line of the file if it lacks its end; return the length of the file."""
         if length and os.pread(self._descriptor, 1, length - 1) != b"\n":
             durable.write_all(self._descriptor, b"\n")
             os.fdatasync(self._descriptor)
@@ -149,14 +151,14 @@ class Journal:
         return length
 
     def _check_length(self, wanted: int) -> None:
-        """Raises `ConnectionLost` E7029 if another program has changed the size of the file."""
+        """Raise `ConnectionLost` E7029 if another program has changed the size of the file."""
         length = os.fstat(self._descriptor).st_size
         if length != wanted:
-            what = f"{self._path} has {length} bytes, {wanted} were written to it: another program has changed it"
-            raise ConnectionLost("E7029", self._where, what, "One program at a time writes to a file")
+            what = f"{self._path} has {length} bytes, {wanted} were written: another program has changed it"
+            raise ConnectionLost("E7029", self._where, what, "Only one program at a time may write to a file")
 
     def _check_not_removed(self) -> None:
-        """Raises `ConnectionLost` E7029 if the file was removed, since its content is lost then."""
+        """Raise `ConnectionLost` E7029 if the file was removed, since its content is lost then."""
         if os.fstat(self._descriptor).st_nlink == 0:
             what = f"{self._path} was removed while it was being written; a new file is begun"
             raise ConnectionLost("E7029", self._where, what, "A file may be moved away, but not removed")
@@ -169,8 +171,8 @@ class Journal:
             self._where,
             f"bytes {begin} to {begin + self._unconfirmed} of {self._path} were written by another program: "
             f"{quoted(found.decode(errors='replace'))}",
-            "Nothing is cut off, and nothing is written behind lines that may be half of a batch in doubt",
-            "Move the file away: what is to be sent goes to a new file of that name",
+            "The sender cuts nothing off, and writes nothing after lines that may be half of an unconfirmed batch",
+            "Move the file away; the sender then makes a new file of that name",
         )
 
     def _save(self, written: _Written) -> None:
@@ -178,7 +180,7 @@ class Journal:
         self._written = written
 
     def _recover(self, path: Path) -> _Written:
-        """Compare the file with its sidecar; returns the confirmed state."""
+        """Compare the file with its sidecar; return the confirmed state."""
         length = os.fstat(self._descriptor).st_size
         content = read_whole(self._sidecar)
         if content is None:
@@ -201,7 +203,7 @@ class Journal:
         return written
 
     def _adopt(self, length: int) -> _Written:
-        """Begin behind the present content, on a new line. The sidecar is written before the first message."""
+        """Begin after the present content, on a new line. The sidecar is written before the first message."""
         length = self._end_line(length)
         written = _Written(length, {})
         durable.replace(self._sidecar, msgspec.json.encode(written))
@@ -209,10 +211,10 @@ class Journal:
 
 
 def _open(path: Path, mode: int) -> int:
-    """Open the file; make it with exactly this mode if it does not exist."""
+    """Open the file; create it with exactly this mode if it does not exist."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     with suppress(FileExistsError):
         descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
-        os.fchmod(descriptor, mode)  # whatever the umask is
+        os.fchmod(descriptor, mode)  # independent of the umask
         return descriptor
     return os.open(path, flags)

@@ -27,7 +27,7 @@ class ReadOptions(NamedTuple):
 
     Attributes:
         where: the receiver, for messages.
-        name: the name of the file in ids.
+        name: name of the file in ids.
         receiver: the settings of the receiver.
         columns: the columns that its templates mention.
         follow: whether the file may grow.
@@ -41,12 +41,12 @@ class ReadOptions(NamedTuple):
 
     @property
     def is_csv(self) -> bool:
-        """Whether there is a header, and line ends may stand within quotes."""
+        """Return whether the file has a header, and quotes may contain line ends."""
         return self.name.endswith(".csv")
 
 
 class OpenedFile:
-    """An open file. Owned by the receiver's thread. Raises `OSError` and `ConnectionLost`.
+    """An open file. The receiver's thread owns it. Methods raise `OSError` and `ConnectionLost`.
 
     Args:
         options: how to read it.
@@ -56,8 +56,8 @@ class OpenedFile:
         history: a digest of the files that had the name before, "" for the first file; part of all ids.
         identity: device and inode, by which a renamed file is recognised.
         name: the name of the file when it was first opened.
-        ended_at: its size when a successor was found, which also ends a last line without a line end; 0 before.
-        read_columns: reads the columns of a record; `None` if none are mentioned, or there is no header yet.
+        ended_at: size when a successor was found, which also ends a last line without a line end; 0 before.
+        read_columns: reads the columns of a record; `None` if no template mentions any, or before there is a header.
     """
 
     def __init__(self, options: ReadOptions, path: Path) -> None:
@@ -81,7 +81,7 @@ class OpenedFile:
 
     @property
     def is_removed(self) -> bool:
-        """Whether the file has no name any more."""
+        """Return whether the file no longer has any name."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     @property
@@ -91,38 +91,38 @@ class OpenedFile:
 
     @property
     def unread(self) -> int:
-        """Number of bytes behind the last record that was returned."""
+        """Number of bytes after the last record that was returned."""
         return max(0, self.size - (0 if self._progress is None else self._progress.next()[0].offset))
 
     @property
     def next_history(self) -> str:
-        """The history of the next file, once this one is read to its end."""
+        """The `history` of the next file, once this one is read to its end."""
         size = self.size
         end = os.pread(self._descriptor, _TOLD_APART_BY_BYTES, max(0, size - _TOLD_APART_BY_BYTES))
         content = b"\0".join((self.history.encode(), b"%d" % size, end))
         return hashlib.sha256(content).hexdigest()[:_HISTORY_CHARACTERS]
 
     def resume(self, positions: PositionFile, kept: Kept) -> bool:
-        """Go on at the kept position. Raises `ConnectionLost` E7011 if this is another file.
+        """Continue at the stored position. Raises `ConnectionLost` E7011 if this is another file.
 
-        Returns false if no record was acknowledged yet, so that the content does not show whether this is another file.
+        Return false if no record was acknowledged yet, so that the content does not show whether this is another file.
         """
         self.name, self.history, self.ended_at = kept.name or self.name, kept.history, kept.ended_at
         progress = positions.progress(kept, self._descriptor)
         beginning = self._begin()
-        if beginning is None or progress.position < beginning:  # nothing was begun, for want of a header
+        if beginning is None or progress.position < beginning:  # nothing was begun, because there was no header
             return False
         self._progress = progress
         return bool(progress.done) or beginning < progress.position
 
     def begin(self) -> bool:
-        """Find the first record; false while there is no header yet."""
+        """Find the first record; return false while there is no header yet."""
         if self._progress is None and (beginning := self._begin()) is not None:
             self._progress = ReadProgress(beginning)
         return self._progress is not None
 
     def take(self, limit: int) -> tuple[Records, Sequence[int]] | None:
-        """The next records, and their tokens; `None` if there are none yet."""
+        """Return the next records, and their tokens; `None` if there are none yet."""
         if not self.begin():
             return None
         assert self._progress is not None
@@ -142,7 +142,7 @@ class OpenedFile:
             self._kept = None
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Read the records of these tokens again."""
+        """Let the records of these tokens be read again."""
         if self._progress is not None:
             self._progress.reject(tokens)
 
@@ -163,7 +163,9 @@ class OpenedFile:
         return self._kept
 
     def ids(self, records: Records) -> list[str]:
-        """The id of each line: name of the file, line, and a digest that distinguishes files of the same name."""
+        """Return the id of each line: name of the file, line, and a digest that distinguishes files of
+        the same name.
+        """
         name = self._options.name
         if len(self._beginning) < _TOLD_APART_BY_BYTES:
             self._beginning = os.pread(self._descriptor, _TOLD_APART_BY_BYTES, 0)
@@ -176,13 +178,13 @@ class OpenedFile:
         return first + [f"{name}:{line}:{digest}" for line in records.lines[within:]]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the descriptor of the file; never raises. The acknowledged progress stays in the object."""
         if self._descriptor >= 0:
             close_quietly(self._descriptor)
             self._descriptor = -1
 
     def _begin(self) -> RecordBoundary | None:
-        """Read the header; where the first record begins, nothing while there is no header."""
+        """Read the header; return where the first record begins, or `None` while there is no header."""
         options, reader = self._options, self._reader
         mark = os.pread(self._descriptor, len(BYTE_ORDER_MARK), 0)
         beginning = RecordBoundary(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
@@ -200,6 +202,8 @@ class OpenedFile:
         return header.ends[0]
 
     def _digest(self, end: int) -> str:
-        """Of the file's beginning up to the end of a line, which is the same before and after it has its line end."""
+        """Return a digest of the beginning of the file up to the end of a line, which is the same with
+        and without line end.
+        """
         content = self.history.encode() + self._beginning[:end].rstrip(b"\r\n")
         return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]

@@ -18,7 +18,7 @@ class Directory(NamedTuple):
     state: Path
 
     def file(self, name: str) -> Path:
-        """The real path of a file. Raises `ConnectionLost` E7013 if a link leads out of the directory."""
+        """Return the real path of a file. Raises `ConnectionLost` E7013 if a link leads out of the directory."""
         real = (self.path / name).resolve()
         if not real.is_relative_to(self.path.resolve()):
             raise ConnectionLost(
@@ -31,12 +31,14 @@ class Directory(NamedTuple):
         return real
 
     def sidecar(self, ending: str, *names: str) -> Path:
-        """The sidecar for these names, a file in the directory `state`."""
+        """Return the path of the sidecar for these names, in the directory `state`."""
         return sidecar(self.state, ending, *names)
 
 
 def file_name(destination: str, endings: Collection[str]) -> str | None:
-    """The file that a destination names; `None` unless it is a relative path with such an ending and no hidden part."""
+    """Return the file that a destination names; `None` unless it is a relative path with such an ending
+    and no hidden part.
+    """
     parsed = parse_destination(destination)
     if parsed is None or parsed.kind != "queue":
         return None

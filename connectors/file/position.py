@@ -1,4 +1,6 @@
-"""The acknowledged position of a receiver in its files, kept in a sidecar that is replaced at each acknowledgement."""
+"""The acknowledged position of a receiver in its files. A sidecar holds it; each acknowledgement
+replaces the sidecar.
+"""
 
 import hashlib
 import os
@@ -30,7 +32,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         offset, line: all records before this boundary are acknowledged.
-        done: further acknowledged spans behind it: offset and line of their beginnings and ends.
+        done: further acknowledged spans after this boundary: offset and line of their beginnings and ends.
         extracts: digests by which the content is recognised.
         file: device and inode, by which a renamed file is recognised; absent in sidecars of earlier versions.
         name: the name of the file when it was first opened; absent in sidecars of earlier versions.
@@ -63,7 +65,9 @@ class PositionFile:
         self._where = where
 
     def load(self) -> list[Kept]:
-        """The positions in all files, oldest file first; none before the first save. Raises `ConnectionLost` E7011."""
+        """Return the positions in all files, oldest file first; none before the first save. Raises
+        `ConnectionLost` E7011.
+        """
         content = read_whole(self._path)
         if content is None:
             return []
@@ -79,37 +83,37 @@ class PositionFile:
         durable.replace(self._path, msgspec.json.encode(_Position(**msgspec.structs.asdict(newest), earlier=earlier)))
 
     def progress(self, kept: Kept, descriptor: int) -> ReadProgress[RecordBoundary]:
-        """The progress in an open file. Raises `ConnectionLost` E7011 if it is not the file that was read."""
+        """Return the progress in an open file. Raises `ConnectionLost` E7011 if it is not the file that was read."""
         if not is_same(kept, descriptor):
-            raise self.refused(f"the content before line {kept.line} is not what was read before")
+            raise self.refused(f"the content before line {kept.line} differs from what was read")
         return ReadProgress(
             RecordBoundary(kept.offset, kept.line),
             [Span(RecordBoundary(a, b), RecordBoundary(c, d)) for a, b, c, d in kept.done],
         )
 
     def refused(self, what: str) -> ConnectionLost:
-        """The error for a file that is not the one that was read before, or that is gone."""
+        """Make the error for a file that is not the one that was read before, or that is gone."""
         return ConnectionLost(
             "E7011",
             self._where,
             what,
             "A file may only grow, or be renamed and followed by a new one",
-            f"Put it back, give the new file another name, or remove {self._path} to read it from its beginning",
+            f"Restore it, give the new file another name, or remove {self._path} to read it from its beginning",
         )
 
 
 def is_same(kept: Kept, descriptor: int) -> bool:
-    """Whether an open file has the content that a position expects."""
+    """Return whether an open file has the content that a position expects."""
     return all(extract(descriptor, one.offset, one.length) == one for one in kept.extracts)
 
 
 def extracts(descriptor: int, progress: ReadProgress[RecordBoundary]) -> list[Extract]:
-    """Digests of the beginning of the file, and of the bytes before its last acknowledged record."""
+    """Return digests of the beginning of the file, and of the bytes before its last acknowledged record."""
     read_through = progress.done[-1].end.offset if progress.done else progress.position.offset
     length = min(_COMPARED_BYTES, read_through)
     return [extract(descriptor, offset, length) for offset in sorted({0, read_through - length})]
 
 
 def extract(descriptor: int, offset: int, length: int) -> Extract:
-    """The digest of these bytes."""
+    """Return the digest of these bytes."""
     return Extract(offset, length, hashlib.sha256(os.pread(descriptor, length, offset)).hexdigest())

@@ -27,12 +27,12 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Self:
-        """The identity in the result of `stat`."""
+        """Return the identity in the result of `stat`."""
         return cls(status.st_dev, status.st_ino)
 
 
 def identity_of(path: Path) -> Identity | None:
-    """The identity of the file with this path; `None` if there is no such file."""
+    """Return the identity of the file with this path; `None` if there is no such file."""
     try:
         return Identity.of(path.stat())
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def identity_of(path: Path) -> Identity | None:
 
 
 def find(directory: Path, identity: Identity) -> Path | None:
-    """The present path of a file in its directory; `None` if it is gone."""
+    """Return the present path of a file in its directory; `None` if it is gone."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.inode() == identity.inode and identity_of(directory / entry.name) == identity:
@@ -49,7 +49,7 @@ def find(directory: Path, identity: Identity) -> Path | None:
 
 
 def following(where: str, path: Path, old: Identity) -> Path:
-    """The file that was written after `old`. Both had the name `path` at first, and both may have been renamed.
+    """Return the file that was written after `old`. Both had the name `path` at first, and both may have been renamed.
 
     Raises `ConnectionLost` E7030 if a file with a certain number must exist and does not, or is compressed.
     """
@@ -63,7 +63,7 @@ def following(where: str, path: Path, old: Identity) -> Path:
 
 
 def is_made_from(name: str, original: str) -> bool:
-    """Whether a name is the original one or made of it by rotation: `NAME.1`, `NAME-2024`, `STEM-2024.EXT`."""
+    """Return whether a name is the original one or made from it by rotation: `NAME.1`, `NAME-2024`, `STEM-2024.EXT`."""
     made = rf"{re.escape(original)}([\W_].*)?|{re.escape(Path(original).stem)}[-_.][0-9].*"
     return name == _without_compression(name) and re.fullmatch(made, name) is not None
 
@@ -108,6 +108,6 @@ def _without_compression(name: str) -> str:
 
 
 def missing(where: str, what: str) -> ConnectionLost:
-    """The error for a missing file that must be read next."""
-    todo = "Put it back, uncompressed, or remove the position file of the receiver to go on with the present file"
+    """Make the error for a missing file that must be read next."""
+    todo = "Restore it, uncompressed, or remove the position file of the receiver to continue with the present file"
     return ConnectionLost("E7030", where, what, "Rotated files stay until they are read", todo)

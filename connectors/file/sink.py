@@ -28,7 +28,7 @@ class FileSink:
         self._connected = False
 
     def connect(self) -> None:
-        """Open the sender's file. `UsageError` E2050 in a forked child of a process that has it open."""
+        """Open the sender's file. Raises `UsageError` E2050 in a forked child of a process that has it open."""
         if self._connected:
             self._maker.check(self._where)
         self.close()
@@ -39,7 +39,7 @@ class FileSink:
         self._connected = True
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Append what is not refused, one write and sync per file."""
+        """Append the messages that are not refused, with one write and one sync per file. Raises `ConnectionLost`."""
         lines: dict[str, list[tuple[Outgoing, bytes]]] = {}
         results = [self._prepare(out, lines) for out in batch]
         self._maker.check(self._where)
@@ -51,7 +51,7 @@ class FileSink:
         return results
 
     def close(self) -> None:
-        """Close all files. In a forked child it does nothing."""
+        """Close all files. Does nothing in a forked child."""
         if self._maker.is_another_process:
             return
         for journal in self._journals.values():
@@ -83,7 +83,7 @@ class FileSink:
         return journal
 
     def _prepare(self, out: Outgoing, lines: dict[str, list[tuple[Outgoing, bytes]]]) -> SendRejected | None:
-        """Add the line to those of its file; return the error if the message is refused."""
+        """Add the line to the lines of its file; return the error if the message is refused."""
         name = _writable(out.destination)
         if name is None:
             what = f"{quoted(out.destination)} is not a file to write to"

@@ -1,6 +1,6 @@
 """The source of the file connector: each record of a CSV or JSON lines file is a message.
 
-A receiver that follows its file goes on to the next file of that name once the old file is read to its end and
+A receiver that follows its file continues with the next file of that name once the old file is read to its end and
 completely acknowledged. The old file stays open until the next change of files, since a program may still write to it.
 The source opens the next files as soon as it sees them, so that later renames do not matter.
 """
@@ -40,10 +40,10 @@ class FileSource:
     the default templates `uniqueMessageId` (`file:line:digest`) and `messageSourceId` (`file`). By these ids the engine
     recognises messages that are read again after a crash.
 
-    The digest covers the first 4096 bytes of the file, at most up to the end of the line, and the files that had the
-    name before. So the lines of a file have the same ids at each reading, also after the file has grown, and the lines
-    of the next file of that name have other ids. There is one exception: if a file replaces another one while no
-    position is kept, and both begin with the same 4096 bytes, their lines have the same ids.
+    The digest covers the first 4096 bytes of the file, but no further than the end of the line, and the files that had
+    the name before. So the lines of a file have the same ids each time that they are read, even after the file has
+    grown, and the lines of the next file of that name have other ids. There is one exception: if a file replaces
+    another one while no position is stored, and both begin with the same 4096 bytes, their lines have the same ids.
 
     A record that is too large, or a CSV record without an end, is cut to its beginning, which is larger than
     `max_message_bytes`, and has the property `cut_from_bytes`: the engine makes a dead letter E5001 of it.
@@ -69,7 +69,7 @@ class FileSource:
         self._gap: ConnectionLost | None = None  # why it is unknown which file follows
 
     def connect(self) -> None:
-        """Open the file and go on at the acknowledged position.
+        """Open the file and continue at the acknowledged position.
 
         Raises `ConnectionLost` while the file does not exist; `UsageError` E2050 in a forked child if its parent has
         the file open.
@@ -89,7 +89,9 @@ class FileSource:
                 self._save()
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The next records. A chunk without messages reports the end of the file, unless the source follows it."""
+        """Return the next records. A chunk without messages reports the end of the file, unless the
+        source follows the file.
+        """
         limit = min(max_messages, self._receiver.max_batch_size - sum(file.held for file in self._files))
         deadline = time.monotonic() + timeout_s
         while True:
@@ -122,7 +124,7 @@ class FileSource:
             file.reject(tokens)
 
     def backlog(self) -> Backlog:
-        """The bytes that are not read yet, in all files that have or had the name."""
+        """Return the number of bytes that are not read yet, in all files that have or had the name."""
         with self._translated():
             return Backlog(size=sum(file.unread for file in (*self._connected(), *self._successors)))
 
@@ -171,7 +173,7 @@ class FileSource:
         self._reopen(kept, self._directory.file(self._name))
 
     def _open_newest(self, kept: Kept | None) -> None:
-        """Open the file that has the name, or a renamed file that had it when the position was kept."""
+        """Open the file that has the name, or a renamed file that had it when the position was stored."""
         path = self._directory.file(self._name)
         if kept is None:
             self._files.append(OpenedFile(self._options, path))
@@ -183,12 +185,12 @@ class FileSource:
         file = OpenedFile(self._options, path)
         self._files.append(file)
         is_certain = file.resume(self._position, kept)
-        if not is_certain and known is not None and file.identity.inode != known.inode:  # devices may be numbered anew
-            what = "no line of the file that was there before is acknowledged, and no name tells which file it is now"
+        if not is_certain and known is not None and file.identity.inode != known.inode:  # devices may be renumbered
+            what = "no line of the former file is acknowledged, and no name shows which file it is now"
             raise self._position.refused(what)
 
     def _reopen(self, kept: Kept, path: Path) -> bool:
-        """Go on in a renamed file; false if it is gone, or if another file may have got its inode."""
+        """Continue in a renamed file; return false if it is gone, or if another file may have got its inode."""
         renamed = find(path.parent, kept.file) if kept.file else None
         if renamed is None:
             return False
@@ -214,15 +216,15 @@ class FileSource:
                     return
                 self._successors.append(file)
         except ConnectionLost as gap:
-            self._gap = gap  # raised when all files before it are read
+            self._gap = gap  # raised after all files before it are read
 
     def _successor(self, last: OpenedFile) -> OpenedFile | None:
-        """The file that was written after `last`; `None` if there is none, or if names are changing at this moment."""
+        """Return the file that was written after `last`; `None` if there is none, or while names are changing."""
         there = identity_of(self._directory.path / self._name)
         if there == last.identity:
             return None
         if last.is_removed:
-            raise self._position.refused("the file that is read was removed, or replaced by another one")
+            raise self._position.refused("the file was removed while it was read, or replaced by another one")
         if there is None:
             return None
         path = self._directory.file(self._name)
@@ -230,7 +232,7 @@ class FileSource:
             found = following(self._where, path, last.identity)
             file = OpenedFile(self._options, found)
             undo.callback(file.close)
-            # Had another file been renamed before this one was opened, its name would show now.
+            # If another file had been renamed before this one was opened, its new name would show now.
             is_sure = following(self._where, path, last.identity) == found and not last.is_removed
             if is_sure and file.identity != last.identity:
                 undo.pop_all()
@@ -238,7 +240,9 @@ class FileSource:
         return None
 
     def _go_on(self) -> bool:
-        """If another file has got the name, end the newest file and begin that one; whether there may be records."""
+        """If another file has got the name, end the newest file and begin that one; return whether
+        there may be records.
+        """
         if any(file.held for file in self._files):
             return False
         if not self._successors:
@@ -249,7 +253,7 @@ class FileSource:
         if len(self._successors) == 1 and self._successors[0].size == 0:
             return False  # the writing program does not use it yet
         if newest.ended_at != newest.size:
-            newest.ended_at = newest.size  # records since the last look, and a last line without a line end
+            newest.ended_at = newest.size  # counts records since the last look, and a last line without a line end
             return True
         file = self._successors.popleft()
         file.history = newest.next_history

@@ -1,4 +1,4 @@
-"""What the answer of a service means for a message. Pure."""
+"""What the answer of a service means for a message. This module does no I/O."""
 
 import re
 from datetime import UTC, datetime
@@ -6,17 +6,17 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 
 MOST_WAIT_S = 3600.0
-"""The longest time for which a sender does as `Retry-After` says."""
+"""Longest time in seconds for which a sender obeys `Retry-After`."""
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 class Verdict(Enum):
-    """What to do after an answer.
+    """What a sender does after an answer.
 
     CONFIRMED: the service has the message.
     AGAIN: send it again later.
-    BUSY: as AGAIN; the service takes nothing at present.
-    HOLD: send nothing, since the service does not accept the sender.
+    BUSY: send it again later; the service takes no requests at present.
+    HOLD: send nothing, because the service does not accept the sender.
     REFUSED: the service never takes this message.
     """
 
@@ -28,9 +28,9 @@ class Verdict(Enum):
 
 
 def verdict(status: int, *, has_key: bool) -> Verdict:
-    """What a status means. 409 says that a request with the same key is under way, if there is a key.
+    """Return the meaning of a status. With a key, 409 means that a request with the same key is under way.
 
-    A status below 200 comes before an answer, which we have not waited for.
+    A status below 200 precedes the answer; the sender has not waited for it.
     """
     if 200 <= status < 300:
         return Verdict.CONFIRMED
@@ -44,7 +44,7 @@ def verdict(status: int, *, has_key: bool) -> Verdict:
 
 
 def wait_s(retry_after: str | None, now_s: float) -> float:
-    """The seconds that a header `Retry-After` asks for: a number of seconds, or a date. 0 for anything else."""
+    """Return the seconds of a header `Retry-After`: a number of seconds, or a date. 0 for anything else."""
     if retry_after is None:
         return 0.0
     text = retry_after.strip()

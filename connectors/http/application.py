@@ -1,6 +1,6 @@
-"""The application of the server: makes messages of requests, and answers when they are stored.
+"""The application of the server: makes messages from requests, and answers when they are stored.
 
-Whatever can be refused is refused before the body is read. Nothing is stored of a request that is refused.
+It refuses a request before reading the body if it can. Nothing of a refused request is stored.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from correlator.serving import (
 )
 
 ANSWER_S = 10.0
-"""Seconds after which a client is told to come again, if its request is not stored by then."""
+"""Seconds after which a client is told to try again later, if its request is not stored by then."""
 RETRY_AFTER_S = 5
 LONGEST_KEY = 255
 _KEY = re.compile(rb"[ -~]{1,%d}" % LONGEST_KEY)
@@ -42,13 +42,13 @@ _NEVER_READ = msgspec.json.Decoder(msgspec.Raw)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a receiver asks of requests.
+    """What a receiver requires of requests.
 
     Attributes:
-        name: of the path; the source id of the messages.
-        tokens: one of them must come as `Authorization: Bearer TOKEN`; empty for none.
+        name: name of the path, and source id of the messages.
+        tokens: one of them must be sent as `Authorization: Bearer TOKEN`; empty for none.
         keys: one of them must have signed the request; empty for no signature.
-        headers: these headers become properties; names in lower case.
+        headers: names, in lower case, of headers that become properties.
         needs_key: whether a request needs an id, in `Idempotency-Key` or by its signature.
         most_lines: largest number of messages of a request.
         most_bytes: largest body of a request with lines.
@@ -66,7 +66,7 @@ class Rules:
 
 
 class Refused(Exception):
-    """A request is not taken; the client gets the answer."""
+    """A request is refused; the client gets the answer."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.status)
@@ -74,16 +74,16 @@ class Refused(Exception):
 
 
 class Gone(Exception):
-    """The client has gone before it has sent its whole body."""
+    """The client has disconnected before it has sent its whole body."""
 
 
 class Application:
     """Answers the requests of all receivers of a connection. The event loop of the server calls it.
 
     Args:
-        places: the rules and the endpoint of each path that a receiver has connected; an endpoint that is not there
-            (yet) is `None`. Other threads replace entries.
-        clock: the time of day, in seconds.
+        places: the rules of each path that a receiver has connected, and its endpoint, or `None` if there is none
+            (yet). Other threads replace entries.
+        clock: returns the time of day in seconds since the epoch.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Application:
         self._under_way: dict[tuple[Endpoint, str], Request] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, of the interface ASGI."""
+        """Answer a request; this is the interface of ASGI."""
         try:
             answer = await self._answer(scope, receive)
         except Refused as refused:
@@ -128,7 +128,7 @@ class Application:
         return await self._store(rules, endpoint, key, body, _properties(rules, headers), has_lines=has_lines)
 
     def _key(self, rules: Rules, headers: RequestHeaders) -> str | None:
-        """The id of a request. Raises `Refused` if it is not as it must be, or missing though it is needed."""
+        """Return the id of a request. Raises `Refused` if it has a wrong form, or is missing though it is required."""
         if rules.keys:
             id_, timestamp, signature = (values_of(headers, name) for name in SIGNED)
             if not len(id_) == len(timestamp) == len(signature) == 1 or not _KEY.fullmatch(id_[0]):
@@ -203,14 +203,12 @@ class Application:
 
 
 def _check_client(rules: Rules, headers: RequestHeaders) -> None:
-    """Raise `Refused` if the client may not send, or sends in a form that is not read."""
+    """Raise `Refused` if the client may not send, or sends in a form that is not supported."""
     if rules.tokens and not bears(headers, rules.tokens):
         raise Refused(_unauthorized("send Authorization: Bearer TOKEN"))
-    if not rules.tokens and not rules.keys:  # then pages of the web, in browsers of this machine, must not get through
+    if not rules.tokens and not rules.keys:  # refuse pages of the web in browsers of this machine
         if not is_for_this_machine(headers):
-            raise Refused(
-                told(421, "Host is none of 127.0.0.1, ::1 and localhost, and there is neither token nor secret")
-            )
+            raise Refused(told(421, "without a token or a secret, Host must be 127.0.0.1, ::1 or localhost"))
         if values_of(headers, b"origin"):
             raise Refused(told(403, "pages of the web may send only with a token or a signature"))
     if any(one.lower() != b"identity" for one in values_of(headers, b"content-encoding")):
@@ -218,7 +216,7 @@ def _check_client(rules: Rules, headers: RequestHeaders) -> None:
 
 
 async def _read(endpoint: Endpoint, receive: Receive, most: int) -> bytes:
-    """The body. Raises `Refused` as soon as it is too large, `Gone` if the client goes."""
+    """Read the body. Raises `Refused` as soon as it is too large, `Gone` if the client disconnects."""
     pieces: list[bytes] = []
     size = 0
     try:
@@ -247,7 +245,9 @@ def _has_lines(headers: RequestHeaders) -> bool:
 
 
 def _lines(rules: Rules, body: bytes) -> list[bytes]:
-    """The bodies of the messages of a request with lines. Raises `Refused` if a line is not JSON, or too large."""
+    """Return the bodies of the messages of a request with lines. Raises `Refused` if a line is not
+    JSON, or too large.
+    """
     lines = body.removesuffix(b"\n").split(b"\n")
     if len(lines) > rules.most_lines:
         raise Refused(told(413, f"send at most {rules.most_lines} lines"))
@@ -263,7 +263,7 @@ def _lines(rules: Rules, body: bytes) -> list[bytes]:
 
 
 def _properties(rules: Rules, headers: RequestHeaders) -> dict[str, PropertyValue]:
-    """The headers that become properties. Several of one name are joined, as HTTP defines it."""
+    """Return the headers that become properties. Several headers of one name are joined, as HTTP defines it."""
     found = {name: values_of(headers, name.encode()) for name in rules.headers}
     return {name: b", ".join(values).decode("latin-1") for name, values in found.items() if values}
 
@@ -273,7 +273,7 @@ def _later(what: str) -> Answer:
 
 
 def _conflict(id_: str) -> Answer:
-    return told(422, f"another body came with the key {id_} before")
+    return told(422, f"another body was sent with the key {id_} before")
 
 
 def _too_large(most: int) -> Answer:

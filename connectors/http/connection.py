@@ -63,11 +63,11 @@ class HttpConnection:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port at which it listens; `None` if it does not."""
+        """Host and port at which it listens; `None` if it does not listen."""
         return None if self._server is None else self._server.address
 
     def source(self, receiver: ReceiverSettings) -> HttpSource:
-        """The requests of a path. Raises `ConfigError` E1216 for a connection without a port."""
+        """Make a source of the requests to a path. Raises `ConfigError` E1216 for a connection without a port."""
         where = f"receivers.{receiver.id}"
         check_options(where, receiver.options, _OF_RECEIVERS)
         path = check_path(where, receiver.destination)
@@ -77,7 +77,7 @@ class HttpConnection:
         return HttpSource(receiver, self._server, path, _rules(where, receiver, self._server))
 
     def sink(self, sender: SenderSettings) -> HttpSink:
-        """Requests to the service. Raises `ConfigError` E1216 for a connection without a URL."""
+        """Make a sink that sends requests to the service. Raises `ConfigError` E1216 for a connection without a URL."""
         where = f"senders.{sender.id}"
         check_options(where, sender.options, _OF_SENDERS)
         if sender.destination is not None:
@@ -88,14 +88,16 @@ class HttpConnection:
         return HttpSink(self._service, _calling(where, sender))
 
     def listen(self) -> None:
-        """Begin to listen. Until its receiver is connected, a path answers 503. Raises `ConfigError` E1604."""
+        """Begin to listen. Until the receiver of a path is connected, the path answers 503. Raises
+        `ConfigError` E1604.
+        """
         if self._server is not None:
             self._server.listen()
 
     def examine(
         self, _receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """For `correlator doctor`: why the service cannot be reached. Sends nothing."""
+        """Return why the service cannot be reached, for `correlator doctor`. Sends nothing."""
         if self._service is None or not senders:
             return []
         try:
@@ -105,7 +107,7 @@ class HttpConnection:
         return []
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; the port is free when this returns. Never raises."""
         if self._server is not None:
             self._server.close()
 
@@ -153,7 +155,7 @@ def _calling(where: str, sender: SenderSettings) -> Calling:
 
 
 def _listed(where: str, options: Mapping[str, Any], name: str) -> Sequence[str]:
-    """A text, or a list of texts. Raises `ConfigError` E1022, which does not repeat the value."""
+    """Return a text, or a list of texts, as a list. Raises `ConfigError` E1022, whose text omits the value."""
     value = options.get(name, ())
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
@@ -169,7 +171,7 @@ def _tokens(where: str, options: Mapping[str, Any], least: int = _LEAST_TOKEN) -
         if len(token) < least:
             raise ConfigError("E1022", f"{where}.token", "is too short", f"At least {least} characters")
         if not _TOKEN.fullmatch(token):
-            what = "holds a blank, or a character that an HTTP header cannot hold"
+            what = "contains a blank, or a character that is not allowed in an HTTP header"
             raise ConfigError("E1602", f"{where}.token", what, "Printable ASCII characters without blanks")
     return tokens
 
@@ -177,13 +179,13 @@ def _tokens(where: str, options: Mapping[str, Any], least: int = _LEAST_TOKEN) -
 def _keys(where: str, options: Mapping[str, Any]) -> Collection[bytes]:
     keys = [key_of(secret) for secret in _listed(where, options, "secret")]
     if None in keys:
-        allowed = "Base64 of at least 24 bytes, usually behind whsec_, as Standard Webhooks defines it"
+        allowed = "Base64 of at least 24 bytes, usually after whsec_, as Standard Webhooks defines it"
         raise ConfigError("E1022", f"{where}.secret", "is not the secret of a webhook", allowed)
     return [key for key in keys if key is not None]
 
 
 def _headers(where: str, options: Mapping[str, Any]) -> Sequence[str]:
-    """Names of headers in lower case. Raises `ConfigError` E1022."""
+    """Return the names of headers in lower case. Raises `ConfigError` E1022."""
     names = [name.lower() for name in _listed(where, options, "headers")]
     for name in names:
         if not _HEADER_NAME.fullmatch(name) or name in _OWN_HEADERS:

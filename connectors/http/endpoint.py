@@ -1,7 +1,7 @@
 """A path at which requests become messages: what the thread of the server and the thread of a receiver share.
 
-A request waits until its receiver takes it, is held until the receiver acknowledges all of its messages, and is then
-settled. It is settled exactly once, and its clients get their answer by what it is settled with.
+A request waits until its receiver takes it, and is held until the receiver acknowledges all of its messages. Then it is
+settled, exactly once, and its clients get an answer that depends on the outcome.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from correlator.settings import ReceiverSettings
 
 
 class Outcome(Enum):
-    """What has become of a request."""
+    """The outcome of a request."""
 
     STORED = "stored"
     CONFLICT = "conflict"
@@ -26,13 +26,13 @@ class Outcome(Enum):
 
 
 class Request:
-    """The messages of one request, which are stored all or none, and the answer that its clients wait for.
+    """The messages of one request, of which either all or none are stored, and the answer for its clients.
 
     Args:
         id_: identifies the request.
-        digest: of the body, to distinguish a repeat from another request with the same id.
-        messages: one or more.
-        answer: is done when the request is settled. It belongs to the event loop of the server.
+        digest: digest of the body, to distinguish a repeat from another request with the same id.
+        messages: at least one.
+        answer: done when the request is settled. It belongs to the event loop of the server.
     """
 
     __slots__ = ("answer", "digest", "id", "is_conflict", "is_settled", "messages", "size", "unacknowledged")
@@ -52,7 +52,7 @@ class Endpoint:
     """The requests of one receiver that are under way. Any thread may call the methods.
 
     Args:
-        receiver: the settings of the receiver, whose limits bound the memory: at most two batches are under way.
+        receiver: settings of the receiver. Its limits bound the memory: at most two batches are under way.
     """
 
     def __init__(self, receiver: ReceiverSettings) -> None:
@@ -69,18 +69,18 @@ class Endpoint:
 
     @property
     def is_open(self) -> bool:
-        """Whether a receiver takes requests."""
+        """Return whether a receiver takes requests."""
         return self._is_open
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another request."""
+        """Return whether there is no room for another request."""
         return self._count >= self._most or self._bytes >= self._most_bytes
 
     # --- the thread of the server ---
 
     def reserve(self, size: int) -> bool:
-        """Make room for bytes of a body that are being read; returns whether there is room."""
+        """Reserve room for the bytes of a body that is being read; return whether there is room."""
         with self._changed:
             if self._bytes and self._bytes + size > self._most_bytes:
                 return False
@@ -88,12 +88,12 @@ class Endpoint:
             return True
 
     def free(self, size: int) -> None:
-        """Give up reserved bytes."""
+        """Release bytes that `reserve` has reserved. Called in the thread of the server."""
         with self._changed:
             self._bytes -= size
 
     def put(self, request: Request) -> bool:
-        """Let a request wait for the receiver; returns whether there was room."""
+        """Let a request wait for the receiver; return whether there was room."""
         with self._changed:
             if not self._is_open or self._count >= self._most:
                 return False
@@ -104,7 +104,7 @@ class Endpoint:
             return True
 
     def withdraw(self, request: Request) -> None:
-        """Give a request back that nobody has taken yet."""
+        """Withdraw a request that the receiver has not taken yet."""
         with self._changed:
             if request in self._waiting:
                 self._waiting.remove(request)
@@ -126,8 +126,8 @@ class Endpoint:
             self._waiting.clear()
 
     def take(self, max_messages: int, timeout_s: float) -> tuple[Sequence[Message], Sequence[int]]:
-        """The messages of the next requests with their tokens. All messages of a request are in one chunk, so that one
-        commit stores them.
+        """Return the messages of the next requests with their tokens. All messages of a request are in one chunk, so
+        that one commit stores them.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -148,14 +148,14 @@ class Endpoint:
             return messages, self._held.hold(owners)
 
     def note_conflicts(self, ids: Collection[str]) -> None:
-        """Note that held messages with these unique ids were dropped, since other messages have the ids."""
+        """Note that held messages with these unique ids were dropped because other messages have the same ids."""
         with self._changed:
             for request in dict.fromkeys(self._held):
                 found = (message.properties.get(UNIQUE_ID) for message in request.messages)
                 request.is_conflict |= any(unique_id in ids for unique_id in found)
 
     def acknowledge(self, tokens: Iterable[int]) -> None:
-        """Settle the requests of which no further message is held; ignores unknown tokens."""
+        """Settle the requests that have no other held messages; ignore unknown tokens."""
         with self._changed:
             done: list[Request] = []
             for request in self._held.release(tokens):
@@ -166,13 +166,13 @@ class Endpoint:
             self._settle([one for one in done if one.is_conflict], Outcome.CONFLICT)
 
     def reject(self, tokens: Iterable[int]) -> None:
-        """Give back the requests of these messages; ignores unknown tokens."""
+        """Give back the requests of these messages; ignore unknown tokens."""
         with self._changed:
             self._settle(self._held.release(tokens), Outcome.GIVEN_BACK)
 
     @property
     def backlog(self) -> Backlog:
-        """The messages that wait."""
+        """Return the number of messages that wait."""
         with self._changed:
             return Backlog(
                 sum(len(request.messages) for request in self._waiting), sum(request.size for request in self._waiting)
@@ -186,7 +186,7 @@ class Endpoint:
             self._bytes -= request.size
         if fresh:
             answers = [request.answer for request in fresh]
-            with suppress(RuntimeError):  # the server has ended: its clients are gone
+            with suppress(RuntimeError):  # if the server has ended, its clients are gone
                 answers[0].get_loop().call_soon_threadsafe(_answer, answers, outcome)
 
 

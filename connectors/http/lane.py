@@ -1,4 +1,4 @@
-"""One connection to the service, on which a sender sends one request after the other."""
+"""One connection to the service, over which a sender sends one request after another."""
 
 import http.client
 import socket
@@ -12,12 +12,12 @@ from connectors.http.service import Service
 from correlator.errors import ConnectionLost
 
 MOST_ANSWER_BYTES = 65_536
-"""Bytes of an answer that are read; the connection is closed if there are more."""
+"""Most bytes of an answer that are read; the connection is closed if the answer has more."""
 _FRESH_S = 0.1
 
 
 class Reply(NamedTuple):
-    """The answer of the service: status, the words beside it, the beginning of the body, and `Retry-After`."""
+    """The answer of the service: status, reason phrase, the beginning of the body, and `Retry-After`."""
 
     status: int
     reason: str
@@ -30,8 +30,8 @@ class Lane:
 
     Args:
         where: the place of the sender.
-        service: where the requests go.
-        timeout_s: how long a request may take.
+        service: the service that gets the requests.
+        timeout_s: longest duration of a request in seconds.
     """
 
     def __init__(self, where: str, service: Service, timeout_s: float) -> None:
@@ -44,7 +44,7 @@ class Lane:
         self._is_interrupted = False
 
     def open(self) -> None:
-        """Connect, unless there is a connection that works. Raises `ConnectionLost`."""
+        """Connect, unless there is a working connection. Raises `ConnectionLost`."""
         if self._connection is not None and time.monotonic() - self._used_at > _FRESH_S and not self._is_alive():
             self.close()
         if self._connection is None:
@@ -73,7 +73,7 @@ class Lane:
             raise self._unanswered(f"{type(error).__name__} {error}".rstrip()) from error
         except http.client.HTTPException as error:
             self.close()
-            raise self._unanswered(type(error).__name__) from None  # its text is of the service, as a token may be
+            raise self._unanswered(type(error).__name__) from None  # the service may quote the token in its text
         except BaseException:
             self.close()
             raise
@@ -85,16 +85,16 @@ class Lane:
         return reply
 
     def interrupt(self) -> None:
-        """Cut the connection if the request that is under way takes too long."""
+        """Cut the connection if the present request takes too long."""
         began, connection = self._began_at, self._connection
         if began is None or connection is None or time.monotonic() - began <= self._timeout_s:
             return
         self._is_interrupted = True
-        with suppress(OSError, TypeError):  # it has ended meanwhile
+        with suppress(OSError, TypeError):  # the connection may have ended meanwhile
             socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. Never raises."""
         if self._connection is not None:
             with suppress(OSError):
                 self._connection.close()
@@ -102,10 +102,10 @@ class Lane:
 
     def _unanswered(self, why: str) -> ConnectionLost:
         what = f"{self._service.name} has not answered: {why}"
-        return ConnectionLost("E7001", self._where, what, "It may have the message", "It is sent again")
+        return ConnectionLost("E7001", self._where, what, "It may have the message", "The sender sends it again")
 
     def _is_alive(self) -> bool:
-        """Whether the service has neither closed the connection nor sent anything unasked."""
+        """Return whether the service has neither closed the connection nor sent anything without a request."""
         assert self._connection is not None
         connected = self._connection.sock
         try:

@@ -1,4 +1,4 @@
-"""Which path of a URL a destination stands for: `queue:orders/new` is `/orders/new`."""
+"""The path of a URL for a destination: `queue:orders/new` means `/orders/new`."""
 
 from functools import lru_cache
 from urllib.parse import quote
@@ -10,7 +10,7 @@ _ALLOWED = "Use queue:PATH, such as queue:orders or queue:v1/orders, without a s
 
 
 def path_of(destination: str) -> str | None:
-    """The path, not encoded; `None` if it is not one that every server reads in the same way."""
+    """Return the path, not encoded; `None` if servers might read it in different ways."""
     parsed = parse_destination(destination)
     if parsed is None or parsed.kind != "queue":
         return None
@@ -21,7 +21,7 @@ def path_of(destination: str) -> str | None:
 
 
 def check_path(where: str, destination: str) -> str:
-    """The path of a receiver's or sender's destination. Raises `ConfigError` E1215 or E1216."""
+    """Return the path of a receiver's or sender's destination. Raises `ConfigError` E1215 or E1216."""
     check_destination(where, destination)
     path = path_of(destination)
     if path is None:
@@ -31,6 +31,6 @@ def check_path(where: str, destination: str) -> str:
 
 @lru_cache(maxsize=1024)
 def target_of(destination: str) -> str | None:
-    """The path as it stands in a request; `None` as `path_of`."""
+    """Return the path in the form for a request; `None` as `path_of`."""
     path = path_of(destination)
     return None if path is None else quote(path)

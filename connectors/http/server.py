@@ -31,7 +31,7 @@ class WebServer:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port at which it listens; `None` if it does not."""
+        """Host and port at which it listens; `None` if it does not listen."""
         server = self._server
         return None if server is None else server.address
 
@@ -42,12 +42,12 @@ class WebServer:
         return server is not None and server.answers
 
     def declare(self, path: str) -> None:
-        """Answer that the receiver of this path does not work yet, instead of that there is no such path."""
+        """Answer that the receiver of this path does not work yet, instead of that the path does not exist."""
         with self._lock:
             self._places.setdefault(path, None)
 
     def listen(self) -> None:
-        """Begin to listen and to answer, if it does not yet. Raises `ConfigError` E1604."""
+        """Begin to listen and to answer, unless it does already. Raises `ConfigError` E1604."""
         with self._lock:
             if self._server is not None and self._server.answers:
                 return
@@ -63,9 +63,9 @@ class WebServer:
             self._server = server
 
     def open(self, where: str, path: str, rules: Rules, endpoint: Endpoint) -> None:
-        """Lead requests for a path to an endpoint, and open it.
+        """Route requests for a path to an endpoint, and open it.
 
-        Raises `ConnectionLost` E7009 if another receiver has the path, E7001 if the port cannot be listened at.
+        Raises `ConnectionLost` E7009 if another receiver has the path, E7001 if the server cannot listen at the port.
         """
         try:
             self.listen()

@@ -1,4 +1,4 @@
-"""The service that a connection sends to: its address, and how to connect to it."""
+"""The service to which a connection sends: its address, and how to connect to it."""
 
 import http.client
 import re
@@ -21,14 +21,15 @@ _ALLOWED = "Use https://HOST/PATH or http://HOST:PORT/PATH, without user, query 
 
 @dataclass(slots=True)
 class Service:
-    """Where a service is, and until when it wants no requests. The senders of a connection share the object.
+    """The address of a service, and the time until which it wants no requests. All senders of a connection share the
+    object.
 
     Attributes:
-        host: its name or address.
+        host: host name or address.
         port: its TCP port.
         is_encrypted: whether it speaks TLS.
-        base: the path before that of a destination, encoded, without a slash at its end.
-        ca_file: a file with the certificates that are trusted; "" for those of the system.
+        base: the path before the path of a destination, encoded, without a slash at its end.
+        ca_file: file with the trusted certificates; "" for those of the system.
         busy_until: the time, in seconds of the monotonic clock, before which no sender sends anything. Any thread may
             set it.
     """
@@ -42,18 +43,18 @@ class Service:
 
     @property
     def name(self) -> str:
-        """The address for messages."""
+        """The address of the service in texts of errors, as `HOST:PORT`."""
         return f"{self.host}:{self.port}"
 
     def check_free(self, where: str) -> None:
         """Raise `ConnectionLost` E7026 if the service wants no requests at present."""
         left_s = self.busy_until - time.monotonic()
         if left_s > 0:
-            what = f"{self.name} wants no request for {ceil(left_s)} s more (Retry-After)"
+            what = f"{self.name} wants no request for another {ceil(left_s)} s (Retry-After)"
             raise ConnectionLost(TAKES_NOTHING, where, what)
 
     def open(self, where: str, timeout_s: float) -> http.client.HTTPConnection:
-        """Connect. Raises `ConnectionLost` E7016 if there is no TLS, E7001 for any other reason."""
+        """Connect. Raises `ConnectionLost` E7016 if TLS fails, E7001 for any other reason."""
         made = self._made(where, timeout_s)
         try:
             made.connect()

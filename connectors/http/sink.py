@@ -1,8 +1,8 @@
 """The sink of the connector `http`: each message is a request, and the status of the answer confirms or refuses it.
 
-Messages go through lanes: one connection each, one request at a time. Messages with the same key are in the same lane,
-so they keep their order. If a lane cannot go on, all stop, and the messages that are not answered are sent again with
-the same ids; the answers of the others are kept for this attempt.
+Messages go through lanes; a lane is one connection with one request at a time. Messages with the same key use the same
+lane, so they keep their order. If a lane cannot continue, all lanes stop, and the engine sends the unanswered messages
+again with the same ids; for that attempt the sink keeps the answers of the others.
 """
 
 import time
@@ -23,9 +23,9 @@ from correlator.processes import Maker
 from correlator.secrets import REDACTED
 
 MOST_TOLD_BYTES = 4096
-"""Bytes of an answer that a dead letter quotes."""
+"""Most bytes of an answer that a dead letter quotes."""
 _LOOK_S = 1.0
-"""Seconds between two looks whether a request takes too long."""
+"""Seconds between two checks whether a request takes too long."""
 _SHORT = 200
 _MEANS = {Verdict.BUSY: TAKES_NOTHING, Verdict.AGAIN: "E7025", Verdict.HOLD: "E7002"}
 
@@ -42,9 +42,9 @@ class Calling:
         stamps_key: whether requests have an `Idempotency-Key`.
         token: sent as `Authorization: Bearer TOKEN`; "" for none.
         headers: properties that are sent as headers of the same name, in lower case.
-        content_type: of the bodies.
-        lanes: how many requests may be under way.
-        timeout_s: how long a request may take.
+        content_type: content type of the bodies.
+        lanes: largest number of requests at the same time.
+        timeout_s: longest duration of a request in seconds.
     """
 
     where: str
@@ -60,8 +60,8 @@ class HttpSink:
     """Sends messages to a service. The thread of the sender calls the methods.
 
     Args:
-        service: where the requests go.
-        calling: how they are made.
+        service: the service that gets the requests.
+        calling: how the requests are made.
     """
 
     def __init__(self, service: Service, calling: Calling) -> None:
@@ -72,14 +72,14 @@ class HttpSink:
         self._pool: ThreadPoolExecutor | None = None
         self._process = Maker()
         self._answered: dict[_Number, SendRejected | None] = {}
-        """What has become of messages whose batch is not complete: they are not sent again."""
+        """The results of messages whose batch is not complete: they are not sent again."""
         self._lost: ConnectionLost | None = None
-        """Why the lanes stop."""
+        """The error for which the lanes stop."""
 
     def connect(self) -> None:
-        """Connect one lane; the others connect when they are needed. `UsageError` E2050 in a forked child.
+        """Connect one lane; the others connect when they are needed. Raises `UsageError` E2050 in a forked child.
 
-        Raises `ConnectionLost` E7026 until the time has passed for which the service wants to be left alone.
+        Raises `ConnectionLost` E7026 until the time is over for which the service wants no requests.
         """
         if self._pool is not None:
             self._process.check(self._where)
@@ -90,7 +90,7 @@ class HttpSink:
         self._pool = ThreadPoolExecutor(len(self._lanes), f"{self._where}-lane")
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Send what is not refused, and wait for the answers."""
+        """Send the messages that are not refused, and wait for the answers. Raises `ConnectionLost`."""
         self._process.check(self._where)
         if self._pool is None:
             raise ConnectionLost("E7003", self._where, "not connected")
@@ -117,7 +117,7 @@ class HttpSink:
         return results
 
     def close(self) -> None:
-        """Close all lanes. In a forked child it does nothing."""
+        """Close all lanes. Does nothing in a forked child."""
         if self._process.is_another_process or self._pool is None:
             return
         self._pool.shutdown()
@@ -128,7 +128,7 @@ class HttpSink:
     # --- in the thread of a lane ---
 
     def _run(self, lane: Lane, queue: Sequence[tuple[int, Outgoing]], results: list[SendRejected | None]) -> None:
-        """Send the messages of a lane until one of the lanes cannot go on."""
+        """Send the messages of a lane until one of the lanes cannot continue."""
         for at, out in queue:
             number = out.source, out.sequence
             if self._lost is not None:
@@ -141,7 +141,7 @@ class HttpSink:
             except ConnectionLost as lost:
                 self._lost = self._lost or lost
                 return
-            if out.source:  # the numbers of a session say nothing: they begin anew with each call
+            if out.source:  # the numbers of a session identify nothing: they begin anew with each call
                 self._answered[number] = results[at]
 
     def _send(self, lane: Lane, out: Outgoing) -> SendRejected | None:
@@ -164,12 +164,12 @@ class HttpSink:
             until = time.monotonic() + wait_s(reply.retry_after, time.time())
             self._service.busy_until = max(self._service.busy_until, until)
             what = f"{self._service.name} answers message {out.sequence} with {self._told(reply, _SHORT)}"
-            raise ConnectionLost(_MEANS[found], self._where, what, "", "It is sent again")
+            raise ConnectionLost(_MEANS[found], self._where, what, "", "The sender sends it again")
         code = "E8106" if reply.status == 413 else "E8102"
         return SendRejected(code, place, f"{self._service.name} answers {self._told(reply, MOST_TOLD_BYTES)}")
 
     def _headers_of(self, out: Outgoing) -> dict[str, str] | str:
-        """The headers of a request, or the name of a property that cannot be one."""
+        """Return the headers of a request, or the name of a property that cannot become one."""
         headers = {"Content-Type": self._calling.content_type}
         if self._calling.token:
             headers["Authorization"] = f"Bearer {self._calling.token}"
@@ -184,7 +184,7 @@ class HttpSink:
         return headers
 
     def _told(self, reply: Reply, most_bytes: int) -> str:
-        """Status and beginning of the body, without the token, which some services repeat."""
+        """Return status and beginning of the body, without the token, which some services repeat."""
         said = reply.reason, reply.body.decode(errors="replace")
         if self._calling.token:
             said = said[0].replace(self._calling.token, REDACTED), said[1].replace(self._calling.token, REDACTED)

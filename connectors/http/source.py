@@ -13,12 +13,12 @@ from correlator.settings import ReceiverSettings
 
 
 class HttpSource:
-    """Takes the requests of its path from the server. The client of a request that is not acknowledged sends it again.
+    """Takes the requests of its path from the server. If a request is not acknowledged, its client must send it again.
 
     Args:
         receiver: the settings of the receiver.
         server: the server of the connection.
-        path: of the requests.
+        path: path of the requests.
         rules: what requests must have.
     """
 
@@ -32,7 +32,7 @@ class HttpSource:
         server.declare(path)
 
     def connect(self) -> None:
-        """Give back the requests that are under way, and take requests. `UsageError` E2050 in a forked child.
+        """Give back the requests that are under way, and take requests. Raises `UsageError` E2050 in a forked child.
 
         Raises `ConnectionLost` E7001 if the server cannot listen, E7009 if another receiver has the path.
         """
@@ -43,15 +43,17 @@ class HttpSource:
         self._server.open(self._where, self._path, self._rules, self._endpoint)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The messages of the next requests; those of one request come together."""
+        """Return the messages of the next requests; all messages of a request are in one chunk. See
+        `connector.Source`.
+        """
         return Chunk(*self._connected().take(max_messages, timeout_s))
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Answer 202 to the requests whose last messages these are."""
+        """Answer 202 to the requests of which these are the last unacknowledged messages."""
         self._connected().acknowledge(tokens)
 
     def dropped(self, ids: Collection[str]) -> None:
-        """Answer 422 to the requests with these unique ids, once they are acknowledged."""
+        """Let the requests with these unique ids be answered with 422 once they are acknowledged."""
         self._connected().note_conflicts(ids)
 
     def reject(self, tokens: Sequence[Any]) -> None:
@@ -59,11 +61,11 @@ class HttpSource:
         self._connected().reject(tokens)
 
     def backlog(self) -> Backlog:
-        """The messages that wait."""
+        """Return the number of messages that wait."""
         return self._connected().backlog
 
     def close(self) -> None:
-        """Answer 503 to all requests that are under way. In a forked child it does nothing."""
+        """Answer 503 to all requests that are under way. Does nothing in a forked child."""
         if not self._process.is_another_process:
             self._endpoint.close()
 

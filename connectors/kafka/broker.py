@@ -13,7 +13,7 @@ from correlator.options import check_options, text_option, whole_option
 
 OPTIONS = ("bootstrap_servers", "client", "timeout_s", URL, USER, PASSWORD)
 LOG = logging.getLogger("correlator.librdkafka")
-"""Takes what librdkafka would print. Errors report what matters, so by default it goes nowhere."""
+"""Logger for the output of librdkafka. By default nobody sees it: errors contain what matters."""
 LOG.addHandler(logging.NullHandler())
 LOG.propagate = False
 _SESSION, _POLL = "session.timeout.ms", "max.poll.interval.ms"
@@ -52,19 +52,19 @@ _OURS = frozenset(
         "transactional.id",
     }
 )
-"""Settings on which the guarantees rest; an option of the connection, receiver or sender takes the place of some."""
+"""Settings on which the guarantees depend; an option of the connection, receiver or sender replaces some of them."""
 _FILES = ".location"
-"""End of the names of settings with a file, which may exist on the machine of the engine only."""
+"""Ending of the names of settings with a file, which may exist on the machine of the engine only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaBroker:
-    """The servers of a cluster, and how to talk to them.
+    """The servers of a cluster, and the options for its clients.
 
     Attributes:
-        servers: `HOST:PORT`, several with commas.
+        servers: `HOST:PORT`; several are separated by commas.
         timeout_s: the longest wait for an answer, or for the next confirm of a batch.
-        client: further settings for librdkafka; may hold passwords.
+        client: further settings for librdkafka; they may contain passwords.
         registry: the schema registry; `None` if there is none.
     """
 
@@ -75,27 +75,27 @@ class KafkaBroker:
 
     @property
     def session_s(self) -> float:
-        """After so many seconds without a sign of life the cluster gives a consumer up."""
+        """Seconds without a sign of life after which the cluster removes a consumer from its group."""
         return int(self.client.get(_SESSION, _SESSION_MS)) / 1000
 
     @property
     def holds_s(self) -> float:
-        """After so many seconds without a call of `receive` a consumer leaves its group."""
+        """Seconds without a call of `receive` after which a consumer leaves its group."""
         return int(self.client.get(_POLL, _POLL_MS)) / 1000
 
     @property
     def discovers_s(self) -> float:
-        """A consumer looks for new topics and partitions each so many seconds."""
+        """Seconds after which a consumer looks for new topics and partitions again."""
         refresh_ms = int(self.client.get(_REFRESH, _REFRESH_MS))
         return (refresh_ms if refresh_ms > 0 else _REFRESH_MS) / 1000
 
     @property
     def transaction_ms(self) -> int:
-        """After so many milliseconds the cluster ends the transaction of a producer that does not."""
+        """Milliseconds after which the cluster ends an open transaction of a producer."""
         return max(_TRANSACTION_MS, self.timeout_s * 1000)
 
     def common(self) -> dict[str, Any]:
-        """Settings of any client."""
+        """Return the settings for any client."""
         return {
             "client.id": "correlator",
             "socket.timeout.ms": self.timeout_s * 1000,
@@ -104,20 +104,21 @@ class KafkaBroker:
         }
 
     def of_producer(self, transactional_id: str, batch_bytes: int) -> dict[str, Any]:
-        """Settings of a producer that keeps the order and stores a message once, whatever it repeats by itself.
+        """Return the settings for a producer that keeps the order and stores a message once, even if it retries by
+        itself.
 
         Args:
             transactional_id: names its transactions; "" for a producer without transactions.
             batch_bytes: the most bytes that it sends to a partition at once.
         """
         settings = {
-            "partitioner": "murmur2_random",  # that of Java, so that a key has one partition for all programs
+            "partitioner": "murmur2_random",  # as in Java, so that a key has the same partition for all programs
             **self.common(),
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": self.timeout_s * 1000,
             "delivery.report.only.error": True,
-            "message.max.bytes": _LARGEST_MESSAGE,  # the sink knows the limit of each topic
+            "message.max.bytes": _LARGEST_MESSAGE,  # the sink itself checks the limit of each topic
             "batch.size": batch_bytes,
         }
         if transactional_id:
@@ -125,7 +126,9 @@ class KafkaBroker:
         return settings
 
     def of_consumer(self, group: str) -> dict[str, Any]:
-        """Settings of a consumer that skips aborted messages, commits when told, and never chooses where to begin."""
+        """Return the settings for a consumer that skips aborted messages, and commits and sets its
+        position only when told.
+        """
         return {
             _SESSION: _SESSION_MS,
             _POLL: _POLL_MS,
@@ -154,7 +157,7 @@ def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
         client=_client(f"{where}.client", options.get("client", {})),
         registry=registry(where, options, timeout_s),
     )
-    # Without servers, librdkafka looks at the settings and connects to nothing.
+    # Without servers, librdkafka checks the settings and connects to nothing.
     checked = {name: value for name, value in made.client.items() if not name.endswith(_FILES)}
     without = KafkaBroker(servers="", timeout_s=made.timeout_s, client=checked)
     _check(where, lambda: kafka.Producer(without.of_producer("check", _LARGEST_MESSAGE), logger=LOG))
@@ -167,7 +170,7 @@ def _client(where: str, given: object) -> Mapping[str, Any]:
         raise ConfigError("E1022", where, "is not a mapping", "As in {security.protocol: SSL}")
     for name, value in given.items():
         if name in _OURS:
-            what = "is set by the connector, since the guarantees rest on it"
+            what = "is set by the connector, because the guarantees depend on it"
             raise ConfigError("E1022", f"{where}.{name}", what, "", "Leave it out")
         if not isinstance(name, str) or not isinstance(value, str | int | float):
             raise ConfigError("E1022", f"{where}.{name}", "is not a text, a number, true or false")

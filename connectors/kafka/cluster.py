@@ -20,7 +20,7 @@ from connectors.kafka.broker import LOG, KafkaBroker
 from connectors.kafka.failures import Complaints, translated
 
 DEFAULT_LIMIT = 1_000_000
-"""Bytes of a message if the user may not see the limit of its topic."""
+"""Limit in bytes of a message if the user may not see the limit of its topic."""
 _UNSEEN = (kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED, kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -29,9 +29,9 @@ class Topic(NamedTuple):
 
     Attributes:
         name: its name.
-        id: is another one after the topic was deleted and made again.
-        partitions: how many it has.
-        replicas: the fewest replicas of a partition.
+        id: differs after the topic was deleted and made again.
+        partitions: number of partitions.
+        replicas: smallest number of replicas of a partition.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Topic(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What a topic demands of a message: at most so many bytes, and a key if it is compacted.
+    """What a topic demands of a message: a largest number of bytes, and a key if the topic is compacted.
 
     Attributes:
-        in_sync: so many replicas must be in sync, or it takes no message.
+        in_sync: number of replicas that must be in sync; otherwise the topic takes no message.
     """
 
     most_bytes: int = DEFAULT_LIMIT
@@ -53,7 +53,9 @@ class Rules(NamedTuple):
 
 
 class Cluster:
-    """A client for questions, until `close`. One thread uses it; `where` names the receiver or sender in errors."""
+    """A client that asks the cluster, until `close`. One thread uses it; `where` names the receiver or
+    sender in errors.
+    """
 
     def __init__(self, where: str, broker: KafkaBroker) -> None:
         self._where = where
@@ -62,7 +64,7 @@ class Cluster:
         self._client = AdminClient(broker.common() | {"error_cb": self._complaints}, logger=LOG)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the cluster. No other method may be called afterwards."""
         del self._client
 
     def check(self) -> None:
@@ -71,12 +73,12 @@ class Cluster:
             self._client.describe_cluster(request_timeout=self._broker.timeout_s).result()
 
     def names(self) -> Collection[str]:
-        """The names of all topics that the user may see."""
+        """Return the names of all topics that the user may see."""
         with self._translated():
             return self._client.list_topics(timeout=self._broker.timeout_s).topics
 
     def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
-        """The topics of these names. Raises `ConnectionLost` E7010 if there is none of a name."""
+        """Return the topics with these names. Raises `ConnectionLost` E7010 if one does not exist."""
         with self._translated():
             wanted = kafka.TopicCollection(list(names))
             asked = self._client.describe_topics(wanted, request_timeout=self._broker.timeout_s)
@@ -84,11 +86,13 @@ class Cluster:
         return {name: _topic(name, found[name]) for name in names}
 
     def topic(self, name: str) -> Topic:
-        """The topic of this name. Raises `ConnectionLost` E7010 if there is none."""
+        """Return the topic with this name. Raises `ConnectionLost` E7010 if it does not exist."""
         return self.topics([name])[name]
 
     def rules(self, names: Collection[str]) -> Mapping[str, Rules]:
-        """What topics demand, as far as the user may see it. Raises `ConnectionLost` E7010 if one is missing."""
+        """Return what topics demand, as far as the user may see it. Raises `ConnectionLost` E7010 if
+        one does not exist.
+        """
         rules = {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         with self._translated():
@@ -107,7 +111,7 @@ class Cluster:
         return rules
 
     def settings(self) -> Mapping[str, str] | None:
-        """The settings of one of the brokers; `None` if the user may not see them."""
+        """Return the settings of one of the brokers; `None` if the user may not see them."""
         with self._translated():
             nodes = self._client.describe_cluster(request_timeout=self._broker.timeout_s).result().nodes
             resource = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
@@ -121,7 +125,9 @@ class Cluster:
         return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
     def held_back(self, topic: Topic) -> Sequence[kafka.TopicPartition]:
-        """Where readers of committed messages wait for the end of a transaction: the first place in each partition."""
+        """Return the first offset of each partition where an open transaction holds up readers of
+        committed messages.
+        """
         end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         latest = {kafka.TopicPartition(topic.name, number): end for number in range(topic.partitions)}
         ends = []
@@ -142,7 +148,7 @@ class Cluster:
             try:
                 yield
             except kafka.KafkaException:
-                self._client.poll(0)  # the client says what it complains about
+                self._client.poll(0)  # the client passes its errors to `Complaints`
                 raise
 
 

@@ -29,18 +29,18 @@ class KafkaConnection:
         )
 
     def source(self, receiver: ReceiverSettings) -> KafkaSource:
-        """A consumer in the group that has the name of the receiver's subscription."""
+        """Make a consumer in the group that has the name of the receiver's subscription. Raises `ConfigError`."""
         return KafkaSource(self._broker, topics_of_receiver(receiver), start_of(receiver), receiver)
 
     def sink(self, sender: SenderSettings) -> KafkaSink:
-        """A producer for the topic of the sender, or for the topics of its messages."""
+        """Make a producer for the topic of the sender, or for the topics of its messages. Raises `ConfigError`."""
         return KafkaSink(self._broker, topic_of_sender(sender), sender)
 
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Findings about topics and about settings of the brokers; see docs/kafka.md. Changes nothing."""
+        """Return findings about topics and about settings of the brokers; see docs/kafka.md. Changes nothing."""
         return list(examine(self._where, self._broker, receivers, senders))
 
     def close(self) -> None:
-        """Do nothing: sources and sinks share nothing."""
+        """Do nothing: sources and sinks share no resources."""

@@ -1,8 +1,8 @@
 """Converts messages to records of Kafka, and back (docs/kafka.md).
 
-A property becomes a header of the record with the same name. Kafka's headers are bytes, and texts for most programs; so
-the header `correlator-types` names the types of values that are not texts. The standard headers of a message have names
-that begin with `correlator-`.
+A property becomes a header of the record with the same name. Headers of Kafka contain bytes, which most programs read
+as texts; so the header `correlator-types` names the types of values that are not texts. The standard headers of a
+message have names that begin with `correlator-`.
 """
 
 import re
@@ -26,9 +26,11 @@ from correlator.events import (
 
 """Properties that the default templates of unique ids use; the source sets them if a message does not have them."""
 NULL = "kafka_null"
-"""Property that is true if a record has no value, as a deletion in a compacted topic; an empty value is another one."""
+"""Property that is true if a record has no value, as a deletion in a compacted topic has; an empty
+value is not the same.
+"""
 KEY = "kafka_key"
-"""Property with the key as bytes, if it is not text; `Message.key` then has escapes in their place."""
+"""Property with the key as bytes if it is not text; `Message.key` then has escapes in place of these bytes."""
 PARTITION, OFFSET = "kafka_partition", "kafka_offset"
 """Properties with the position of a received record."""
 _NOT_SENT = frozenset({NULL, KEY, PARTITION, OFFSET})
@@ -40,17 +42,17 @@ _LEFT_OUT = _NOT_SENT | _RESERVED
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NO_HEADERS = Headers()
 _AT_ONCE = 100
-"""Records that are decoded together."""
+"""Number of records that are decoded together."""
 _BATCH_BYTES, _RECORD_BYTES, _HEADER_BYTES = 61, 36, 10
-"""What the format adds at most to the bytes of a batch, of a record, and of a header."""
+"""Most bytes that the format adds to the bytes of a batch, of a record, and of a header."""
 _types = msgspec.json.Decoder(dict[str, str])
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A message in the form that a producer takes.
+    """A message in the form that a producer sends.
 
     Attributes:
-        at: where the message is in its batch.
+        at: position of the message in its batch.
         topic: name of the topic.
         key: `None` for a record without a key.
         value: `None` for a record without a value.
@@ -65,7 +67,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """The most bytes of a batch that holds this record alone, as the limit of a topic counts them."""
+        """The most bytes of a batch that contains only this record, as the limit of a topic counts them."""
         content = len(self.key or b"") + len(self.value or b"")
         for name, value in self.headers.items():
             content += (len(name) if name.isascii() else len(name.encode())) + len(value or b"") + _HEADER_BYTES
@@ -81,8 +83,8 @@ def encode(
         outgoing: the message.
         topic: name of its topic.
         now_ms: the time of sending, in milliseconds since the epoch.
-        at: where the message is in its batch.
-        write: makes the value of the body; may raise the same errors. `None` if it is the body.
+        at: position of the message in its batch.
+        write: makes the value from the body, and may raise the same errors; `None` if the value is the body.
 
     Raises `ValueError`, `TypeError` or `AttributeError` if a record cannot hold the message.
     """
@@ -136,7 +138,7 @@ def _properties(properties: Mapping[str, PropertyValue]) -> dict[str, str | byte
 
 
 def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
-    """The name of the type, and the content of the header."""
+    """Return the name of the type, and the content of the header."""
     if isinstance(value, bytes):
         return "bytes", bytes(value)
     if isinstance(value, bool):
@@ -162,7 +164,7 @@ def _add_standard(encoded: dict[str, str | bytes | None], headers: Headers, mess
         encoded[_TYPE] = headers.type.encode()
     if headers.priority is not None:
         encoded[_PRIORITY] = f"{headers.priority:d}".encode()
-    if headers.time_to_live_ms:  # 0 is for ever
+    if headers.time_to_live_ms:  # 0 means no limit
         if not 0 < headers.time_to_live_ms <= LONGEST_LIFE_MS:
             raise ValueError(f"a time to live of {headers.time_to_live_ms} ms is not between 0 and {LONGEST_LIFE_MS}")
         encoded[_EXPIRATION] = f"{now_ms + headers.time_to_live_ms:d}".encode()
@@ -174,9 +176,9 @@ class Decoder:
     """Makes messages of the records of a topic.
 
     Args:
-        topic_id: differs between topics that had the same name one after the other.
-        most_bytes: a longer value is cut off.
-        wants_id: whether a message without the property `uniqueMessageId` gets one, made of its position.
+        topic_id: id of the topic, which differs between topics that had the same name one after the other.
+        most_bytes: size beyond which a value is cut off.
+        wants_id: whether a message without the property `uniqueMessageId` gets one made of its position.
         wants_source: whether a message without the property `messageSourceId` gets the name of its partition.
     """
 
@@ -187,10 +189,10 @@ class Decoder:
         self._wants_source = wants_source
 
     def messages(self, records: list[kafka.Message]) -> list[Message]:
-        """The messages of records. If the headers of one cannot be read, its message has none, and says so.
+        """Make messages from records. If the headers of a record cannot be read, its message has none, and is marked.
 
-        Empties the list on the way: a record keeps its headers once it is asked for them, and thousands of these
-        would keep the garbage collector busy.
+        Empties the list meanwhile: a record keeps its headers once they were asked for, and thousands of these would
+        keep the garbage collector busy.
         """
         messages: list[Message] = []
         while records:
@@ -234,12 +236,12 @@ def _time_of(record: kafka.Message) -> int | None:
 
 
 def headers_of(record: kafka.Message) -> Sequence[tuple[str, bytes | None]]:
-    """The headers of a received record, in order."""
+    """Return the headers of a received record, in order."""
     return cast("Sequence[tuple[str, bytes | None]]", record.headers() or ())
 
 
 def _decoded(record: kafka.Message, unique_id: str, sent_ms: int | None) -> Message:
-    sent = dict(headers_of(record))  # of headers with the same name the last one
+    sent = dict(headers_of(record))  # of headers with the same name, the last one counts
     if _RESERVED.isdisjoint(sent):
         properties = {name: _plain(content) for name, content in sent.items()}
         headers = Headers(message_id=unique_id, timestamp=sent_ms)
@@ -256,7 +258,7 @@ def _decoded(record: kafka.Message, unique_id: str, sent_ms: int | None) -> Mess
 
 
 def _plain(content: bytes | None) -> PropertyValue:
-    """The value of a header without a type: a text, or bytes if it is none."""
+    """Return the value of a header without a type: a text, or bytes if the content is not UTF-8."""
     if content is None:
         return None
     try:
@@ -266,7 +268,9 @@ def _plain(content: bytes | None) -> PropertyValue:
 
 
 def _read(content: bytes | None, kind: str | None) -> PropertyValue:
-    """The value of a header of a type; what is not of its type counts as one without."""
+    """Return the value of a header with a type; if the content does not fit the type, treat the header
+    as one without.
+    """
     if kind == "bytes":
         return content
     text = _plain(content)

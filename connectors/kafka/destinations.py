@@ -18,9 +18,9 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _NO_TOPICS = (".", "..")
 ALLOWED = "Use topic:NAME with at most 249 letters, digits, '.', '_', '-'"
 _PATTERN = "^"
-"""Begins a pattern in the place of a topic; no topic has it in its name."""
+"""Begins a pattern in the place of a topic; no name of a topic contains it."""
 _INTERNAL = "__"
-"""Begins the names of topics that Kafka needs for itself."""
+"""Begins the names of topics that Kafka itself uses."""
 _MOST_KNOWN = 1000
 _SCHEMA, _SUBJECT, _FILE = "use_schema", "subject", "schema_file"
 _KINDS = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
@@ -31,8 +31,8 @@ class Start(NamedTuple):
     """Where a receiver begins if its group has no offsets for the topic.
 
     Attributes:
-        kind: the place.
-        time_ms: for the place `time`: the milliseconds since the epoch.
+        kind: `earliest`, `latest`, `committed` or `time`.
+        time_ms: milliseconds since the epoch, for the kind `time`.
     """
 
     kind: Literal["earliest", "latest", "committed", "time"] = "earliest"
@@ -40,7 +40,7 @@ class Start(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """The subject of a registry with the schema of a sender.
+    """The subject of a registry that has the schema of a sender.
 
     Attributes:
         name: its name.
@@ -65,15 +65,15 @@ class Topics(NamedTuple):
     pattern: re.Pattern[str] | None = None
 
     def among(self, names: Iterable[str]) -> list[str]:
-        """Those of these names that match the pattern as a whole, in order; Kafka's own topics never do."""
+        """Return those of these names that match the whole pattern, in order; Kafka's own topics never match."""
         assert self.pattern is not None
         matches = self.pattern.fullmatch
         return sorted(name for name in names if not name.startswith(_INTERNAL) and matches(name))
 
 
-@lru_cache(_MOST_KNOWN)  # a sender asks for each message
+@lru_cache(_MOST_KNOWN)  # a sender calls it for each message
 def topic_of(destination: str) -> str | None:
-    """The topic of `topic:NAME`; `None` for anything else, and for a name that no topic can have."""
+    """Return the topic of `topic:NAME`; `None` for anything else, and for a name that no topic can have."""
     parsed = parse_destination(destination)
     if parsed is None or parsed.kind != "topic" or parsed.name in _NO_TOPICS or not _TOPIC.fullmatch(parsed.name):
         return None
@@ -81,7 +81,7 @@ def topic_of(destination: str) -> str | None:
 
 
 def topics_of_receiver(receiver: ReceiverSettings) -> Topics:
-    """The topics that a receiver reads. Raises `ConfigError`."""
+    """Return the topics that a receiver reads. Raises `ConfigError`."""
     where = f"receivers.{receiver.id}"
     parsed = parse_destination(receiver.destination)
     if parsed is None or parsed.kind != "topic" or not parsed.name.startswith(_PATTERN):
@@ -89,19 +89,19 @@ def topics_of_receiver(receiver: ReceiverSettings) -> Topics:
     try:
         return Topics(parsed.name, re.compile(parsed.name))
     except re.error as error:
-        what = f"{quoted(parsed.name)} is no regular expression: {error}"
+        what = f"{quoted(parsed.name)} is not a regular expression: {error}"
         raise ConfigError("E1216", f"{where}.destination", what, "As in topic:^orders-.*") from None
 
 
 def topic_of_sender(sender: SenderSettings) -> str | None:
-    """The topic of a sender; `None` if its messages name their topics. Raises `ConfigError`."""
+    """Return the topic of a sender; `None` if its messages name their topics. Raises `ConfigError`."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, (_SUBJECT, _FILE))
     return None if sender.destination is None else _topic(where, sender.destination)
 
 
 def start_of(receiver: ReceiverSettings) -> Start:
-    """Where a receiver begins at first. Raises `ConfigError` for a wrong or unknown option."""
+    """Return where a receiver begins at first. Raises `ConfigError` for a wrong or unknown option."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, ("start", _SCHEMA))
     value = receiver.options.get("start", "earliest")
@@ -117,7 +117,7 @@ def start_of(receiver: ReceiverSettings) -> Start:
 
 
 def uses_schema(receiver: ReceiverSettings, broker: KafkaBroker) -> bool:
-    """Whether a receiver reads bodies with the schemas of the registry. Raises `ConfigError`."""
+    """Return whether a receiver reads bodies with the schemas of the registry. Raises `ConfigError`."""
     where = f"receivers.{receiver.id}"
     uses = flag_option(where, receiver.options, _SCHEMA)
     if uses:
@@ -126,7 +126,7 @@ def uses_schema(receiver: ReceiverSettings, broker: KafkaBroker) -> bool:
 
 
 def subject_of(sender: SenderSettings, broker: KafkaBroker) -> Subject | None:
-    """The subject whose schema a sender writes; `None` if it writes bodies as they are. Raises `ConfigError`."""
+    """Return the subject whose schema a sender writes; `None` if it writes bodies as they are. Raises `ConfigError`."""
     where, options = f"senders.{sender.id}", sender.options
     if _SUBJECT not in options:
         if _FILE in options:
@@ -146,7 +146,10 @@ def subject_of(sender: SenderSettings, broker: KafkaBroker) -> Subject | None:
 
 
 def _check_registry(where: str, broker: KafkaBroker) -> None:
-    """A missing package is an error here, since no record could be read or written without it."""
+    """Check that the connection has a registry, and that the packages for it are installed. Raises `ConfigError`.
+
+    A missing package is an error at the start, since no record could be read or written without it.
+    """
     if broker.registry is None:
         raise ConfigError("E1022", where, f"needs the option '{URL}' of the connection")
     if find_spec("fastavro") is None:

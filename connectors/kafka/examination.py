@@ -1,4 +1,4 @@
-"""Finds out for `correlator doctor` what in a cluster would stop receivers and senders, or lose messages."""
+"""Finds for `correlator doctor` what in a cluster would stop receivers and senders, or lose messages."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ def examine(
         yield error
         return
     if settings is None:
-        what = "the user may not see the settings of the brokers, so nobody has examined them"
+        what = "the user may not see the settings of the brokers, so they were not examined"
         yield ConfigError("W7140", where, what, "", "Grant DESCRIBE_CONFIGS for the cluster")
         settings = {}
     yield from _of_cluster(where, broker, settings, receivers, senders)
@@ -59,18 +59,18 @@ def _of_cluster(
     forgets = [f"receivers.{one.id}" for one in receivers if one.options.get("start") != "committed"]
     forgets += [f"senders.{one.id}" for one in senders if one.reliability == "EXACTLY_ONCE"]
     if kept_min < _WEEK_MIN and forgets:
-        what = f"the brokers forget after offsets.retention.minutes = {kept_min} how far {', '.join(forgets)} came, if "
-        what += "the engine is down or idle for so long"
+        what = f"the brokers forget after offsets.retention.minutes = {kept_min} the offsets of {', '.join(forgets)} "
+        what += "if the engine is down or idle for that long"
         yield ConfigError("W7141", where, what, "", "Raise it, and let receivers have 'start: committed'")
     sessions = tuple(int(settings.get(f"group.{end}.session.timeout.ms", -1)) for end in ("min", "max"))
     session_ms = int(broker.session_s * 1000)
     if receivers and -1 not in sessions and not sessions[0] <= session_ms <= sessions[1]:
-        what = f"session.timeout.ms is {session_ms}, and the brokers refuse such consumers"
+        what = f"session.timeout.ms is {session_ms}, which the brokers refuse"
         allowed = f"From {sessions[0]} to {sessions[1]}, as group.min.session.timeout.ms and group.max… say"
         yield ConfigError("E7142", where, what, allowed)
     longest_ms = int(settings.get("transaction.max.timeout.ms", broker.transaction_ms))
     if longest_ms < broker.transaction_ms and any(one.reliability == "EXACTLY_ONCE" for one in senders):
-        what = f"the transactions of senders may last {broker.transaction_ms} ms, and the brokers refuse such producers"
+        what = f"the transactions of senders may last {broker.transaction_ms} ms, which the brokers refuse"
         allowed = f"At most {longest_ms} ms, as transaction.max.timeout.ms says"
         yield ConfigError("E7143", where, what, allowed, "Raise it, or lower timeout_s")
     if settings.get("auto.create.topics.enable") == "true":
@@ -119,5 +119,5 @@ def _of_sender(broker: KafkaBroker, sender: SenderSettings) -> Iterator[Correlat
         what = f"the topic '{name}' needs {needed} replicas in sync (min.insync.replicas), and has {topic.replicas}"
         yield ConfigError("E7146", where, what, "", "Add replicas: until then it takes no message")
     elif needed == 1 and SENDING[sender.reliability].stored:
-        what = f"the topic '{name}' confirms messages that one broker alone has (min.insync.replicas = 1)"
+        what = f"the topic '{name}' confirms messages that only one broker has (min.insync.replicas = 1)"
         yield ConfigError("W7147", where, what, "", "Use 3 replicas, and min.insync.replicas = 2")

@@ -15,7 +15,7 @@ NO_POSITION = "E7063"
 SMALLER_LIMIT = "E7064"
 _ERROR = kafka.KafkaError
 _CODES = {
-    _ERROR._AUTHENTICATION: "E7002",  # noqa: SLF001  # public names of the library in spite of the underscore
+    _ERROR._AUTHENTICATION: "E7002",  # noqa: SLF001  # a public name of the library in spite of the underscore
     _ERROR.SASL_AUTHENTICATION_FAILED: "E7002",
     _ERROR.UNSUPPORTED_SASL_MECHANISM: "E7002",
     _ERROR.TOPIC_AUTHORIZATION_FAILED: "E7007",
@@ -43,7 +43,7 @@ _CODES = {
     _ERROR.INVALID_PRODUCER_EPOCH: FENCED,
 }
 _EXPLAIN_SILENCE = ("E7001", "E7002", "E7016")
-"""Codes of errors that are the cause when no answer comes."""
+"""Codes of errors that may be the cause if no answer comes."""
 _SERIOUS = frozenset(
     {
         _ERROR._ALL_BROKERS_DOWN,  # noqa: SLF001
@@ -67,8 +67,8 @@ class Complaints:
     """Remembers what a client of librdkafka reports by itself: its `error_cb`.
 
     Attributes:
-        cause: the last error that is more than a consequence of others.
-        serious: the error since which the client is of no use; `None` while it may work.
+        cause: the last error that is not only a consequence of others.
+        serious: the error after which the client can no longer be used; `None` while it can.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Complaints:
         self.serious: kafka.KafkaError | None = None
 
     def __call__(self, error: kafka.KafkaError) -> None:
-        """Take an error."""
+        """Take an error that the client reports."""
         if error.code() != _ERROR._ALL_BROKERS_DOWN:  # noqa: SLF001
             self.cause = error
         if error.fatal() or error.code() in _SERIOUS:
@@ -86,7 +86,7 @@ class Complaints:
 def lost(
     where: str, error: kafka.KafkaError, broker: KafkaBroker, complaints: Complaints | None = None
 ) -> ConnectionLost:
-    """The error of the port for an error of the library. Without an answer, what the client complained about counts."""
+    """Return the error of the port for an error of the library; if no answer came, the client's own reports decide."""
     code = _CODES.get(error.code(), "E7025")
     cause = None if complaints is None else complaints.cause
     if code in ("E7001", "E7023") and cause is not None and _CODES.get(cause.code()) in _EXPLAIN_SILENCE:
@@ -99,13 +99,13 @@ def lost(
 
 
 def timed_out(what: str) -> kafka.KafkaException:
-    """The error of a wait that the connector itself has given up."""
+    """Make the error for a wait that the connector itself has given up."""
     return kafka.KafkaException(kafka.KafkaError(_ERROR._TIMED_OUT, what))  # noqa: SLF001
 
 
 @contextmanager
 def translated(where: str, broker: KafkaBroker, complaints: Complaints | None = None) -> Iterator[None]:
-    """Within the block an error of the library becomes `ConnectionLost`."""
+    """Within the block, turn errors of the library into `ConnectionLost`."""
     try:
         yield
     except kafka.KafkaException as error:

@@ -1,11 +1,11 @@
-"""One consumer of the client library from its making to its end: a member of a group.
+"""One consumer of the client library, which is a member of a group.
 
-The cluster divides the partitions of the topics among the members. It tells of each change while the member asks for
-records. When a partition goes to another member, this one forgets what it has taken from it: the other one begins at
-the acknowledged offset.
+The cluster divides the partitions of the topics among the members. It reports each change while the member asks for
+records. When a partition moves to another member, this one forgets the messages that it took from it: the other member
+begins at the acknowledged offset.
 
-It fetches all records that are at hand in one call of the library: a call for each record would give up the lock of the
-interpreter each time, and wait for it while other threads work.
+It fetches all available records in one call of the library. With a call for each record it would release the lock of
+the interpreter each time, and wait for the lock while other threads work.
 """
 
 import time
@@ -43,12 +43,12 @@ class GroupMember:
     Args:
         where: the receiver, for errors.
         broker: the cluster.
-        group: name of the group.
-        offsets: those of the group.
-        batch_bytes: the most bytes of a batch, which bound what it fetches ahead.
+        group: the name of the group.
+        offsets: the offsets of the group.
+        batch_bytes: the most bytes of a batch; they limit what the member fetches ahead.
 
     Attributes:
-        assigned: its partitions by their places.
+        assigned: its partitions, by topic and number.
     """
 
     def __init__(self, where: str, broker: KafkaBroker, group: str, offsets: GroupOffsets, batch_bytes: int) -> None:
@@ -57,16 +57,16 @@ class GroupMember:
         self._offsets = offsets
         self._batch_bytes = batch_bytes
         self.assigned: dict[Place, AssignedPartition] = {}
-        self._waiting: deque[kafka.Message] = deque()  # changed in place: a call of `_fetch` may do so
+        self._waiting: deque[kafka.Message] = deque()  # changed in place, also within a call of `_fetch`
         self._complaints = Complaints()
         self._fault: ConnectionLost | None = None
         self._has_joined = False
         self._unanswered = 0
         self._answered_s = 0.0
         self._again: set[Place] = set()
-        """Partitions whose offset was not stored since the members of the group were changing."""
+        """Partitions whose offset could not be stored because the members of the group were changing."""
         self._fresh: list[kafka.TopicPartition] = []
-        """What was assigned during the present call of the library."""
+        """Partitions that were assigned during the present call of the library."""
         ahead_kb = max(_KB, min(64 * _KB, batch_bytes // _KB))
         bounds = {"queued.max.messages.kbytes": ahead_kb, "fetch.message.max.bytes": _KB * _KB}
         callbacks = {"error_cb": self._complaints, "on_commit": self._on_commit}
@@ -75,7 +75,7 @@ class GroupMember:
             self._consumer = kafka.Consumer({**bounds, **broker.of_consumer(group), **callbacks}, logger=LOG)
 
     def join(self, start: Start, others: Collection[str]) -> None:
-        """Join the group, and wait for the first partitions, at most as long as for an answer.
+        """Join the group, and wait for the first partitions as long as for an answer at most.
 
         The arguments and errors are those of `GroupOffsets.begin`; also E7062.
         """
@@ -87,7 +87,7 @@ class GroupMember:
             self._waiting.extend(self._fetch(1, _LOOK_S))
 
     def subscribe(self) -> None:
-        """Read the topics of the offsets. The partitions of topics that were among them before stay assigned."""
+        """Read the topics of the offsets. Partitions that are assigned and belong to these topics stay assigned."""
         changes = {"on_assign": self._on_assign, "on_revoke": self._on_revoke, "on_lost": self._on_revoke}
         with self._translated():
             self._consumer.subscribe(list(self._offsets.topics), **changes)
@@ -99,13 +99,15 @@ class GroupMember:
 
     @property
     def held(self) -> int:
-        """How many messages it holds: taken, and neither acknowledged nor given back."""
+        """Number of messages that it holds: taken, and neither acknowledged nor given back."""
         return sum(one.progress.held for one in self.assigned.values())
 
     def take(self, most: int, timeout_s: float) -> list[Taken]:
-        """Take records that are at hand, or wait for the first; none if none comes in time. Raises `ConnectionLost`.
+        """Take the available records, or wait for the first one; return none if none comes in time. Raises
+        `ConnectionLost`.
 
-        Takes at most `most` (1 or more), and no more bytes than a batch may have unless the first record has more.
+        Takes at most `most` (1 or more) records, and no more bytes than a batch may have unless the first record has
+        more.
         """
         waiting = self._waiting
         if not waiting:
@@ -122,7 +124,7 @@ class GroupMember:
         return [one for one in taken if one.tokens]
 
     def _hold(self, one: AssignedPartition, records: list[kafka.Message]) -> Taken:
-        """Hold records of a partition, but for those that are not to be delivered (again)."""
+        """Hold records of a partition, except those that are not to be delivered (again)."""
         numbers = one.take([record.offset() or 0 for record in records])
         if not all(numbers):
             records = [record for record, number in zip(records, numbers, strict=True) if number]
@@ -139,7 +141,7 @@ class GroupMember:
         self._commit(moved)
 
     def reject(self, tokens: Iterable[Token]) -> None:
-        """Give messages back: they come again before any new one of their partitions."""
+        """Give messages back: `take` returns them again, before any new message of their partitions."""
         for one, numbers in self._by_partition(tokens):
             one.progress.reject(numbers)
             self._forget({one.place})
@@ -148,7 +150,9 @@ class GroupMember:
                 self._consumer.seek(kafka.TopicPartition(*one.place, start))
 
     def behind(self) -> int | None:
-        """How many offsets lie behind the position in the assigned partitions; `None` if that is not known of all."""
+        """Return how many offsets of the assigned partitions come after the position; `None` if it is
+        not known for each.
+        """
         behind = len(self._waiting)
         for one in self.assigned.values():
             place = kafka.TopicPartition(*one.place)
@@ -160,7 +164,7 @@ class GroupMember:
         return behind
 
     def close(self) -> None:
-        """Leave the group. If the cluster does not answer in time, a thread goes on waiting for it."""
+        """Leave the group. If the cluster does not answer in time, a thread continues to wait for it."""
         with suppress(kafka.KafkaException, RuntimeError):
             answer_within(self._broker.timeout_s, self._consumer.close)
 
@@ -170,7 +174,7 @@ class GroupMember:
         return translated(self._where, self._broker, self._complaints)
 
     def _fetch(self, most: int, timeout_s: float) -> list[kafka.Message]:
-        """Ask for the records that are at hand, or wait for the first, and serve changes of the group meanwhile."""
+        """Ask for the available records, or wait for the first one, and serve changes of the group meanwhile."""
         if self._again:
             again = [one for place, one in self.assigned.items() if place in self._again]
             self._again.clear()
@@ -194,9 +198,9 @@ class GroupMember:
         return records
 
     def _begin_anew(self, records: list[kafka.Message]) -> list[kafka.Message]:
-        """Let partitions that were assigned during a call of the library begin after it.
+        """Let partitions that were assigned during a call of the library begin after this call.
 
-        The call may have returned records from before: of a partition that this member had until then, too.
+        The call may have returned earlier records of such a partition, if this member had the partition before, too.
         """
         fresh, self._fresh = self._fresh, []
         self._consumer.incremental_unassign(fresh)
@@ -220,14 +224,16 @@ class GroupMember:
         return lost(self._where, error, self._broker, self._complaints)
 
     def _by_partition(self, tokens: Iterable[Token]) -> Iterable[tuple[AssignedPartition, list[int]]]:
-        """The tokens of the partitions that are still assigned."""
+        """Return the tokens of the partitions that are still assigned, by partition."""
         numbers: dict[int, list[int]] = {}
         for epoch, number in tokens:
             numbers.setdefault(epoch, []).append(number)
         return [(one, numbers[one.epoch]) for one in self.assigned.values() if one.epoch in numbers]
 
     def _position(self, one: AssignedPartition) -> int:
-        """The offset to commit: if all is acknowledged, also behind what is no message, as the end of a transaction."""
+        """Return the offset to commit. If all messages are acknowledged, it is after any end of a
+        transaction at this place.
+        """
         position, until = one.progress.next()
         if one.progress.held or until is not None or any(_place_of(record) == one.place for record in self._waiting):
             return one.progress.position
@@ -235,12 +241,12 @@ class GroupMember:
         return max(position, place.offset)
 
     def _forget(self, places: set[Place]) -> None:
-        """Drop what was fetched of these partitions and not taken."""
+        """Drop the fetched records of these partitions that were not taken."""
         kept = [record for record in self._waiting if _place_of(record) not in places]
         self._waiting.clear()
         self._waiting.extend(kept)
 
-    # --- what the client calls within `poll`, `consume` and `close` ---
+    # --- callbacks of the client within `poll`, `consume` and `close` ---
 
     def _on_assign(self, consumer: kafka.Consumer, places: list[kafka.TopicPartition]) -> None:
         try:

@@ -1,7 +1,7 @@
-"""Where a group goes on in a topic, and where it begins.
+"""The offsets of a group: where it continues in a topic, and where it begins.
 
-The metadata of a committed offset is the id of its topic: another topic may get the same name, and an offset of the
-first one would leave out messages of the second one. Tools that set offsets leave no metadata.
+The metadata of a committed offset is the id of its topic. If a topic is deleted and another one gets its name, an
+offset of the first topic would skip messages of the second one. Tools that set offsets leave no metadata.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from connectors.kafka.failures import GONE, NO_POSITION
 from connectors.kafka.patience import answer_within
 from correlator.errors import ConnectionLost, quoted
 
-CHOOSE = "Choose where the group goes on: kafka-consumer-groups.sh --reset-offsets"
+CHOOSE = "Choose where the group continues: kafka-consumer-groups.sh --reset-offsets"
 NOT_NOW = frozenset(
     {
         kafka.KafkaError.UNKNOWN_MEMBER_ID,
@@ -23,19 +23,22 @@ NOT_NOW = frozenset(
         kafka.KafkaError.REBALANCE_IN_PROGRESS,
     }
 )
-"""Answers to a commit of somebody who is no member of a group that has some, or while the members change."""
+"""Error codes of a commit by a consumer that is not a member of the group while the group has members,
+or is changing.
+"""
 
 
 class GroupOffsets:
-    """The offsets of a group for its topics, for one of its consumers. Errors are also those of the library.
+    """The offsets of a group for its topics, used by one of its consumers. Methods also raise the errors of the
+    library.
 
     Args:
         where: the receiver, for errors.
         broker: the cluster.
-        group: name of the group.
+        group: the name of the group.
 
     Attributes:
-        topics: the topics by name; the owner may replace it.
+        topics: the topics, by name; the owner may replace this mapping.
     """
 
     def __init__(self, where: str, broker: KafkaBroker, group: str, topics: Mapping[str, Topic]) -> None:
@@ -45,21 +48,21 @@ class GroupOffsets:
         self._group = group
 
     def mark(self, topic: str, partition: int, offset: int) -> kafka.TopicPartition:
-        """An offset to commit."""
+        """Make an offset that can be committed."""
         return kafka.TopicPartition(topic, partition, offset, self.topics[topic].id)
 
     def begin(self, consumer: kafka.Consumer, start: Start, others: Collection[str]) -> None:
-        """Store where a new group begins, so that a later start means the same place.
+        """Store where a new group begins, so that a later start begins at the same place.
 
-        A topic that comes to those of the group later is read from its first message.
+        If a topic is added to a group that has offsets, the group reads this topic from its first message.
 
         Args:
-            consumer: has not joined the group yet.
+            consumer: a consumer that has not joined the group yet.
             start: where a group without offsets begins.
-            others: the names under which the caller has read other topics.
+            others: other names of topics that the caller has read before.
 
-        Raises `ConnectionLost`: E7063 if the group has no offset and needs one; W7020, once, if a topic is another one
-        than that of its offsets: the group begins with its first message.
+        Raises `ConnectionLost`: E7063 if the group has no offset and needs one; W7020, once, if a topic is not the one
+        to which its offsets belong: the group then begins with the first message of the topic.
         """
         places = [kafka.TopicPartition(one.name, at) for one in self.topics.values() for at in range(one.partitions)]
         committed = consumer.committed(places, self._timeout_s)
@@ -78,13 +81,14 @@ class GroupOffsets:
             self._commit(consumer, first)
         if made_again:
             names = ", ".join(f"'{name}'" for name in sorted(made_again))
-            what = f"the topic {names} was deleted and made again; what was in it is lost"
+            what = f"the topic {names} was deleted and made again; its messages are lost"
             raise ConnectionLost("W7020", self._where, what)
 
     def of(self, consumer: kafka.Consumer, places: Sequence[kafka.TopicPartition]) -> list[kafka.TopicPartition]:
-        """Where the group goes on in these partitions. One without an offset is new, and is read from its beginning.
+        """Return where the group continues in these partitions. A partition without an offset is new: it begins at its
+        start.
 
-        Raises `ConnectionLost` E7062 if a partition does not hold the offset.
+        Raises `ConnectionLost` E7062 if a partition does not contain the offset.
         """
         if not places:
             return []
@@ -105,7 +109,7 @@ class GroupOffsets:
         return place.offset
 
     def _first(self, consumer: kafka.Consumer, place: kafka.TopicPartition, start: Start) -> int:
-        """The offset in a partition at which a new group begins."""
+        """Return the offset in a partition at which a new group begins."""
         if start.kind == "time":
             asked = kafka.TopicPartition(place.topic, place.partition, start.time_ms)
             (found,) = consumer.offsets_for_times([asked], self._timeout_s)
@@ -118,5 +122,5 @@ class GroupOffsets:
         try:
             answer_within(self._timeout_s, lambda: consumer.commit(offsets=begin, asynchronous=False))
         except kafka.KafkaException as error:
-            if error.args[0].code() not in NOT_NOW:  # the group has consumers, who have chosen
+            if error.args[0].code() not in NOT_NOW:  # if the group has consumers, they have chosen
                 raise

@@ -1,4 +1,4 @@
-"""The partitions that a consumer has been assigned, with the progress of each. Pure."""
+"""The partitions that are assigned to a consumer, with the progress of each. This module does no I/O."""
 
 import itertools
 from bisect import bisect_left
@@ -16,11 +16,12 @@ _next_epoch = itertools.count(1)
 class AssignedPartition:
     """A partition from its assignment to its revocation.
 
-    The next assignment of the same partition is another object with another epoch, so a token of this one then stands
-    for nothing: the broker would accept the late acknowledgement of a consumer that has lost the partition to another.
+    The next assignment of the same partition is another object with another epoch, so a token of this one is then
+    invalid. Otherwise the broker would accept the late acknowledgement of a consumer that has lost the partition to
+    another.
 
     Attributes:
-        epoch: no other assignment in this process has it.
+        epoch: number that no other assignment in this process has.
         place: the topic and the number of the partition.
         progress: what was taken and acknowledged since the assignment.
     """
@@ -33,9 +34,9 @@ class AssignedPartition:
         self.progress = ReadProgress(position)
 
     def take(self, offsets: Sequence[int]) -> list[int]:
-        """Hold the records at these offsets, which ascend.
+        """Hold the records at these ascending offsets.
 
-        Returns their tokens in the same order; 0 for a record that is not to be delivered (again).
+        Return their tokens in the same order; 0 for a record that is not to be delivered (again).
         """
         tokens: list[int] = []
         while (at := len(tokens)) < len(offsets):
@@ -46,13 +47,14 @@ class AssignedPartition:
             end = len(offsets) if until is None else bisect_left(offsets, until)
             if end > at:
                 tokens += self.progress.take([offset + 1 for offset in offsets[at:end]])
-            else:  # what was given back is not in the topic any more
+            else:  # the topic no longer contains what was given back
                 assert until is not None
                 self.progress.acknowledge(self.progress.take([until]))
         return tokens
 
 
 Token = tuple[int, int]
-"""Stands for a message: the epoch of the assignment, and a token of its progress.
+"""Identifies a message: the epoch of the assignment, and a token of its progress.
 
-The garbage collector leaves tuples of numbers alone."""
+The garbage collector does not track tuples of numbers.
+"""

@@ -1,4 +1,4 @@
-"""Calls of librdkafka that may last longer than the time-out that they are given, or for ever."""
+"""Calls of librdkafka that may last longer than the time-out that they are given, or may never return."""
 
 import threading
 from collections.abc import Callable
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 def answer_within(timeout_s: float, call: Callable[[], T]) -> T:
-    """Make a call in a thread of its own; returns its result.
+    """Make a call in a thread of its own, and return its result.
 
-    Gives up a second after the time-out, which the call should keep itself. The thread goes on then, and the caller
+    Gives up one second after the time-out, which the call should keep itself. The thread then continues, and the caller
     must not use the client of the call again. Raises the error of the call, and `KafkaException` if it gives up.
     """
     done: Future[T] = Future()

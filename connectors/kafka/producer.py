@@ -1,8 +1,8 @@
-"""One producer of the client library. With transactions, each batch is one, with the number of its last message.
+"""One producer of the client library. If it uses transactions, each batch is one transaction.
 
-The number is the offset of a group for partition 0 of each topic of the batch. The group has the name of the
-transactions. The number is the only truth about what the cluster has: the next producer with the same name first ends
-the transaction that this one has left, then reads the number.
+Such a transaction also stores the number of the last message of the batch: as the offset of a group for partition 0 of
+each topic of the batch. The group has the name of the transactions. Only this number says what the cluster has stored:
+the next producer with the same name first ends the transaction that this one left open, then reads the number.
 
 Nothing is repaired. After any error within a transaction the producer is dropped, and a new one begins.
 """
@@ -23,29 +23,29 @@ from correlator.processes import never_finalize
 
 _INVALID = kafka.KafkaError.INVALID_RECORD
 _REFUSED = frozenset({_INVALID, kafka.KafkaError._INVALID_DIFFERENT_RECORD})  # noqa: SLF001  # a public name
-"""The errors of all records that were sent to a partition at once, if the broker refuses one of them at each try. They
-do not always tell which one.
+"""The errors that the library reports for all records sent to a partition together if the broker refuses one of them
+again and again. They do not always tell which record was refused.
 """
 _LOOK_S = 0.2
 T = TypeVar("T")
 _MARKED = 0
-"""The partition of a topic whose offset is the number of a source."""
+"""The partition of a topic whose offset is the number of the last message of a source."""
 
 
 class Refusal(NamedTuple):
-    """Why the cluster has refused at least one of some records, and which of them are not stored."""
+    """The reason for which the cluster refused at least one of some records, and the records that are not stored."""
 
     reason: str
     left: Sequence[Record]
 
 
 class KafkaProducer:
-    """A producer. Owned by the thread of its sink.
+    """A producer. The thread of its sink owns it.
 
     Args:
         where: the sender, for errors.
         broker: the cluster.
-        transactional_id: the name of its transactions, and of the group; "" for no transactions.
+        transactional_id: name of its transactions, and of the group; "" for a producer without transactions.
         batch_bytes: the most bytes that it sends to a partition at once.
     """
 
@@ -60,7 +60,7 @@ class KafkaProducer:
             self._client: kafka.Producer | None = kafka.Producer(settings, logger=LOG)
 
     def begin(self) -> None:
-        """End the transaction that an earlier producer of this name has left, and shut that producer out."""
+        """End the transaction that an earlier producer of this name left open, and fence that producer."""
         if not self._name:
             return
         with self._translated():
@@ -68,7 +68,7 @@ class KafkaProducer:
             self._group = self._call(self._group_of_name)
 
     def numbers(self, topics: Collection[str]) -> Mapping[str, tuple[int, str]]:
-        """The last number of the source that is stored for each of these topics, and its note, if there is one."""
+        """Return, for each of these topics that has one, the last stored number of the source, and its note."""
         asked = [kafka.TopicPartition(topic, _MARKED) for topic in topics]
         with self._translated():
             places = self._call(lambda _: self._committed(asked))
@@ -78,15 +78,15 @@ class KafkaProducer:
         return {place.topic: (place.offset, place.metadata or "") for place in places if place.offset >= 0}
 
     def send(self, records: Sequence[Record], number: int, note: str) -> Refusal | None:
-        """Send records in order, and wait until they are stored; returns `None` if they are.
+        """Send records in order, and wait until they are stored; return `None` if they are.
 
         Args:
             records: at least one.
-            number: of the last message that is accounted for with these records.
-            note: kept beside the number.
+            number: number of the last message that these records account for.
+            note: text to store with the number.
 
-        With transactions either all records are stored, with the number, or none: after a refusal the producer is of no
-        use, and the next one ends the transaction. Raises `ConnectionLost`.
+        With transactions either all records are stored, with the number, or none. After a refusal this producer cannot
+        be used any more, and the next one ends the transaction. Raises `ConnectionLost`.
         """
         with self._translated():
             if self._name:
@@ -101,7 +101,7 @@ class KafkaProducer:
         return Refusal(reason, records if self._name else [one for one in records if one.at in failed])
 
     def close(self) -> None:
-        """Give the producer up, without waiting for anything. Never raises."""
+        """Drop the producer without waiting. Never raises."""
         client, self._client = self._client, None
         if client is not None:
             client.purge(blocking=False)
@@ -112,11 +112,11 @@ class KafkaProducer:
         return self._client
 
     def _carry_out(self, records: Sequence[Record]) -> Mapping[int, kafka.KafkaError]:
-        """Send the records; returns the refusals by index. Raises after any other error."""
+        """Send the records; return the refusals by index. Raises after any other error."""
         client, flight = self._opened, _Flight(self._broker.timeout_s)
         settle: Callable[..., None] = flight.refuse
         for one in records:
-            if not self._name:  # with transactions it does not matter which record it is
+            if not self._name:  # with transactions it does not matter which record was refused
                 settle = partial(flight.refuse, at=one.at)
             while True:
                 try:
@@ -134,7 +134,7 @@ class KafkaProducer:
         return dict(flight.refused)
 
     def _commit(self, marks: list[kafka.TopicPartition]) -> None:
-        """Put the marks into the transaction, and end it. The cluster has to answer twice."""
+        """Put the marks into the transaction, and commit it. The cluster has to answer twice."""
         client, group, timeout_s = self._opened, self._group, self._broker.timeout_s
 
         def commit() -> None:
@@ -149,7 +149,7 @@ class KafkaProducer:
 
     def _group_of_name(self, _client: kafka.Producer) -> Any:
         with closing(self._consumer()) as consumer:
-            return consumer.consumer_group_metadata()  # joins no group
+            return consumer.consumer_group_metadata()  # this does not join the group
 
     def _committed(self, places: list[kafka.TopicPartition]) -> list[kafka.TopicPartition]:
         with closing(self._consumer()) as consumer:
@@ -163,7 +163,7 @@ class KafkaProducer:
 
 
 class _Flight:
-    """What became of the records of a batch so far. The library tells only of those that are not stored."""
+    """The refused records of a batch so far: the library calls back only for records that are not stored."""
 
     def __init__(self, timeout_s: float) -> None:
         self.refused: dict[int, kafka.KafkaError] = {}
@@ -172,12 +172,12 @@ class _Flight:
         self._deadline = time.monotonic() + timeout_s
 
     def refuse(self, error: kafka.KafkaError | None, _record: kafka.Message, at: int = 0) -> None:
-        """Take the answer for a record that is not stored: the callback of the library."""
+        """Take the library's callback for a record that is not stored."""
         if error is not None:
             self.refused[at] = error
 
     def check(self, left: int) -> None:
-        """Raise `KafkaException` if for too long as many records as before are left to be stored."""
+        """Raise `KafkaException` if the number of records that are not yet stored has not changed for too long."""
         now = time.monotonic()
         if left != self._left:
             self._left, self._deadline = left, now + self._timeout_s

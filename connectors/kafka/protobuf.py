@@ -1,7 +1,7 @@
-"""Values of Protobuf as JSON, in Protobuf's own mapping.
+"""Converts values of Protobuf to JSON and back, in Protobuf's own mapping.
 
-A value begins with the place of its type in the file of the schema: how many numbers, then the index of the type in the
-file, of a type within it, and so on. A single zero stands for the first type.
+A value begins with the path to its type in the file of the schema: a count of numbers, then the index of the type in
+the file, of a type within it, and so on. A single zero stands for the first type.
 """
 
 import base64
@@ -15,29 +15,31 @@ _MOST_INDEXES = 100
 _MOST_BITS = 64
 _MAIN = "correlator/main.proto"
 _OWN = re.compile(r"google/protobuf/[a-z_]+\.proto")
-"""Files of Protobuf itself, which no registry has."""
+"""Names of the files of Protobuf itself, which no registry has."""
 
 
 class File(NamedTuple):
-    """A file of a schema: its name in the imports of others, and a `FileDescriptorProto` in Base64."""
+    """A file of a schema: the name by which others import it, and a `FileDescriptorProto` in Base64."""
 
     name: str
     content: str
 
 
 class Codec(NamedTuple):
-    """Makes JSON of values, and values of the first type of JSON. Raises any exception for what does not fit."""
+    """Makes JSON from values, and values of the first type from JSON. Raises any exception for input
+    that does not fit.
+    """
 
     read: Callable[[bytes], bytes]
     write: Callable[[bytes], bytes]
 
 
 def codec(main: str, used: Sequence[File]) -> Codec:
-    """The codec of a schema. Raises any exception for malformed files.
+    """Make the codec of a schema. Raises any exception for malformed files.
 
     Args:
         main: the content of the file of the schema.
-        used: the files that it imports, each behind those that it imports itself.
+        used: the files that it imports, each after those that it imports itself.
     """
     from google.protobuf import descriptor_pool, json_format, message_factory  # noqa: PLC0415  # rarely needed
 
@@ -73,7 +75,7 @@ def codec(main: str, used: Sequence[File]) -> Codec:
 
 
 def _add(pool: Any, known: set[str], name: str, content: bytes) -> None:
-    """Add a file to a pool, behind the files of Protobuf itself that it imports."""
+    """Add a file to a pool, after the files of Protobuf itself that it imports."""
     from google.protobuf import descriptor_pb2  # noqa: PLC0415
 
     known.add(name)
@@ -87,21 +89,23 @@ def _add(pool: Any, known: set[str], name: str, content: bytes) -> None:
 
 
 def _place(value: bytes) -> tuple[list[int], int]:
-    """The place of the type, and where the message begins. Raises `ValueError` or `IndexError`."""
+    """Return the path to the type, and where the message begins. Raises `ValueError` or `IndexError`."""
     count, at = _number(value, 0)
     if not 0 <= count <= _MOST_INDEXES:
-        raise ValueError(f"{count} is no number of indexes")
+        raise ValueError(f"{count} is not a number of indexes")
     indexes = []
     for _ in range(count):
         index, at = _number(value, at)
         if index < 0:
-            raise ValueError(f"{index} is no index")
+            raise ValueError(f"{index} is not an index")
         indexes.append(index)
     return indexes or [0], at
 
 
 def _number(value: bytes, at: int) -> tuple[int, int]:
-    """A whole number with a sign, seven bits in each byte, and where it ends. Raises `ValueError` or `IndexError`."""
+    """Read a whole number with a sign, 7 bits in each byte; return it with its end. Raises `ValueError`
+    or `IndexError`.
+    """
     number = shift = 0
     while shift < _MOST_BITS:
         byte = value[at]

@@ -1,4 +1,4 @@
-"""Asks a schema registry: the REST interface of Confluent, which other registries have, too."""
+"""Asks a schema registry, by the REST interface of Confluent, which other registries have, too."""
 
 import base64
 import http.client
@@ -17,26 +17,28 @@ from connectors.kafka.protobuf import File
 from correlator.errors import ConfigError, ConnectionLost, quoted
 from correlator.options import secret_option, text_option
 
-URL, USER, PASSWORD = "schema_registry", "schema_registry_user", "schema_registry_password"  # no password
+URL, USER, PASSWORD = "schema_registry", "schema_registry_user", "schema_registry_password"  # no secret
 MISSING = "E7150"
-"""The registry answers and does not have a schema or subject."""
+"""The registry answers that it does not have a schema or subject."""
 UNUSABLE = "E7152"
 """The registry refuses a request, or a sender cannot use a schema."""
 _SILENT = "E7151"
 _NOT_THERE = re.compile(rb'"error_code"\s*:\s*404[0-9]{2}\b')
-"""Is in the answer of a registry that does not have something; 404 of a proxy, or about a wrong path, has none."""
+"""Found in the answer of a registry that lacks something; a 404 of a proxy, or for a wrong path, does
+not contain it.
+"""
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_KEPT = 1000
 _MOST_FILES = 1000
 _SERIALIZED = "?format=serialized"
-"""Asks for a schema of Protobuf as a `FileDescriptorProto` instead of its text."""
+"""Asks for a Protobuf schema as a `FileDescriptorProto` instead of its text."""
 _MOST_TOLD, _MOST_SHOWN = 10_000, 500
-_WAIT = "The engine goes on as soon as the registry has it; a message waits for it for a minute"
+_WAIT = "The engine continues as soon as the registry has it; a message waits for it for a minute"
 
 
 class Used(NamedTuple):
-    """Another schema of the registry that a schema uses, by the name that it gives it."""
+    """Another schema of the registry, with the name by which a schema refers to it."""
 
     name: str
     subject: str
@@ -47,9 +49,9 @@ class Schema(NamedTuple):
     """A schema of a registry.
 
     Attributes:
-        id: its number, which never stands for another schema.
+        id: its number, which never means another schema.
         kind: AVRO, JSON or PROTOBUF.
-        definition: its text.
+        definition: text of the schema.
         uses: other schemas of the registry that it uses.
     """
 
@@ -61,10 +63,10 @@ class Schema(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Where a registry is, and who asks it.
+    """The address of a registry, and the user who asks it.
 
     Attributes:
-        url: begins its addresses.
+        url: beginning of all its addresses.
         user: "" for none.
         password: of the user.
         timeout_s: the longest wait for an answer.
@@ -77,7 +79,7 @@ class Registry:
 
 
 def registry(where: str, options: Mapping[str, Any], timeout_s: int) -> Registry | None:
-    """The registry of a connection; `None` if it has none. Raises `ConfigError`."""
+    """Return the registry of a connection; `None` if it has none. Raises `ConfigError`."""
     if URL not in options:
         for name in (USER, PASSWORD):
             if name in options:
@@ -119,20 +121,20 @@ class Schemas:
         self.of_id = lru_cache(_MOST_KEPT)(self._of_id)
 
     def latest(self, subject: str) -> Schema:
-        """The latest schema of a subject. Raises `ConnectionLost` E7150 if there is none."""
+        """Return the latest schema of a subject. Raises `ConnectionLost` E7150 if there is none."""
         return self._asked(f"the subject {quoted(subject)}", _version(subject, "latest"))
 
     def register(self, subject: str, kind: str, definition: str) -> Schema:
-        """Register a schema for a subject; a registry that has it gives the same id.
+        """Register a schema for a subject; if the registry has it already, it returns the same id.
 
-        Raises `ConnectionLost` E7152 if the registry does not take it.
+        Raises `ConnectionLost` E7152 if the registry does not accept it.
         """
         body = {"schema": definition} | ({} if kind == "AVRO" else {"schemaType": kind})
         answer = self._ask(f"the subject {quoted(subject)}", _path("subjects", subject, "versions"), body)
         return Schema(_id_of(self._where, answer), kind, definition)
 
     def files(self, schema: Schema) -> tuple[str, Sequence[File]]:
-        """A schema of Protobuf as `protobuf.codec` takes it. Raises `ConnectionLost`."""
+        """Return a Protobuf schema in the form that `protobuf.codec` takes. Raises `ConnectionLost`."""
         path = _path("schemas", "ids", str(schema.id)) + _SERIALIZED
         found: dict[str, File] = {}
         self._add_files(schema.uses, found)
@@ -141,15 +143,15 @@ class Schemas:
     def _add_files(self, uses: Sequence[Used], found: dict[str, File]) -> None:
         for name, subject, version in uses:
             if name not in found and len(found) < _MOST_FILES:
-                found[name] = File(name, "")  # a file that imports itself is malformed, and asked for once
+                found[name] = File(name, "")  # a file that imports itself is malformed; ask for it once only
                 what, path = f"version {version} of the subject {quoted(subject)}", _version(subject, str(version))
                 schema = self._asked(what, path + _SERIALIZED)
                 self._add_files(schema.uses, found)
-                del found[name]  # it stands behind those that it uses
+                del found[name]  # so that it comes after those that it uses
                 found[name] = File(name, schema.definition)
 
     def _of_id(self, number: int) -> Schema:
-        """The schema with this id. Raises `ConnectionLost` E7150 if there is none."""
+        """Return the schema with this id. Raises `ConnectionLost` E7150 if there is none."""
         return self._asked(f"schema {number}", _path("schemas", "ids", str(number)), number)
 
     def _asked(self, what: str, path: str, number: int | None = None) -> Schema:
@@ -161,12 +163,12 @@ class Schemas:
         try:
             uses = [Used(one["name"], one["subject"], int(one["version"])) for one in answer.get("references") or ()]
         except (TypeError, KeyError, ValueError) as error:
-            what = f"the registry answers about {what} with references that are none"
+            what = f"the registry answers about {what} with malformed references"
             raise ConnectionLost(UNUSABLE, self._where, what) from error
         return Schema(its_id, str(answer.get("schemaType", "AVRO")), definition, uses)
 
     def _ask(self, what: str, path: str, body: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The answer to GET, or to POST with a body. Raises `ConnectionLost`."""
+        """Return the answer to GET, or to POST with a body. Raises `ConnectionLost`."""
         registry = self._registry
         headers = {"Accept": _MEDIA_TYPE, "Content-Type": _MEDIA_TYPE}
         if registry.user:
@@ -183,7 +185,7 @@ class Schemas:
             reason = f"the registry {registry.url} cannot be asked ({str(error).lower()})"
             raise ConnectionLost(_SILENT, self._where, reason) from error
         if not isinstance(told, dict):
-            raise ConnectionLost(UNUSABLE, self._where, f"the registry answers about {what} with something else")
+            raise ConnectionLost(UNUSABLE, self._where, f"the registry answers about {what} with an unexpected content")
         return told
 
     def _refused(self, what: str, error: urllib.error.HTTPError) -> ConnectionLost:
@@ -199,17 +201,17 @@ class Schemas:
             return ConnectionLost("E7002", self._where, f"the registry answers {error.code} about {what}", "", todo)
         if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:
             there = quoted(error.headers.get("Location", ""))
-            reason = f"the registry answers {error.code} about {what} and redirects to {there}, where nobody asks"
+            reason = f"the registry answers {error.code} about {what} and redirects to {there}, which is not followed"
             return ConnectionLost(UNUSABLE, self._where, reason, "", f"Set {URL} to the address that answers")
         shown = " ".join(told[:_MOST_SHOWN].decode(errors="replace").split())
         return ConnectionLost(UNUSABLE, self._where, f"the registry answers {error.code} about {what}: {shown}")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Lets a redirect be an error: the request with user and password is for the address of the options alone."""
+    """Turns a redirect into an error: user and password of the request are only for the configured address."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Make no other request."""
+        """Follow no redirect."""
 
 
 def _path(*names: str) -> str:

@@ -2,8 +2,8 @@
 
 Messages have the value as JSON, which monitors, pipelines and other brokers can read. No message is lost because of its
 schema: a body that cannot be read stays as it is, and is marked. While the registry does not answer, the message waits.
-If the registry answers that it does not have a schema, the message waits for a while, and is marked then: everybody who
-may write to a topic can send the id of a schema that nobody has.
+If the registry answers that it does not have a schema, the message waits for a while, and is marked afterwards: anybody
+who may write to a topic can send the id of a schema that does not exist.
 """
 
 import math
@@ -25,11 +25,11 @@ from correlator.events import CUT_FROM, Message
 
 _HEAD = struct.Struct(">bI")
 _MOST_ID = 2**31 - 1
-"""Registries have ids of this size; they answer about a larger one as if the request were wrong."""
+"""Largest id of a schema. Registries treat a larger one as a wrong request."""
 _WAIT_S = 60.0
-"""So long a message waits for a schema that the registry does not have."""
+"""Seconds for which a message waits for a schema that the registry does not have."""
 _BETWEEN_S = 600.0
-"""After a vain wait no message waits for so long: else ever new ids could stop a partition."""
+"""Seconds after such a wait in which no message waits: otherwise messages with ever new ids could stop a partition."""
 _ASK_AGAIN_S = 1.0
 _MOST_KEPT = 1000
 _AVRO, _JSON, _PROTOBUF = "AVRO", "JSON", "PROTOBUF"
@@ -37,7 +37,7 @@ _Convert = Callable[[bytes], bytes]
 
 
 class _Reader(NamedTuple):
-    """How bodies with a schema are read; `problem` says why they cannot be."""
+    """A function that reads bodies with a schema; `problem` tells why they cannot be read."""
 
     kind: str
     decode: _Convert | None = None
@@ -57,8 +57,8 @@ class BodyReader:
     """Reads the bodies of one receiver, also after a reconnect. One thread uses it.
 
     Args:
-        schemas: of the registry.
-        clock: tells how time passes, in seconds.
+        schemas: the schemas of the registry.
+        clock: returns the time in seconds of a clock that does not go back.
     """
 
     def __init__(self, schemas: Schemas, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,11 +69,11 @@ class BodyReader:
         self._in_vain_s = -math.inf
 
     def read(self, message: Message) -> Message:
-        """The message with its value as JSON; the message, marked, if it cannot be read.
+        """Return the message with its value as JSON; return the message itself, marked, if its body cannot be read.
 
-        Raises `ConnectionLost`: E7151 or another code while the registry does not answer as it should; E7150 if it does
-        not have the schema now. After E7150 for a minute the message is marked, and so are those that come within the
-        next ten minutes whose schemas it does not have.
+        Raises `ConnectionLost`: E7151 or another code while the registry does not answer correctly; E7150 if it does
+        not have the schema now. After a minute of E7150 the message is marked. For the next ten minutes, messages with
+        other missing schemas are marked at once.
         """
         body = message.body
         if not body or CUT_FROM in message.properties:
@@ -91,13 +91,15 @@ class BodyReader:
             return message
         try:
             value = reader.decode(body[_HEAD.size :])
-        except Exception:  # noqa: BLE001  # whatever the reader of Avro stumbles over
+        except Exception:  # noqa: BLE001  # the Avro reader may raise anything for a wrong body
             mark(message, f"schema {number} ({reader.kind}): the body does not fit it")
             return message
         return msgspec.structs.replace(message, body=value)
 
     def _found(self, number: int) -> _Reader | _Missing:
-        """How bodies with a schema are read, or what to say if they wait no more. Raises `ConnectionLost` as `read`."""
+        """Return how to read bodies with a schema, or a missing schema for which messages no longer
+        wait; raises as `read`.
+        """
         before = self._missing.get(number)
         if before is not None and not before.waits and self._clock() < before.asked_s + _ASK_AGAIN_S:
             return before
@@ -113,7 +115,7 @@ class BodyReader:
         return reader
 
     def _missing_now(self, number: int, before: _Missing | None, error: ConnectionLost) -> _Missing | None:
-        """Note that the registry does not have a schema; `None` if it says something else."""
+        """Note that the registry does not have a schema; return `None` if the error means something else."""
         self._missing.pop(number, None)
         if error.code != MISSING:
             return None
@@ -134,7 +136,7 @@ class BodyReader:
             return _Reader(schema.kind, _decoder(schema) if files is None else codec(*files).read)
         except avro.SchemaRefused as error:
             return _Reader(schema.kind, problem=str(error))
-        except Exception:  # noqa: BLE001  # a registry may hold anything
+        except Exception:  # noqa: BLE001  # a registry may contain anything
             return _Reader(schema.kind, problem="it is malformed")
 
 
@@ -146,7 +148,9 @@ def _decoder(schema: Schema) -> _Convert:
 
 
 def _is_json(schema: Schema, done: str) -> bool:
-    """Whether it is a JSON Schema; otherwise it is of Avro. Raises `SchemaRefused` if it cannot be used."""
+    """Return whether it is a JSON schema; otherwise it is an Avro schema. Raises `SchemaRefused` if it
+    cannot be used.
+    """
     if schema.kind == _JSON:
         return True
     if schema.kind != _AVRO:
@@ -162,9 +166,10 @@ def _checked_json(body: bytes) -> bytes:
 
 
 def body_writer(schema: Schema, schemas: Schemas) -> Callable[[bytes], bytes]:
-    """A function that makes bodies with this schema of a registry from JSON. Raises `ConnectionLost`.
+    """Return a function that makes bodies with this schema of a registry from JSON. Raises `ConnectionLost`.
 
-    It raises `ValueError` or `TypeError` if the JSON does not fit. Raises `ValueError` if the schema cannot be used.
+    The function raises `ValueError` or `TypeError` if the JSON does not fit. Raises `ValueError` if the schema cannot
+    be used.
     """
     head = _HEAD.pack(0, schema.id)
     files = schemas.files(schema) if schema.kind == _PROTOBUF else None
@@ -175,7 +180,7 @@ def body_writer(schema: Schema, schemas: Schemas) -> Callable[[bytes], bytes]:
             return head + encode(body)
         except (ValueError, TypeError):
             raise
-        except Exception as error:  # whatever a library stumbles over
+        except Exception as error:  # a library may raise anything
             raise ValueError(str(error)) from error
 
     return write
@@ -186,7 +191,7 @@ def _usable(make: Callable[[], _Convert]) -> _Convert:
         return make()
     except avro.SchemaRefused as error:
         raise ValueError(str(error)) from error
-    except Exception as error:  # a registry may hold anything
+    except Exception as error:  # a registry may contain anything
         raise ValueError(f"it is malformed: {error}") from error
 
 

@@ -1,7 +1,7 @@
-"""The sink of Kafka. For an EXACTLY_ONCE sender each batch is a transaction, and a message that comes again is known.
+"""The sink of Kafka. For an EXACTLY_ONCE sender each batch is a transaction, and a repeated message is recognised.
 
-The sink itself refuses what no record can hold and what is larger than its topic allows, before it looks whether the
-message is stored: so a message is refused at every try alike.
+The sink itself refuses messages that no record can contain or that are larger than their topic allows. It does so
+before it checks whether the message is stored, so a message is refused at every try.
 """
 
 import time
@@ -27,9 +27,9 @@ from correlator.processes import Maker
 from correlator.settings import SenderSettings
 
 PREFIX = "correlator-"
-"""Begins the names of transactions and of the groups with the numbers, for the rights of the user."""
+"""Begins the names of transactions and of the groups with the numbers, so that rights can be granted by prefix."""
 _MOST_NOTED = 200
-"""Refused numbers that fit into the metadata of an offset, whose limit is 4,096 bytes."""
+"""Number of refused numbers that fit into the metadata of an offset, whose limit is 4,096 bytes."""
 _source_of = attrgetter("source")
 _numbers = msgspec.json.Decoder(list[int])
 
@@ -58,14 +58,17 @@ class KafkaSink:
         self._source = ""
         self._last = 0
         self._refused: set[int] = set()
-        """Numbers of messages that the cluster has refused: it would take one that comes again for a stored one."""
+        """Numbers of messages that the cluster has refused. Their repeats are refused, too; without
+        this they would seem stored.
+        """
         self._looked_at: set[str] = set()
         self._are_gone = False
 
     def connect(self) -> None:
-        """Connect, and look at the sender's topic and schema. `UsageError` E2050 in a forked child.
+        """Connect, and check the sender's topic and schema. Raises `UsageError` E2050 in a forked child.
 
-        Raises `ConnectionLost`, also E7150 to E7152 if the registry does not have the schema, or it cannot be used.
+        Raises `ConnectionLost`: among others E7150 to E7152 if the registry does not have the schema or it cannot be
+        used.
         """
         if self._connected:
             self._process.check(self._where)
@@ -81,7 +84,7 @@ class KafkaSink:
         self._connected = True
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Send the batch; all messages are stored or refused when this returns."""
+        """Send the batch; when this returns, each message is stored or refused."""
         self._process.check(self._where)
         if not self._connected:
             raise ConnectionLost("E7001", self._where, "not connected")
@@ -92,7 +95,7 @@ class KafkaSink:
             raise
 
     def close(self) -> None:
-        """Drop the producer. What it has not confirmed may still arrive. In a forked child it does nothing."""
+        """Drop the producer. Unconfirmed messages may still arrive. Does nothing in a forked child."""
         if self._process.is_another_process:
             return
         self._drop()
@@ -100,7 +103,9 @@ class KafkaSink:
         self._connected = False
 
     def _writer(self, subject: Subject) -> Callable[[bytes], bytes]:
-        """Makes bodies with the schema of the subject, which it registers if the sender has one of its own."""
+        """Return a function that makes bodies with the schema of the subject; register the schema if
+        the sender has a file.
+        """
         assert self._broker.registry is not None
         schemas = Schemas(self._where, self._broker.registry)
         schema = schemas.register(*subject) if subject.definition else schemas.latest(subject.name)
@@ -116,7 +121,7 @@ class KafkaSink:
         self._producer = None
 
     def _send(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Send messages of one source. Those of a session have none, and their repeats are unknown."""
+        """Send messages of one source. Messages of a session have no source, so repeats are not recognised."""
         results: list[SendRejected | None] = [None] * len(part)
         records = self._prepare(part, results)
         if not records:
@@ -131,7 +136,9 @@ class KafkaSink:
     def _carry_out(
         self, records: Sequence[Record], part: Sequence[Outgoing], results: list[SendRejected | None]
     ) -> None:
-        """Send records. If the cluster refuses one of them, the halves go, and so on, until it is found."""
+        """Send records. If the cluster refuses one of them, send each half, and so on, until the
+        refused record is found.
+        """
         parts = [records] if records else []
         while parts:
             now = parts.pop()
@@ -151,7 +158,7 @@ class KafkaSink:
                 self._refused.add(part[one.at].sequence)
 
     def _prepare(self, part: Sequence[Outgoing], results: list[SendRejected | None]) -> Sequence[Record]:
-        """The records of messages; puts a refusal into `results` for each message that cannot be one."""
+        """Return the records of messages; put a refusal into `results` for each message that cannot become a record."""
         records: list[Record] = []
         now_ms = time.time_ns() // 1_000_000
         for at, outgoing in enumerate(part):
@@ -168,18 +175,18 @@ class KafkaSink:
     def _new(
         self, records: Sequence[Record], part: Sequence[Outgoing], results: list[SendRejected | None]
     ) -> Sequence[Record]:
-        """The records that the cluster does not account for; refuses what it has refused before."""
+        """Return the records that the cluster does not account for; refuse those that it has refused before."""
         for one in records:
             if part[one.at].sequence <= self._last and part[one.at].sequence in self._refused:
                 results[one.at] = _refused(part[one.at], "as before")
         return [one for one in records if part[one.at].sequence > self._last]
 
     def _note(self) -> str:
-        """The newest refused numbers, as the cluster keeps them beside the number of the source."""
+        """Return the newest refused numbers, as the cluster stores them with the number of the source."""
         return msgspec.json.encode(sorted(self._refused)[-_MOST_NOTED:]).decode() if self._refused else ""
 
     def _learn(self, topics: AbstractSet[str]) -> None:
-        """Learn what topics demand. A producer that may send them too much at once is dropped."""
+        """Learn the limits of topics. Drop a producer whose batches may be too large for them."""
         if not topics:
             return
         with closing(Cluster(self._where, self._broker)) as cluster:
@@ -194,7 +201,7 @@ class KafkaSink:
         return min((one.most_bytes for one in self._rules.values()), default=0)
 
     def _begin(self, source: str) -> KafkaProducer:
-        """The producer for messages of a source; begins one if there is none yet."""
+        """Return the producer for messages of a source; make one if there is none yet."""
         if self._producer is not None and self._source == source:
             return self._producer
         self._drop()
@@ -209,10 +216,11 @@ class KafkaSink:
         return producer
 
     def _look_back(self, producer: KafkaProducer, topics: AbstractSet[str], first: int) -> None:
-        """Find out which messages of the source the cluster has, as far as topics that come for the first time tell.
+        """Find out which messages of the source the cluster has stored, by topics that this connection uses for the
+        first time.
 
-        Each topic has the number of the last batch with a message for it. If no topic has one, although messages of the
-        source were confirmed, the numbers are gone, and the topics themselves must tell.
+        Each topic has the number of the last batch with a message for it. If no topic has one although messages of the
+        source were confirmed, the numbers are lost, and the last messages of the topics are read instead.
         """
         new = topics - self._looked_at
         if not new:
@@ -220,7 +228,7 @@ class KafkaSink:
         numbers = producer.numbers(new)
         for number, note in numbers.values():
             self._last = max(self._last, number)
-            self._refused |= {one for one in _noted(note) if one >= first}  # the others do not come again
+            self._refused |= {one for one in _noted(note) if one >= first}  # the sender does not send the others again
         if not self._looked_at:
             self._are_gone = not numbers and self._last == 0 and first > 1
         if self._are_gone:
@@ -243,12 +251,12 @@ def _prepared(
         return SendRejected("E8104", _place(outgoing), what, ALLOWED)
     try:
         return encode(outgoing, topic, now_ms, at, write)
-    except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
+    except (ValueError, TypeError, AttributeError) as error:  # application code may put any value into a message
         return SendRejected("E8110", _place(outgoing), f"a record of Kafka cannot hold the message: {error}")
 
 
 def _unfit(record: Record, rules: Rules, outgoing: Outgoing) -> SendRejected | None:
-    """Why a topic would refuse a record; `None` if it takes it."""
+    """Return why a topic would refuse a record; `None` if it accepts it."""
     if record.size > rules.most_bytes:
         what = f"the message has {record.size} bytes, and max.message.bytes of '{record.topic}' is {rules.most_bytes}"
         return SendRejected("E8106", _place(outgoing), what)
@@ -259,7 +267,7 @@ def _unfit(record: Record, rules: Rules, outgoing: Outgoing) -> SendRejected | N
 
 
 def _noted(text: str) -> Sequence[int]:
-    """The numbers of a note; none if somebody else has written it."""
+    """Return the numbers of a note; none if another program has written it."""
     try:
         return _numbers.decode(text)
     except ValueError:

@@ -25,12 +25,12 @@ _ANOTHER_LOOK_S = 0.1
 class KafkaSource:
     """Reads topics from the acknowledged offsets of its group.
 
-    A group has one offset for each partition: everything before it is acknowledged. If messages are acknowledged in
-    another order, those behind the oldest unacknowledged message come again after a reconnect.
+    A group has one offset for each partition: all messages before it are acknowledged. If messages are acknowledged in
+    another order, those after the oldest unacknowledged message are redelivered after a reconnect.
 
     Args:
         broker: the cluster.
-        topics: which topics.
+        topics: the topics to read.
         start: where to begin if the group has no offsets for them.
         receiver: the settings of the receiver; its subscription is the name of the group.
     """
@@ -57,9 +57,10 @@ class KafkaSource:
         self._discovered_s = 0.0
 
     def connect(self) -> None:
-        """Join the group; go on at its offsets, or store those where a new group begins.
+        """Join the group and continue at its offsets, or store where a new group begins. `UsageError` E2050 in a forked
+        child.
 
-        Does not wait for partitions longer than `timeout_s`: consumers that are gone or busy may hold them.
+        Waits at most `timeout_s` for partitions, because other consumers that are gone or busy may hold them.
         Raises `ConnectionLost`: E7010 if there is no such topic; E7062 if a topic does not hold the next message any
         more; E7063 if `start` is `committed` and the group has no offset; W7020, once, if a topic was made again.
         """
@@ -82,8 +83,8 @@ class KafkaSource:
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """Take the next messages of the assigned partitions as `connector.Source.receive`.
 
-        Raises `ConnectionLost` E7150 or E7151 while the registry does not have a schema, or does not answer. It waits
-        for a schema as long as `BodyReader` says.
+        Raises `ConnectionLost` E7150 or E7151 while the registry does not have a schema, or does not answer.
+        `BodyReader` says how long it waits for a schema.
         """
         member = self._connected()
         self._discover(member)
@@ -102,23 +103,28 @@ class KafkaSource:
         return NOTHING
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
-        """Commit the offsets that these messages move. A later call of the source takes the answer.
+        """Commit the offsets that these messages move. A later call of the source reads the cluster's answer.
 
-        Ignores messages of partitions that were taken away since they came: their next owner gets them again.
+        Ignores messages of partitions that moved to another consumer meanwhile: that consumer receives them again.
         """
         self._connected().acknowledge(tokens)
 
     def reject(self, tokens: Sequence[Token]) -> None:
-        """Return these messages again, before any new message of their partitions. Other consumers do not get them."""
+        """Give these messages back: `receive` returns them again, before any new one of their partitions.
+
+        Other consumers do not get them.
+        """
         self._connected().reject(tokens)
 
     def backlog(self) -> Backlog | None:
-        """The offsets behind the position in the assigned partitions; `None` before all of them are known."""
+        """Return the number of offsets after the position in the assigned partitions; `None` before all
+        positions are known.
+        """
         behind = self._connected().behind()
         return None if behind is None else Backlog(messages=behind)
 
     def close(self) -> None:
-        """Leave the group; its other consumers get the unacknowledged messages. In a forked child it does nothing."""
+        """Leave the group; its other consumers receive the unacknowledged messages. Does nothing in a forked child."""
         if self._process.is_another_process:
             return
         member, self._member = self._member, None
@@ -136,7 +142,7 @@ class KafkaSource:
         return self._member
 
     def _names(self, cluster: Cluster) -> Sequence[str]:
-        """The names of the topics to read. Raises `ConnectionLost` E7010 if none matches the pattern."""
+        """Return the names of the topics to read. Raises `ConnectionLost` E7010 if none matches the pattern."""
         if self._wanted.pattern is None:
             return [self._wanted.text]
         self._discovered_s = time.monotonic()
@@ -156,7 +162,7 @@ class KafkaSource:
         }
 
     def _discover(self, member: GroupMember) -> None:
-        """Look for topics that match the pattern by now, if that is due. Raises `ConnectionLost` if one is gone."""
+        """Look for new topics that match the pattern, if that is due. Raises `ConnectionLost` if a topic is gone."""
         if self._wanted.pattern is None or time.monotonic() < self._discovered_s + self._broker.discovers_s:
             return
         assert self._cluster is not None
@@ -170,10 +176,10 @@ class KafkaSource:
             member.subscribe()
 
     def _check_topics(self, names: Collection[str]) -> None:
-        """Raise `ConnectionLost` if one of these topics is another one now: the client goes on at the same offsets.
+        """Raise `ConnectionLost` if one of these topics was deleted and made again: the client would keep its offsets.
 
-        Asks after messages have come and before they are handed out, though not about a topic that it asked about a
-        moment before: nobody deletes a topic, makes it and fills it in so short a time.
+        Checks after messages have arrived and before they are delivered, but not a topic that it checked a moment
+        before: nobody deletes a topic, makes it and fills it in so short a time.
         """
         now_s = time.monotonic()
         if all(now_s - self._looked_s.get(name, -math.inf) < _ANOTHER_LOOK_S for name in names):

@@ -1,4 +1,4 @@
-"""Reads messages outside of any group: those that a topic has of a source, and those of a transaction."""
+"""Reads messages without a group: the last ones of a source in a topic, and those of an open transaction."""
 
 import time
 from collections.abc import Iterator
@@ -11,23 +11,23 @@ from connectors.kafka.content import headers_of
 from connectors.kafka.failures import Complaints, lost, timed_out, translated
 
 _GROUP = "correlator-reader"
-"""Consumers need the name of a group; this one commits nothing."""
+"""Name of a group, which consumers must have; this one commits nothing."""
 _LOOK_S = 0.2
 
 
 def last_number(where: str, broker: KafkaBroker, topic: Topic, source: str, first: int, most: int) -> int:
-    """The highest number below `first + most` of a message of a source among the last ones of a topic; 0 for none.
+    """Return the highest number below `first + most` of a source's message among the last ones of a topic; 0 for none.
 
-    A sink has at most `most` messages on their way, and each may be alone in its transaction, which takes an offset,
-    too. So it reads twice as many offsets of each partition, backwards from the present end.
+    A sink has at most `most` unconfirmed messages, and each may be alone in its transaction, whose end takes an offset,
+    too. So this reads twice as many offsets of each partition, up to the present end.
 
     Args:
         where: the sender, for errors.
         broker: the cluster.
         topic: the topic.
-        source: the source id, which ends the unique ids of its messages.
+        source: the source id, with which the unique ids of its messages end.
         first: the number of the first message that the sender has not seen confirmed.
-        most: how many messages the sender may have sent from there on.
+        most: how many messages the sender may have sent from `first` on.
 
     Raises `ConnectionLost`.
     """
@@ -52,7 +52,9 @@ def last_number(where: str, broker: KafkaBroker, topic: Topic, source: str, firs
 
 
 def first_after(where: str, broker: KafkaBroker, place: kafka.TopicPartition) -> kafka.Message | None:
-    """The first record from a place on, also of an open transaction; `None` without one. Raises `ConnectionLost`."""
+    """Return the first record from a place on, even of an open transaction; `None` if there is none. Raises
+    `ConnectionLost`.
+    """
     consumer = kafka.Consumer(broker.of_consumer(_GROUP) | {"isolation.level": "read_uncommitted"}, logger=LOG)
     try:
         with translated(where, broker):
@@ -66,7 +68,7 @@ def first_after(where: str, broker: KafkaBroker, place: kafka.TopicPartition) ->
 def _records(
     where: str, broker: KafkaBroker, consumer: kafka.Consumer, topic: str, ends: dict[int, int]
 ) -> Iterator[kafka.Message]:
-    """The records up to these offsets."""
+    """Yield the records up to these offsets."""
     deadline = time.monotonic() + broker.timeout_s
     while ends:
         record = consumer.poll(_LOOK_S)
@@ -84,7 +86,7 @@ def _records(
 
 
 def _number(record: kafka.Message, source: str) -> int:
-    """The number of a message, if a header is a unique id of the source; else 0. The header may have any name."""
+    """Return the number of a message if any header is a unique id of the source; else 0."""
     ending = f":{source}".encode()
     for _, value in headers_of(record):
         if value is not None and value.endswith(ending):

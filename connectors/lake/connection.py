@@ -27,9 +27,9 @@ class LakeConnection:
     """A directory of tables, to which senders write. It has no receivers.
 
     Options: `path`, the directory; `format`, `delta` or `parquet`. Senders write to `queue:TABLE`; their options are
-    `schema`, the columns that the fields of the JSON body fill; `extra_fields` (`refuse`), what happens to a body with
-    a field without column; `key_column`, `unique_id_column` and `properties_column`, names of further columns; and
-    `missing_up_to` (0), up to which number the table may lack messages of the sender.
+        `schema`, the columns for the fields of the JSON body; `extra_fields` (`refuse`), how to treat a body with a
+        field without a column; `key_column`, `unique_id_column` and `properties_column`, names of further columns; and
+        `missing_up_to` (0), the number up to which the table may lack messages of the sender.
     """
 
     features = Features(deduplicates_sends=True, misses_numbers=True)
@@ -55,7 +55,7 @@ class LakeConnection:
         raise ConfigError("E1216", f"receivers.{receiver.id}.destination", what, "Senders write to it")
 
     def sink(self, sender: SenderSettings) -> LakeSink:
-        """A writer of the table."""
+        """Make a writer of the table. Raises `ConfigError`."""
         where = f"senders.{sender.id}"
         table = _table(where, sender.destination)
         maker = RowMaker(self._columns(where, sender))
@@ -66,11 +66,11 @@ class LakeConnection:
     def examine(
         self, _receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """For `correlator doctor`: what keeps senders from writing to their tables. Changes nothing."""
+        """Return what keeps senders from writing to their tables, for `correlator doctor`. Changes nothing."""
         return [error for sender in senders for error in self._examine(sender)]
 
     def close(self) -> None:
-        """Do nothing: sinks share nothing."""
+        """Do nothing: sinks share no resources."""
 
     def _columns(self, where: str, sender: SenderSettings) -> Columns:
         return columns_from(where, sender.options, has_times=self._format == "parquet")
@@ -92,7 +92,7 @@ class LakeConnection:
 
 
 def _table(where: str, destination: str | None) -> str:
-    """The name of the table. Raises `ConfigError` E1215 or E1216."""
+    """Return the name of the table. Raises `ConfigError` E1215 or E1216."""
     allowed = "Use queue:TABLE, with letters A to Z, digits, '_', '-' and '.'; first a letter or a digit"
     if destination is None:
         what = "a sender of a lake needs a destination of its own"

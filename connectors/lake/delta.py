@@ -1,10 +1,11 @@
 """The log of a Delta table. A commit has the source as its `appId` and the last number of the batch as its version.
 
-Delta does not compare versions: it stores a repeated one. The sink leaves out what the table has. The library compares
-the `appId` with those of commits that came after the table was read, and refuses the commit if one has the same.
+Delta does not compare versions: it would store a repeated one. So the sink leaves out messages that the table has. The
+library compares the `appId` with those of commits that were made after the table was read, and refuses the commit if
+one has the same.
 
-The library syncs no file. The data file is on disk before the commit. The log is synced after it; a log file that a
-power cut leaves empty counts as an empty commit, and the engine sends the messages again, since nothing confirmed them.
+The library syncs no file. The sink syncs the data file before the commit, and the log after it. A log file that a power
+cut leaves empty counts as an empty commit, and the engine sends the messages again, since nothing confirmed them.
 """
 
 import contextlib
@@ -27,13 +28,13 @@ RETENTION = "delta.setTransactionRetentionDuration"
 _NOTE = "correlator"
 _PLAIN_WRITERS = (1, 2)
 _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
-"""The features of tables that matter to none who only appends rows with nullable columns."""
+"""Features of tables that do not matter to a writer that only appends rows with nullable columns."""
 _MOST_SYNCED = 1000
 _COMMITS_AT_ONCE = 64
 
 
 class _Note(msgspec.Struct):
-    """What a commit says of its batch, beside the actions of Delta."""
+    """Additional data about the batch in a commit, beside the actions of Delta."""
 
     source: str
     first: int
@@ -46,7 +47,7 @@ _notes = msgspec.json.Decoder(_Note)
 
 
 class DeltaLog:
-    """An open Delta table."""
+    """The log of a Delta table; see `tables.TableLog`."""
 
     def __init__(self, place: TablePlace, columns: pa.Schema, *, sends_again: bool) -> None:
         self._place = place
@@ -56,7 +57,7 @@ class DeltaLog:
         self._table: DeltaTable | None = None
 
     def check(self) -> bool:
-        """Refuse a table with other columns, or with features that this writer does not keep."""
+        """Refuse a table with other columns, or with features that this writer does not support."""
         self._place.check()
         path = self._place.path
         if (path / COLUMNS).exists():
@@ -68,7 +69,7 @@ class DeltaLog:
         return True
 
     def open(self) -> None:
-        """Open the table; make it if there is none. What an earlier life has committed is on disk afterwards."""
+        """Open the table; make it if it does not exist. Afterwards, the commits of earlier lives are on disk."""
         self.check()
         self._place.make()
         path = str(self._place.path)
@@ -79,11 +80,11 @@ class DeltaLog:
         self._sync(max(0, table.version() - _MOST_SYNCED), table.version())
 
     def last(self, source: str) -> int:
-        """The version that Delta keeps for the source."""
+        """Return the version that Delta keeps for the source."""
         return self._opened.transaction_version(source) or 0
 
     def refused(self, source: str, first: int) -> Collection[int]:
-        """Read the commits backwards to the one that holds `first`."""
+        """Return the refused numbers, by reading the commits backwards to the one that contains `first`."""
         limit, found = _COMMITS_AT_ONCE, set[int]()
         while True:
             history = self._opened.history(limit)
@@ -126,11 +127,11 @@ class DeltaLog:
         check_columns(self._where, path, self._columns, pa.schema(table.schema().to_arrow()))
         what = self._obstacle(table)
         if what:
-            allowed = "A Delta table of a lake has no partitions, constraints or special columns, and forgets no appId"
+            allowed = "A Delta table of a lake has no partitions, constraints or special columns, and keeps every appId"
             raise ConnectionLost("E7042", self._where, f"{path} {what}", allowed)
 
     def _obstacle(self, table: DeltaTable) -> str:
-        """Why this writer must not write the table; "" if it may."""
+        """Return why this writer must not write to the table; "" if it may."""
         protocol, metadata = table.protocol(), table.metadata()
         features = set(protocol.writer_features or ()) | set(protocol.reader_features or ())
         if protocol.min_writer_version not in (*_PLAIN_WRITERS, 7):
@@ -142,16 +143,16 @@ class DeltaLog:
         if "delta.invariants" in table.schema().to_json():
             return "has invariants of columns"
         if self._sends_again and RETENTION in metadata.configuration:
-            return f"forgets which messages it has: {RETENTION} is set"
+            return f"does not remember its messages for ever: {RETENTION} is set"
         return ""
 
     def _sync(self, first: int, last: int) -> None:
-        """Bring the files of these versions to the disk."""
+        """Sync the files of these versions."""
         log = self._place.path / DELTA_LOG
         endings = ("json", "checkpoint.parquet")
         of_versions = [f"{version:020}.{ending}" for version in range(first, last + 1) for ending in endings]
         for name in (*of_versions, "_last_checkpoint"):
-            with contextlib.suppress(FileNotFoundError):  # the library removes old files of the log
+            with contextlib.suppress(FileNotFoundError):  # the library may have removed old files of the log
                 durable.sync_file(log / name)
         durable.sync_directory(log)
 
@@ -165,7 +166,7 @@ def _actions(commit: Commit) -> list[AddAction | RemoveAction]:
 
 
 def _note(text: object) -> _Note | None:
-    """The note of a commit; `None` for commits of other programs."""
+    """Return the note of a commit; `None` for commits of other programs."""
     try:
         return _notes.decode(str(text))
     except msgspec.MsgspecError:

@@ -1,4 +1,6 @@
-"""Where the files of a table lie, and how they are made: private, durable, never changed once they have their name."""
+"""Where the files of a table are, and how they are made: private, durable, and never changed once they
+have their name.
+"""
 
 import contextlib
 import os
@@ -32,7 +34,7 @@ class DataFile(NamedTuple):
     Attributes:
         path: its path below the directory of the table, with `/`.
         rows: number of rows.
-        size: in bytes.
+        size: size in bytes.
     """
 
     path: str
@@ -41,14 +43,14 @@ class DataFile(NamedTuple):
 
 
 def table_name(destination: str) -> str | None:
-    """The table that `queue:NAME` names; `None` for any other destination."""
+    """Return the table that `queue:NAME` names; `None` for any other destination."""
     parsed = parse_destination(destination)
     is_table = parsed is not None and parsed.kind == "queue" and _TABLE.fullmatch(parsed.name)
     return parsed.name if parsed is not None and is_table else None
 
 
 class TablePlace:
-    """The directory of a table. Each method raises `OSError`, and `ConnectionLost` if the place is not safe."""
+    """The directory of a table. Methods raise `OSError`, and `ConnectionLost` if the place is not safe."""
 
     def __init__(self, where: str, lake: Path, name: str) -> None:
         self.where = where
@@ -84,7 +86,9 @@ class TablePlace:
 
     @contextlib.contextmanager
     def making(self) -> Iterator[None]:
-        """Let no other process make the table within the block. Raises `ConnectionLost` E7012 if one takes long."""
+        """Within the block, exclude other processes from making the table. Raises `ConnectionLost`
+        E7012 after a long wait.
+        """
         taken = LockFile(self.path / LOCKS / "table.lock", os.O_CREAT | os.O_NOFOLLOW)
         try:
             if not taken.try_lock(_MAKING_S):
@@ -101,11 +105,11 @@ class TablePlace:
             taken.close()
             what = f"source {quoted(source)} is in use by another sender, which writes to {self.path}"
             todo = "Stop the other engine: it runs with a copy of this store"
-            raise ConnectionLost("E7012", self.where, what, "One at a time", todo)
+            raise ConnectionLost("E7012", self.where, what, "Only one sender at a time uses a source", todo)
         return taken
 
     def directory(self, kind: str, source: str) -> Path:
-        """The directory of a source below `data` or `_log`; made if it is missing."""
+        """Return the directory of a source below `data` or `_log`; make it if it is missing."""
         path = self.path / kind / name_of_source(source)
         make_durable_directory(path)
         if path.is_symlink():
@@ -117,7 +121,7 @@ class TablePlace:
         directory = self.directory(DATA, source)
         path = directory / f"{stem}.parquet"
         if path.exists():
-            os.utime(path)  # a killed process has left it, and a vacuum may remove old files that no log names
+            os.utime(path)  # a killed process has left it; now it no longer counts as old
         else:
             with named_once(path) as partial, os.fdopen(durable.create_private(partial), "wb") as file:
                 pq.write_table(rows, file)
@@ -127,14 +131,14 @@ class TablePlace:
         return DataFile(path.relative_to(self.path).as_posix(), rows.num_rows, path.stat().st_size)
 
     def old_files(self, directory: Path) -> Iterator[Path]:
-        """The files of a directory that nobody has changed for a day."""
+        """Yield the files of a directory that were not changed for a day."""
         limit = time.time() - OLD_S
         with os.scandir(directory) as entries:
             yield from (Path(one.path) for one in entries if one.is_file(follow_symlinks=False) and _before(one, limit))
 
     @contextlib.contextmanager
     def unused(self, name: str) -> Iterator[bool]:
-        """Whether no sender uses the source with this name; within the block none can begin to use it."""
+        """Yield whether no sender uses the source with this name; within the block none can begin to use it."""
         taken = LockFile(self._lock_path(name), os.O_CREAT | os.O_NOFOLLOW)
         try:
             yield taken.try_lock()
@@ -155,5 +159,5 @@ class TablePlace:
 def _before(entry: "os.DirEntry[str]", limit: float) -> bool:
     try:
         return entry.stat(follow_symlinks=False).st_mtime < limit
-    except FileNotFoundError:  # another sender has given the file its name, or removed it, since it was listed
+    except FileNotFoundError:  # another sender has renamed or removed the file since it was listed
         return False

@@ -1,7 +1,7 @@
-"""The log of a table of Parquet files: one file for each batch, which exists or does not exist.
+"""The log of a table of Parquet files: one file for each batch; it either exists or not.
 
 `_log/SOURCE/LAST.json` names the data file of the batch that ends with number LAST. A process makes it by a link, which
-fails if the name is taken. A data file that no entry names is no part of the table.
+fails if the name exists. A data file that no entry names is not a part of the table.
 """
 
 import contextlib
@@ -41,8 +41,8 @@ class Entry(msgspec.Struct, frozen=True):
         source: the source id of the sender.
         first, last: numbers of the first and the last message.
         refused: numbers of refused messages between them.
-        files: the data files with the rows of the others; empty if all were refused.
-        digest: of the input.
+        files: data files with the rows of the other messages; empty if all were refused.
+        digest: digest of the input.
     """
 
     source: str
@@ -87,7 +87,7 @@ class ParquetLog:
         return True
 
     def open(self) -> None:
-        """Open the table; make it if there is none. Removes old files that no entry names."""
+        """Open the table; make it if it does not exist. Remove old files that no entry names."""
         self.check()
         self._place.make()
         make_durable_directory(self._place.path / LOG)
@@ -99,7 +99,7 @@ class ParquetLog:
         self._remove_old_files()
 
     def last(self, source: str) -> int:
-        """The highest number among the names of the entries. They are on disk when this returns."""
+        """Return the highest number among the names of the entries. They are on disk when this returns."""
         if source not in self._last:
             directory = self._place.directory(LOG, source)
             durable.sync_directory(directory)
@@ -107,12 +107,12 @@ class ParquetLog:
         return self._last[source]
 
     def refused(self, source: str, first: int) -> Collection[int]:
-        """Read the entries that end at `first` or behind it."""
+        """Return the refused numbers from the entries that end at `first` or later."""
         recent = [path for path in _entries(self._place.directory(LOG, source)) if int(path.stem) >= first]
         return {one for path in recent for one in read_entry(self._where, path).refused if one >= first}
 
     def commit(self, commit: Commit) -> None:
-        """Make the entry. Raises `ConnectionLost` E7044 if there is another one of this name."""
+        """Make the entry. Raises `ConnectionLost` E7044 if there is a different one of this name."""
         self._place.check_in_place()
         files = [] if commit.file is None else [commit.file]
         entry = Entry(commit.source, commit.first, commit.last, list(commit.refused), files, commit.digest)
@@ -122,7 +122,7 @@ class ParquetLog:
             if found.digest != entry.digest:
                 what = f"{path} was written by another engine: it names other messages"
                 todo = "Find the engine that runs with a copy of this store"
-                raise ConnectionLost("E7044", self._where, what, "One engine at a time writes with a source", todo)
+                raise ConnectionLost("E7044", self._where, what, "Only one engine at a time writes with a source", todo)
         self._place.check_in_place()
         self._last[commit.source] = commit.last
 
@@ -136,7 +136,7 @@ class ParquetLog:
                         path.unlink(missing_ok=True)
 
     def _unnamed(self, name: str, old: Collection[Path]) -> Iterator[Path]:
-        """The data files that no entry names. An entry is read only if several files end with its number."""
+        """Yield the data files that no entry names. An entry is read only if several files end with its number."""
         ours = [(path, match) for path in old if (match := _DATA_FILE.fullmatch(path.name)) is not None]
         ending = Counter(match["last"] for _, match in ours)
         for path, match in ours:
@@ -150,7 +150,7 @@ class ParquetLog:
 
 
 def columns_in(where: str, path: Path) -> pa.Schema | None:
-    """The columns of a table of Parquet files; `None` if there is no table. Raises `ConnectionLost` E7044."""
+    """Return the columns of a table of Parquet files; `None` if there is no table. Raises `ConnectionLost` E7044."""
     content = read_whole(path / COLUMNS)
     if content is None and next((path / LOG).glob("*/*.json"), None) is not None:
         content = read_whole(path / COLUMNS)  # another sender may have made the table meanwhile
@@ -165,13 +165,13 @@ def columns_in(where: str, path: Path) -> pa.Schema | None:
 
 
 def read_entry(where: str, path: Path) -> Entry:
-    """An entry of a log. Raises `ConnectionLost` E7044 if it is damaged."""
+    """Read an entry of a log. Raises `ConnectionLost` E7044 if it is damaged."""
     with _damaged(where, path):
         return _decoder.decode(path.read_bytes())
 
 
 def all_entries(where: str, path: Path) -> Iterator[Entry]:
-    """All entries of the log of a table, by source and number."""
+    """Yield all entries of the log of a table, by source and number."""
     for entry in sorted((path / LOG).glob("*/*.json")):
         yield read_entry(where, entry)
 

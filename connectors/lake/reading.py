@@ -14,7 +14,7 @@ from correlator.errors import ConnectionLost
 def read(path: str | os.PathLike[str]) -> pa.Table:
     """Read a table of format `parquet`: the rows of all batches that its log names, by source and number.
 
-    A sender may write at the same time; then the result has all batches that were there when the call began, and
+    A sender may write at the same time; then the result contains all batches that existed when the call began, and
     perhaps later ones.
 
     Args:

@@ -1,4 +1,4 @@
-"""The sink of the lake: each batch is one data file and one commit, which leaves out what the table has."""
+"""The sink of the lake: each batch is one data file and one commit, without the messages that the table already has."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,8 @@ class LakeSink:
         sender: the settings of the sender; its destination is the table.
         place: the directory of the table.
         log: the log of the table.
-        maker: makes rows of messages.
-        missing_up_to: up to this number the table may lack messages of the sender.
+        maker: makes rows from messages.
+        missing_up_to: number up to which the table may lack messages of the sender.
     """
 
     def __init__(
@@ -46,7 +46,9 @@ class LakeSink:
         self._connected = False
 
     def connect(self) -> None:
-        """Open the table; make it if there is none. `UsageError` E2050 in a forked child of a process that uses it."""
+        """Open the table; make it if it does not exist. Raises `UsageError` E2050 in a forked child of
+        a process that uses it.
+        """
         if self._connected:
             self._process.check(self._where)
         self.close()
@@ -56,7 +58,7 @@ class LakeSink:
         self._connected = True
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Add the rows of a batch; they are on disk when this returns."""
+        """Add the rows of a batch; they are on disk when this returns. Raises `ConnectionLost`."""
         self._process.check(self._where)
         if not self._connected:
             raise ConnectionLost("E7003", self._where, "not connected")
@@ -65,7 +67,7 @@ class LakeSink:
             return [result for source, part in parts for result in self._add(source, list(part))]
 
     def close(self) -> None:
-        """Release the locks. In a forked child it does nothing."""
+        """Release the locks. Does nothing in a forked child."""
         if self._process.is_another_process:
             return
         for lock in self._locks.values():
@@ -110,7 +112,7 @@ class LakeSink:
         return results
 
     def _row(self, out: Outgoing) -> tuple[Row | None, SendRejected | None]:
-        """The row of a message, or why it is refused."""
+        """Return the row of a message, or why it is refused."""
         if refusal := misfit(self._where, out, self._destination):
             return None, refusal
         try:
@@ -119,7 +121,7 @@ class LakeSink:
             return None, self._refusal(out, str(error))
 
     def _refused_before(self, out: Outgoing) -> SendRejected:
-        """The refusal of a message that an earlier commit has refused, whatever the present columns are."""
+        """Return the refusal of a message that an earlier commit has refused, whatever the present columns are."""
         _, refusal = self._row(out)
         return refusal or self._refusal(out, "the message did not fit the schema when it was first sent")
 
@@ -137,7 +139,7 @@ class LakeSink:
         self._log.commit(Commit(source, first, last, refused, file, digest))
 
     def _digest(self, new: Sequence[tuple[Outgoing, Row | None]]) -> str:
-        """The digest of the columns and the rows: equal input has equal digests in each life."""
+        """Return the digest of the columns and the rows: equal input has equal digests in each life."""
         digest = hashlib.sha256(repr(self._rows.arrow).encode())
         for out, row in new:
             digest.update(repr((out.sequence, row)).encode(errors="backslashreplace"))

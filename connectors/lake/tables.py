@@ -1,4 +1,4 @@
-"""What the sink requires of the log of a table: one commit names the rows of a batch and the last number together."""
+"""What the sink requires of the log of a table: one commit stores the rows of a batch together with the last number."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
@@ -14,7 +14,7 @@ TABLE_ERRORS = (OSError, DeltaError, pa.ArrowException)
 
 
 def unusable(place: TablePlace, error: Exception) -> ConnectionLost:
-    """The error of a table in which one of `TABLE_ERRORS` has occurred."""
+    """Make the error of a table for one of `TABLE_ERRORS`."""
     return ConnectionLost("E7003", place.where, f"table {place.path} cannot be used: {error}")
 
 
@@ -25,8 +25,8 @@ class Commit(NamedTuple):
         source: the source id of the sender.
         first, last: numbers of the first and the last message.
         refused: numbers of the messages between them that were refused.
-        file: the file with the rows of the others; `None` if all were refused.
-        digest: of the input.
+        file: file with the rows of the other messages; `None` if all were refused.
+        digest: digest of the input.
     """
 
     source: str
@@ -38,24 +38,24 @@ class Commit(NamedTuple):
 
 
 class TableLog(Protocol):
-    """The log of a table. One owner; each method raises `ConnectionLost`, and one of `TABLE_ERRORS`."""
+    """The log of a table. It has one owner; methods raise `ConnectionLost`, and one of `TABLE_ERRORS`."""
 
     def check(self) -> bool:
-        """Refuse a table that the sender cannot write. Changes nothing; returns whether there is a table."""
+        """Refuse a table that the sender cannot write. Changes nothing; returns whether the table exists."""
         ...
 
     def open(self) -> None:
-        """Open the table; make it if there is none."""
+        """Open the table; make it if it does not exist."""
         ...
 
     def last(self, source: str) -> int:
-        """The number of the last message of the source that the table accounts for; 0 without one."""
+        """Return the number of the last message of the source that the table accounts for; 0 if there is none."""
         ...
 
     def refused(self, source: str, first: int) -> Collection[int]:
-        """The numbers from `first` on that earlier commits of the source have refused."""
+        """Return the numbers from `first` on that earlier commits of the source have refused."""
         ...
 
     def commit(self, commit: Commit) -> None:
-        """Add a batch to the table: all of it or nothing; on disk when this returns."""
+        """Add a batch to the table: all of it or nothing; it is on disk when this returns."""
         ...

@@ -70,7 +70,7 @@ def _run(outcome: "Future[R]", call: Callable[[], R]) -> None:
     if outcome.set_running_or_notify_cancel():
         try:
             outcome.set_result(call())
-        except BaseException as error:  # noqa: BLE001  # the task that awaits the call gets it
+        except BaseException as error:  # noqa: BLE001  # the task that awaits the call gets the exception
             outcome.set_exception(error)
 
 
@@ -93,7 +93,7 @@ def _awaited(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
     """Turn a method of a session, consumer or producer into a method to await, which runs in the thread of the session.
 
-    If the awaiting task is cancelled, the call goes on, and the program does not learn its outcome.
+    If the awaiting task is cancelled, the call still completes, and the program does not learn its outcome.
     """
 
     @functools.wraps(method)
@@ -138,14 +138,15 @@ class AsyncConsumer(_Of):
         super().__init__(worker, consumer)
         self._consumer = consumer
         self._turn = asyncio.Lock()
-        """Held from the beginning of a `receive` until the acknowledgement of its message begins."""
+        """Held from the beginning of a `receive` until the beginning of the acknowledgement of its message."""
         self._closes = False
 
     async def receive(self, timeout_s: float | None = None) -> Message | None:
         """Receive as `Consumer.receive`, with its errors.
 
         In modes AUTO and DUPS_OK the message is acknowledged right after this has returned it. If the awaiting task is
-        cancelled, no message is lost: the next `receive` returns it, or it comes again when the consumer is closed.
+        cancelled, no message is lost: the next `receive` returns it, or the broker redelivers it when the consumer is
+        closed.
         """
         deadline = time.monotonic() + seconds(self._consumer.where, timeout_s)
         async with self._turn:
@@ -162,7 +163,7 @@ class AsyncConsumer(_Of):
             return message
 
     async def close(self) -> None:
-        """Close as `Consumer.close`. A message that a cancelled `receive` has left comes again."""
+        """Close as `Consumer.close`. The broker redelivers a message that a cancelled `receive` has left."""
         self._closes = True
         self._consumer.end_waits()
         async with self._turn:

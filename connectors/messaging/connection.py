@@ -47,7 +47,7 @@ class Connection:
         self._selections = Selections()
         self._service: port.Connection | None = None
         self._spare: port.Connection | None = None
-        """The first connection of the port, for the first session, if the connector is no message service."""
+        """The first connection of the port, for the first session, if the connector is not a message service."""
         self._client: ServiceClient | None = None
         self._temporaries: Temporaries | None = None
         self._sessions: dict[Session, Listening] = {}
@@ -78,7 +78,7 @@ class Connection:
         Raises:
             ConfigError: an option of the connection is wrong.
             UsageError: E7501 if this connection is closed, E7540 for an unknown mode, E7509 for mode TRANSACTED if the
-                connector is no message service, unless the factory has `emulate_transactions`.
+                connector is not a message service, unless the factory has `emulate_transactions`.
             ConnectionLost: a message service cannot be reached.
         """
         self._check()
@@ -93,7 +93,7 @@ class Connection:
             raise UsageError("E7509", "session", what, allowed, "Let an engine do what must be atomic")
         link = Link(service)
         listening = Listening(Owner(), link, self._housekeeping.report, started=self._started)
-        # Other connections of the port belong to one thread, so each session gets one of its own.
+        # A connection of the port that is not a message service belongs to one thread, so each session gets its own.
         broker = service or self._spare or self._connect()
         self._spare = None
         assert self._temporaries is not None
@@ -135,7 +135,7 @@ class Connection:
         """Call no listener until the next `start`; returns when no listener runs any more. May be repeated.
 
         Returns within 50 ms if no listener runs and no consumer is connecting. Messages wait at the broker. If a thread
-        waits in `Consumer.receive`, that call returns `None`. In mode DUPS_OK, what was received is acknowledged.
+        waits in `Consumer.receive`, that call returns `None`. In mode DUPS_OK, received messages are acknowledged.
 
         Raises:
             UsageError: E7501 if this connection is closed, E7506 within a listener or completion of one of its sessions
@@ -201,7 +201,7 @@ class Connection:
             session.interrupt()
 
     def _attach(self) -> ServiceClient | None:
-        """Register with the message service at the first call; return `None` if the connector is no message service."""
+        """Register with the message service at the first call; return `None` if the connector is not one."""
         if self._temporaries is None:
             connection = self._connect()
             if isinstance(connection, MessageService):

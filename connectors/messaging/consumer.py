@@ -41,7 +41,7 @@ class Consumer:
         intake: the source of the consumer, which connects at its first use.
         holdings: the sources and unsettled messages of its session.
         link: lets the session wait for messages.
-        housekeeping: the thread that settles what an idle program leaves behind.
+        housekeeping: the thread that settles what an idle program leaves unsettled.
         wanted: the selector, if the broker does not apply it; `None` for all messages.
         unwanted_origin: id of the connection whose messages the consumer skips; `None` for none.
         listening: the listener thread of its session.
@@ -100,18 +100,18 @@ class Consumer:
         of a topic, and with `no_local` messages that its own connection has sent.
 
         In mode AUTO the message is acknowledged before this returns. If the acknowledgement fails, the message is
-        returned nevertheless and may come again. In the other modes keep the returned object: `Session.acknowledge`
+        returned nevertheless and may be redelivered. In the other modes keep the returned object: `Session.acknowledge`
         needs it.
 
         Args:
             timeout_s: longest wait in seconds; 0 or less does not wait, `None` and `math.inf` wait for ever.
 
         Raises:
-            ConnectionLost: the broker cannot be reached. The unacknowledged messages of this consumer come again. Call
-                `receive` again to reconnect.
+            ConnectionLost: the broker cannot be reached. It redelivers the unacknowledged messages of this consumer.
+                Call `receive` again to reconnect.
             UsageError: E7501 if the consumer is closed, E7502 if as many messages are unacknowledged as `flow_limit`
                 allows (acknowledge or recover), E7505 in a thread that does not own the session, E7507 if the consumer
-                has a listener, E7540 for a timeout that is no number.
+                has a listener, E7540 for a timeout that is not a number.
         """
         return self._receive(timeout_s, self._holdings.hand, self._link.stops)
 
@@ -140,7 +140,7 @@ class Consumer:
     def confirm(self) -> None:
         """Note that the program has the message that `fetch` returned, and acknowledge it if the mode says so.
 
-        Does nothing if the session was closed meanwhile: the message comes again.
+        Does nothing if the session was closed meanwhile: the broker redelivers the message.
         """
         with self._link.lock:
             if self._fetched is not None and not self._closed:
@@ -155,7 +155,7 @@ class Consumer:
         connection is started, so set all listeners before (E7505).
 
         In modes AUTO and DUPS_OK a message is acknowledged when the listener has returned, or some time later. If the
-        listener raises, the message comes again, as often as the broker redelivers it. In the other modes the message
+        listener raises, the message is redelivered, as often as the broker does so. In the other modes the message
         stays unacknowledged and the next one follows; the listener acknowledges, recovers, commits or rolls back.
         Exceptions of listeners are logged.
 
@@ -175,7 +175,7 @@ class Consumer:
         with self._link.lock:
             taken = self._take(timeout_s, lambda: self._listening.is_asked_to_stop)
         if taken is not None:
-            self._housekeeping.watch(self._holdings)  # the listener may run for long
+            self._housekeeping.watch(self._holdings)  # the listener may run for a long time
             self._give(*taken)
             self._housekeeping.watch(self._holdings)
         return taken is not None
@@ -188,8 +188,8 @@ class Consumer:
     def close(self) -> None:
         """Close the consumer. The session can still acknowledge the messages that the program has received.
 
-        Messages that the program has not received go back to the broker. If a destination has one reader at a time, as
-        files and streams do, its unacknowledged messages come again to the next consumer.
+        Messages that the program has not received go back to the broker. If a destination has one reader at a time,
+        such as a file or a stream, its unacknowledged messages are redelivered to the next consumer.
 
         Any thread may call it. It waits until no listener of the session runs, unless a listener makes the call. If
         another thread waits in `receive`, that call returns `None`; if it waits for room in a full destination, its
@@ -229,7 +229,7 @@ class Consumer:
         self._check()
         if self._listener is not None:
             what = "it has a listener, which gets its messages"
-            raise UsageError("E7507", self.where, what, "", "Take the listener away, or use another consumer")
+            raise UsageError("E7507", self.where, what, "", "Remove the listener, or use another consumer")
         wait_s = seconds(self.where, timeout_s)
         deadline = time.monotonic() + wait_s
         # With no time to wait, this skips all unwanted messages that are there now.
@@ -262,7 +262,7 @@ class Consumer:
     def _take(self, wait_s: float, is_over: Callable[[], bool]) -> tuple[Message, Any] | None:
         """Return the next wanted message with its token. The caller holds the lock.
 
-        After each unwanted message, `is_over` says whether to give up: unwanted messages may come without end.
+        `is_over` is asked after each unwanted message, since these may arrive without end, and says whether to give up.
         """
         while not self._closed and (taken := self._intake.take(wait_s)) is not None:
             given, token = taken
@@ -312,6 +312,6 @@ class Consumer:
                     self._holdings.hand(message, self._intake, token)
         finally:
             self._gives = False
-            if self._closed:  # its listener has closed it; the message was still to be acknowledged
+            if self._closed:  # its listener has closed it before the message was acknowledged
                 with self._link.lock:
                     self._intake.retire()

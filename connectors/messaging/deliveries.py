@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from connectors.messaging.intake import Intake
 
 LAZY_AFTER = 10
-"""After how many messages the session acknowledges in mode DUPS_OK."""
+"""Number of messages after which the session acknowledges in mode DUPS_OK."""
 
 
 class AcknowledgeMode(StrEnum):
@@ -49,7 +49,7 @@ class AcknowledgeMode(StrEnum):
 
 
 class Delivery(NamedTuple):
-    """A message that the program has got and not acknowledged, with the source it came from and its token."""
+    """A message that the program has got and not acknowledged, with its source and its token."""
 
     message: Message
     intake: "Intake"
@@ -57,7 +57,7 @@ class Delivery(NamedTuple):
 
 
 class Unacknowledged:
-    """The unacknowledged deliveries of all consumers of a session, in the order of receipt. Pure.
+    """The unacknowledged deliveries of all consumers of a session, in the order of receipt. This class does no I/O.
 
     It compares messages by identity: two messages of equal content are different deliveries.
     """
@@ -76,12 +76,12 @@ class Unacknowledged:
         self._deliveries.update((id(delivery.message), delivery) for delivery in deliveries)
 
     def take(self, message: Message) -> list[Delivery]:
-        """Remove the delivery of this message; empty if it is not held any more."""
+        """Remove the delivery of this message, and return it; return nothing if it is no longer held."""
         delivery = self._deliveries.pop(id(message), None)
         return [] if delivery is None else [delivery]
 
     def take_through(self, message: Message) -> list[Delivery]:
-        """Remove the delivery of this message and all older ones; empty if the message is not held any more."""
+        """Remove and return the deliveries of this message and of all older ones; nothing if it is no longer held."""
         taken: list[Delivery] = []
         if id(message) in self._deliveries:
             while not taken or taken[-1].message is not message:
@@ -89,7 +89,7 @@ class Unacknowledged:
         return taken
 
     def take_all(self, message: Message | None = None) -> list[Delivery]:
-        """Remove all deliveries; none if the message is given and not held any more."""
+        """Remove and return all deliveries; nothing if a message is given that is no longer held."""
         if message is not None and id(message) not in self._deliveries:
             return []
         taken = list(self._deliveries.values())
@@ -98,14 +98,14 @@ class Unacknowledged:
         return taken
 
     def forget(self, intake: "Intake") -> None:
-        """Remove the deliveries of a source, whose messages come again."""
+        """Remove the deliveries of a source, whose messages the broker redelivers."""
         for delivery in [one for one in self._deliveries.values() if one.intake is intake]:
             del self._deliveries[id(delivery.message)]
             self.forgotten += 1
 
 
 def by_intake(deliveries: Sequence[Delivery]) -> dict["Intake", list[Any]]:
-    """The tokens of deliveries, by source."""
+    """Return the tokens of deliveries, by source."""
     tokens: dict[Intake, list[Any]] = {}
     for delivery in deliveries:
         tokens.setdefault(delivery.intake, []).append(delivery.token)
@@ -117,7 +117,7 @@ def settle(deliveries: Sequence[Delivery], how: Callable[["Intake", Sequence[Any
     nevertheless.
 
     Raises:
-        ConnectionLost: the messages of one consumer come again; all others are settled.
+        ConnectionLost: the messages of one consumer are redelivered; all others are settled.
     """
     lost: ConnectionLost | None = None
     for intake, tokens in by_intake(deliveries).items():

@@ -38,7 +38,7 @@ class ConnectionFactory:
             or not; 0 or less for no limit. A connection keeps the value that the factory has when it makes the
             connection. The default is the environment variable `CORRELATOR_QUEUE_BROWSER_READ_MAX` at the time when the
             factory is made; 0 if it is unset or no integer. A copy of a factory has the value of the original.
-        emulate_transactions: whether its connections imitate mode TRANSACTED if the connector is no message service.
+        emulate_transactions: whether its connections imitate mode TRANSACTED if the connector is not a message service.
             Imitated transactions are not atomic.
         client_id: the client id of its connections at a message service, which owns durable subscriptions; one
             connection at a time has it. `None` for none.
@@ -51,7 +51,7 @@ class ConnectionFactory:
     """
 
     connector: port.ConnectionFactory
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a password
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may contain a password
     queue_browser_read_max: int = field(default_factory=_read_max_of_environment)
     emulate_transactions: bool = False
     client_id: str | None = None

@@ -1,4 +1,4 @@
-"""Converts objects of other libraries, which have body and properties, to messages."""
+"""Converts third-party objects, which have body and properties, to messages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -18,10 +18,10 @@ _UNCONVERTIBLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.
 
 
 class ForeignMessage(Protocol):
-    """The interface of an object that `Producer.send` takes; `Message` has it, and so may messages of other libraries.
+    """The interface of an object that `Producer.send` takes: a `Message`, or a message of another library.
 
     If the object also has `key` and `headers`, they mean the same as in a `Message`; `headers.reply_to` is ignored.
-    Whatever cannot be read or converted is ignored, too.
+    Parts that cannot be read or converted are ignored, too.
     """
 
     @property
@@ -52,7 +52,7 @@ def converted(message: ForeignMessage) -> Message:
         for name, kind in _PARTS:
             value = getattr(message, name)
             if value is not None and not isinstance(value, kind):
-                what = f"the {name} of the message: {quoted(value)} is no {kind.__name__}"
+                what = f"the {name} of the message: {quoted(value)} is not of the type {kind.__name__}"
                 raise UsageError("E7504", "send", what, f"{kind.__name__} or None")
         return message
     for name in ("body", "properties"):
@@ -71,10 +71,10 @@ def converted(message: ForeignMessage) -> Message:
 
 
 def _read(owner: object, name: str) -> Any:
-    """The value of an attribute; `UNSET` if there is none, `None` if reading it fails."""
+    """Return the value of an attribute; `UNSET` if there is none, `None` if reading it fails."""
     try:
         return getattr(owner, name, msgspec.UNSET)
-    except Exception:  # noqa: BLE001  # code of others, such as an object that cannot be unpacked
+    except Exception:  # noqa: BLE001  # third-party code, such as an object that cannot be unpacked
         return None
 
 

@@ -32,8 +32,8 @@ class Holdings:
         """Note that the program gets a message, and acknowledge it if the mode says so; return the object for the
         program.
 
-        Does not raise `ConnectionLost`: nobody knows then whether the broker has the acknowledgement, and it is better
-        that the program gets the message twice than never.
+        Does not raise `ConnectionLost`: then it is unknown whether the broker has the acknowledgement, and the program
+        had better get the message twice than never.
         """
         if self.mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
             self.keep(message, intake, token)
@@ -43,7 +43,7 @@ class Holdings:
         return own
 
     def keep(self, own: Message, intake: Intake, token: Any) -> None:
-        """Do the same as `hand`, for the object itself that the program gets instead of a copy."""
+        """Do the same as `hand`, but give the program the object itself instead of a copy."""
         if self.mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
             with suppress(ConnectionLost):
                 intake.acknowledge([token])
@@ -54,19 +54,21 @@ class Holdings:
             self.acknowledge_lazily()
 
     def acknowledge_lazily(self) -> None:
-        """In mode DUPS_OK, acknowledge all messages that the program got. Does not raise `ConnectionLost`."""
+        """In mode DUPS_OK, acknowledge all messages that the program has got. Does not raise `ConnectionLost`."""
         if self.mode is AcknowledgeMode.DUPS_OK:
             with suppress(ConnectionLost):
                 settle(self.unacknowledged.take_all(), Intake.acknowledge)
 
     @property
     def is_idle_work(self) -> bool:
-        """Whether `tidy` will have something to settle if the program stays idle."""
+        """Return whether `tidy` will have something to settle if the program stays idle."""
         lazy = self.mode is AcknowledgeMode.DUPS_OK and len(self.unacknowledged) > 0
         return lazy or any(intake.fetched for intake in self.intakes)
 
     def tidy(self, now: float) -> None:
-        """Settle what an idle program leaves behind: messages of mode DUPS_OK, and messages that were fetched ahead."""
+        """Settle what an idle program leaves unsettled: messages of mode DUPS_OK, and messages that
+        were fetched ahead.
+        """
         if now - self._last_use >= IDLE_S:
             self.acknowledge_lazily()
         for intake in self.intakes:
@@ -77,7 +79,7 @@ class Holdings:
         """Acknowledge in mode DUPS_OK; then close all sources, which gives back the remaining messages."""
         self.acknowledge_lazily()
         for delivery in self.unacknowledged.take_all():
-            delivery.intake.close()  # the source of a consumer that was closed before
+            delivery.intake.close()  # the source of a consumer that was already closed
         for intake in self.intakes:
             intake.close()
         self.intakes.clear()

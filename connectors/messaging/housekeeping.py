@@ -1,4 +1,4 @@
-"""The thread of a connection that settles what idle sessions leave behind, and calls the exception listener."""
+"""The thread of a connection that settles what idle sessions leave unsettled, and calls the exception listener."""
 
 import logging
 import time
@@ -48,7 +48,7 @@ class Housekeeping:
         """Look after a session that may have something to settle. Called by the thread that uses the session."""
         if holdings.is_idle_work:
             with self._changed:
-                if not self._is_busy:  # otherwise the thread looks at its next tick
+                if not self._is_busy:  # otherwise the thread checks at its next tick
                     self._is_busy = self._go_on()
 
     def report(self, error: Exception) -> None:
@@ -76,7 +76,7 @@ class Housekeeping:
             try:
                 thread.start()
             except RuntimeError as error:
-                _log.warning("What idle sessions leave behind is not settled at present: %s", error)
+                _log.warning("Messages of idle sessions are not settled at present: %s", error)
                 return False
             self._thread = thread
         self._changed.notify_all()
@@ -105,7 +105,7 @@ class Housekeeping:
             return
         try:
             refuse_result(listener(error), listener, "exception listener")
-        except BaseException as failure:  # noqa: BLE001  # code of the application; later errors must be told
+        except BaseException as failure:  # noqa: BLE001  # code of the application; later errors must still be reported
             _log.warning("An exception listener failed: %s", failure, exc_info=failure)
 
     def _tidy(self, holdings: Holdings, link: Link) -> None:
@@ -113,7 +113,7 @@ class Housekeeping:
             return  # the lock is held: a call is under way, so the session is not idle
         try:
             holdings.tidy(time.monotonic())
-        except Exception as error:  # noqa: BLE001  # a mistake of one connector keeps nothing from other sessions
+        except Exception as error:  # noqa: BLE001  # an error of one connector must not affect other sessions
             _log.warning("Housekeeping failed: %s", error, exc_info=error)
         finally:
             link.lock.release()

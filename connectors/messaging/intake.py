@@ -18,7 +18,7 @@ SOURCE_ID = "session"
 FLOW_LIMIT = 1000
 """Largest number of messages that a consumer holds by default."""
 IDLE_S = 1.0
-"""After how many seconds without a call a consumer gives back the messages that it has fetched ahead."""
+"""Seconds without a call after which a consumer gives back the messages that it has fetched ahead."""
 
 _log = logging.getLogger("connectors.messaging")
 
@@ -29,8 +29,8 @@ class Flow(NamedTuple):
     Attributes:
         limit: largest number of messages that the consumer has fetched and not settled.
         prefetch: whether it fetches more messages than the program has asked for.
-        lingers: whether the source of a closed consumer stays until its messages are settled. Otherwise they come again
-            at once, since another reader of the same place could not begin before.
+        lingers: whether the source of a closed consumer stays until its messages are settled. Otherwise they are
+            redelivered at once, because another reader of the same place could not begin before.
     """
 
     limit: int = FLOW_LIMIT
@@ -42,7 +42,7 @@ class Intake:
     """A source that fetches ahead, and reconnects at the next use after a lost connection.
 
     The caller of each method holds the lock of the session. Every call may raise `ConnectionLost`. The session then
-    forgets the deliveries of this source, since they come again.
+    forgets the deliveries of this source, since the broker redelivers them.
 
     If the source is `Prefetching`, the next messages are fetched when fewer than half of the limit are at hand. Other
     sources read ahead themselves, as far as the limit allows; from such a source the consumer takes messages one by
@@ -75,7 +75,7 @@ class Intake:
         self._is_dry = False
         """Whether the last fetch got fewer messages than it asked for."""
         self._clock_s: float | None = None
-        """Clock of the broker minus monotonic clock, in seconds; `None` if the broker does not tell its time."""
+        """Clock of the broker minus monotonic clock, in seconds; `None` if the broker does not report its time."""
         self._last_use = 0.0
         self._is_connected = False
         self._is_retired = False
@@ -117,14 +117,14 @@ class Intake:
         return self._buffer.popleft()
 
     def has_expired(self, message: Message) -> bool:
-        """Whether a message that was taken has expired meanwhile, by the clock of the broker if that is known."""
+        """Return whether a message has expired since it was taken, by the clock of the broker if that is known."""
         now_s = time.time() if self._clock_s is None else self._clock_s + time.monotonic()
         return expired(message, now_s * 1000)
 
     def end_expired(self, token: Any) -> None:
         """Settle a message that has expired.
 
-        A `Prefetching` source gives it back: its broker decides what becomes of expired messages.
+        A `Prefetching` source gives it back: its broker decides what to do with expired messages.
         """
         if isinstance(self.source, Prefetching) and not self._acknowledges_on_fetch:
             with self._connected():
@@ -155,22 +155,22 @@ class Intake:
 
     def settled(self, count: int) -> None:
         """Note that messages were settled in another way, such as by a transaction."""
-        self._handed = max(0, self._handed - count)  # perhaps the loss of a connection has settled them already
+        self._handed = max(0, self._handed - count)  # the loss of a connection may have settled them already
         if self._is_retired and self._handed <= 0:
             self.close()
 
     def give_back_idle(self, now: float) -> None:
-        """Give back what was fetched ahead, unless the program has taken a message within the last second.
+        """Give back the messages fetched ahead, unless the program has taken a message within the last second.
 
-        Next time it fetches only as many as the program took this time, so that a slow program does not fetch the same
-        messages again and again.
+        The next fetch asks only for as many messages as the program took this time, so that a slow program does not
+        fetch the same messages again and again.
         """
         if self._buffer and not self._acknowledges_on_fetch and now - self._last_use >= IDLE_S:
             self._ahead = max(1, self._handed_since_fetch)
             self.give_back_fetched()
 
     def give_back_fetched(self) -> None:
-        """Give back what was fetched ahead, so that nothing overtakes other messages that are given back."""
+        """Give back the messages fetched ahead, so that they do not overtake other messages that are given back."""
         tokens = [token for _, token in self._buffer]
         if not tokens or self._acknowledges_on_fetch:
             return
@@ -205,7 +205,7 @@ class Intake:
         self.let_go()
 
     def let_go(self) -> None:
-        """Close the source without giving anything back: its messages come again."""
+        """Close the source without giving messages back: the broker redelivers them."""
         self.source.close()
         self.traced.returned()
         self._is_connected = False
@@ -225,7 +225,7 @@ class Intake:
 
     def _fetch(self, wait_s: float) -> None:
         if self._room <= 0:
-            what = f"{self._handed} of its messages are not acknowledged, and no more may be"
+            what = f"{self._handed} of its messages are not acknowledged, which is the most that is allowed"
             raise UsageError("E7502", self._where, what, "", "Acknowledge, recover, or use another consumer")
         wanted = min(self._room, self._ahead)
         with self._connected() as source:
@@ -235,7 +235,7 @@ class Intake:
             if self._acknowledges_on_fetch and chunk.messages:
                 self._acknowledge(source, chunk.tokens)
         if chunk.clock_ms is not None:
-            # With `began_s` the estimate is fast rather than slow: a message that only seems expired comes again.
+            # With `began_s` the estimate is fast rather than slow: a message that only seems expired is redelivered.
             self._clock_s = chunk.clock_ms / 1000 - began_s
         self._buffer.extend(zip(chunk.messages, chunk.tokens, strict=True))
         self.ended = chunk.ended

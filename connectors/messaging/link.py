@@ -28,7 +28,7 @@ class Link:
         self.stops = 0
         self._turn = Lock()
         self._refusals = 0
-        """How many callers have asked that no call waits for room."""
+        """Number of callers that have asked that no call waits for room."""
 
     def look(self) -> int:
         """Return the first argument of `wait`. Call it before asking the sources, so that no message is missed."""

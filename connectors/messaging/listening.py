@@ -17,7 +17,7 @@ Listener = Callable[[Message], object]
 coroutine or generator counts as a failure of the listener (E4117)."""
 
 _LONGEST_WAIT_S = 1.0
-"""The longest wait in seconds of the thread on a message service, which wakes the thread."""
+"""Longest wait in seconds with a message service, which wakes the thread earlier."""
 _RESTING_WAIT_S = 0.05
 """The longest wait in seconds while a consumer pauses after a failure."""
 _FIRST_PAUSE_S = 0.01
@@ -66,7 +66,7 @@ class _Turn:
         except BaseException as error:  # noqa: BLE001  # the code of a listener may raise anything, even SystemExit
             self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
             self._resting_until = time.monotonic() + self._pause_s
-            _log.warning("%s, goes on in %g s: %s", self.consumer.where, self._pause_s, error, exc_info=error)
+            _log.warning("%s, continues in %g s: %s", self.consumer.where, self._pause_s, error, exc_info=error)
             if isinstance(error, ConnectionLost):
                 self._on_lost(error)
             return False

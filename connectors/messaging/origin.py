@@ -24,7 +24,7 @@ class Read(NamedTuple):
 def stamped(message: Message, connection: str) -> Message:
     """Return a copy with the id of the connection.
 
-    If the properties of the message are no mapping, return the message itself, which the sink will refuse.
+    If the properties of the message are not a mapping, return the message itself, which the sink will refuse.
     """
     if not isinstance(message.properties, Mapping):
         return message

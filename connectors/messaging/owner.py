@@ -34,14 +34,16 @@ class Owner:
     def _check_thread(self, where: str) -> None:
         if self.is_completing:
             what = "it is used by a completion, whose thread is not that of the session"
-            raise UsageError("E7505", where, what, "", "Tell the session's own thread, or use another session")
+            raise UsageError("E7505", where, what, "", "Let the session's own thread do it, or use another session")
         if self.listening is not None and self.listening.is_alive() and not self.is_listening:
             what = "its session has listeners, and belongs to their thread while the connection is started"
             raise UsageError("E7505", where, what, "", "Stop the connection first, or use another session")
 
     @property
     def is_another_thread(self) -> bool:
-        """Whether the last user of the session was another thread than the calling one, and may be within a call."""
+        """Return whether the last user of the session was another thread than the caller's, and may be
+        within a call.
+        """
         return self._user not in (None, Maker.thread())
 
     def check_may_await_completions(self, where: str) -> None:
@@ -68,4 +70,4 @@ class Owner:
 
 def _waits_for_itself(where: str, callback: str) -> UsageError:
     what = f"the call waits until no {callback} runs, and a {callback} makes it"
-    return UsageError("E7506", where, what, "", "Tell another thread to make it")
+    return UsageError("E7506", where, what, "", "Let another thread make the call")

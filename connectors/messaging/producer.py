@@ -69,7 +69,7 @@ class Producer:
         self._life = uuid.uuid4().hex
         self._sequence = 0
         self._in_doubt: tuple[ForeignMessage, Outgoing] | None = None
-        """The message of a `send` that has lost the connection: the broker may have it."""
+        """The message of a `send` during which the connection was lost: the broker may have it."""
 
     @property
     def closed(self) -> bool:
@@ -124,21 +124,21 @@ class Producer:
                 is copied and marked with its connection. Any other object with body and properties is converted.
             priority: 0 to 9; `None` for that of the message, or else of `defaults`. The same holds for the other
                 arguments.
-            time_to_live_ms: after so many milliseconds nobody gets the message any more; 0 for no limit.
+            time_to_live_ms: milliseconds after which nobody gets the message any more; 0 for no limit.
             persistent: whether the broker keeps the message on disk.
-            delivery_delay_ms: nobody gets the message before so many milliseconds have passed.
-            trace: whether each process that has to do with the message logs its steps (docs/tracing.md).
+            delivery_delay_ms: milliseconds before which nobody gets the message.
+            trace: whether each process that handles the message logs its steps (docs/tracing.md).
 
         Returns:
             The header `message_id` that consumers see, as far as the broker carries it.
 
         Raises:
-            SendRejected: the broker refuses the message. It was not stored, and the producer can go on.
+            SendRejected: the broker refuses the message. It was not stored, and the producer stays usable.
             ConnectionLost: the broker cannot be reached. The message may have arrived. Sending it again reconnects, and
                 may store it twice.
-            UsageError: E7504 for an object that is no message, E7540 and E7548 for a value out of its range, E7544 if
-                the transaction has too many messages, E7501 if this producer is closed, E7505 in a thread that does not
-                own the session.
+            UsageError: E7504 for an object that is not a message, E7540 and E7548 for a value out of its range, E7544
+                if the transaction has too many messages, E7501 if this producer is closed, E7505 in a thread that does
+                not own the session.
         """
         self._check()
         given = SendOptions(priority, time_to_live_ms, persistent, delivery_delay_ms)
@@ -252,8 +252,8 @@ class Producer:
         return Outgoing(self._sequence, "", destination, marked, message_id, self._ack_on_non_persistent)
 
     def _filled(self, native: Message, given: SendOptions) -> Message:
-        """Return the message with the values of the call, or else with its own values, or else with those of the
-        producer.
+        """Return the message with the values of the call; where these are open, with its own values;
+        then with the producer's.
         """
         headers = native.headers or _NO_HEADERS
         filled = given.over(SendOptions.of(headers)).over(self._defaults)

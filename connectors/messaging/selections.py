@@ -1,4 +1,4 @@
-"""Which selector the consumers of each subscription use, as far as one connection knows it."""
+"""The selectors of the consumers of each subscription, as far as one connection knows them."""
 
 from threading import Lock
 

@@ -14,9 +14,9 @@ class SendOptions(NamedTuple):
 
     Attributes:
         priority: 0 to 9.
-        time_to_live_ms: after so many milliseconds nobody gets the message any more; 0 for no limit.
+        time_to_live_ms: milliseconds after which nobody gets the message any more; 0 for no limit.
         persistent: whether the broker keeps the message on disk.
-        delivery_delay_ms: nobody gets the message before so many milliseconds have passed.
+        delivery_delay_ms: milliseconds before which nobody gets the message.
     """
 
     priority: int | None = None
@@ -62,10 +62,10 @@ def check_whole(where: str, value: object, most: int, least: int = 0) -> None:
 
 
 def seconds(where: str, timeout_s: object) -> float:
-    """The longest wait in seconds: infinity for `None`, and 0 for less than 0.
+    """Return the longest wait in seconds: infinity for `None`, and 0 for less than 0.
 
     Raises:
-        UsageError: E7540 for a value that is no time.
+        UsageError: E7540 for a value that is not a duration.
     """
     if timeout_s is None:
         return math.inf
@@ -75,5 +75,5 @@ def seconds(where: str, timeout_s: object) -> float:
 
 
 def outside(where: str, value: object, allowed: str) -> UsageError:
-    """The error E7540 of a value that is not allowed."""
+    """Make the error E7540 for a value that is not allowed."""
     return UsageError("E7540", where, f"{quoted(value)} is not allowed", allowed)

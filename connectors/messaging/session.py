@@ -37,7 +37,7 @@ from correlator.settings import ReceiverSettings, SenderSettings
 MOST_FLOW = 1_000_000
 """The largest flow limit, and the largest number of messages of a transaction."""
 _NO_OPTIONS: Mapping[str, Any] = {}
-_UNDONE = "The transaction was rolled back: nothing was sent, and what was received comes again"
+_UNDONE = "The transaction was rolled back: nothing was sent, and received messages are redelivered"
 
 
 class ConnectionOptions(NamedTuple):
@@ -58,7 +58,7 @@ class Shared(NamedTuple):
     Attributes:
         connection: the id of the connection.
         options: the options of the connection.
-        housekeeping: the thread that settles what idle sessions leave behind.
+        housekeeping: the thread that settles what idle sessions leave unsettled.
         selections: the selectors of the consumers of subscriptions.
         temporaries: the temporary destinations of the connection.
     """
@@ -143,7 +143,7 @@ class Session:
                 that of the factory. A connector that reads ahead by itself reads one message ahead in modes AUTO and
                 NO_ACKNOWLEDGE.
             prefetch: whether to fetch more messages than `receive` asks for; `None` as the factory says. An idle
-                consumer gives back after a second what it has fetched ahead.
+                consumer gives back after a second the messages that it has fetched ahead.
             options: options of a receiver of the connector, as in a configuration file.
 
         Raises:
@@ -302,9 +302,9 @@ class Session:
     def request(self, destination: str, message: ForeignMessage, timeout_s: float | None = None) -> Message | None:
         """Send a question with a new correlation id, and return the answer; `None` if none comes in time.
 
-        The answer comes to a temporary queue of this session, so that whoever answers sends it to `headers.reply_to`,
-        with the correlation id of the question. The session acknowledges it at once, in every mode. An answer that
-        comes later is dropped.
+        The answer arrives in a temporary queue of this session; the service that answers sends it to
+        `headers.reply_to`, with the correlation id of the question. The session acknowledges it at once, in every mode.
+        An answer that arrives later is dropped.
 
         Args:
             destination: where the question goes.
@@ -319,7 +319,7 @@ class Session:
         """
         self._check()
         if self._mode is AcknowledgeMode.TRANSACTED:
-            what = "the question would leave with the commit, and no answer come before"
+            what = "the question would be sent at the commit, and no answer could arrive before"
             raise UsageError("E7547", "session", what, "", "Use a session in another mode")
         return self._requests.ask(destination, message, timeout_s)
 
@@ -342,7 +342,7 @@ class Session:
         self._check()
         where = f"unsubscribe {topic}"
         if subscription is None:
-            what = "a topic and a subscription must be named: a name alone may be a subscription of many topics"
+            what = "a topic and a subscription must be named: many topics may have a subscription of this name"
             raise UsageError("E7510", where, what, "", 'Call it as unsubscribe("topic:NAME", "SUBSCRIPTION")')
         if check_destination(where, topic).kind != "topic":
             raise ConfigError("E1222", where, "only topics have subscriptions")
@@ -365,8 +365,8 @@ class Session:
                 all messages that the session has received.
 
         Raises:
-            ConnectionLost: the broker cannot be reached. Messages of the consumer that has lost its connection may come
-                again; all others are acknowledged.
+            ConnectionLost: the broker cannot be reached. Messages of the consumer that has lost its connection may be
+                redelivered; all others are acknowledged.
             UsageError: E7501 if the session is closed.
         """
         self._check()
@@ -385,11 +385,11 @@ class Session:
         """Give all unacknowledged messages back: the broker redelivers them, marked as redelivered.
 
         Files and streams do not mark them. Messages that the broker had sent ahead may come first, and another consumer
-        of the queue may get the redelivered messages. The objects that were received before cannot be acknowledged any
-        more.
+        of the queue may get the redelivered messages. The objects that were received before can no longer be
+        acknowledged.
 
         Raises:
-            ConnectionLost: the broker cannot be reached. All messages come again nevertheless.
+            ConnectionLost: the broker cannot be reached. It redelivers all messages nevertheless.
             UsageError: E7501 if the session is closed, E7508 in mode TRANSACTED (call `rollback`).
         """
         self._check()
@@ -399,15 +399,16 @@ class Session:
             self._give_back()
 
     def commit(self) -> None:
-        """Send what the session sent, and acknowledge what it received, since the last `commit` or `rollback`.
+        """Send the messages that the session sent, and acknowledge those that it received, since the last `commit` or
+        `rollback`.
 
         On a message service this is one transaction of the broker: when it returns, all of it is on disk; if it fails,
-        nothing has happened. Emulated transactions have sent the messages already; if the acknowledging fails, the
-        received messages come again. Asynchronous sends have their completions when this returns.
+        nothing has happened. Emulated transactions have sent the messages already; if acknowledging fails, the received
+        messages are redelivered. Asynchronous sends have their completions when this returns.
 
         Raises:
             SendRejected: the broker refuses one of the messages. The transaction was rolled back: nothing was sent, and
-                what was received comes again.
+                the received messages are redelivered.
             ConnectionLost: the broker cannot be reached, or was lost meanwhile (E7542). The transaction was rolled
                 back, as above. Only with code E7518 the outcome is unknown.
             UsageError: E7501 if the session is closed, E7508 in any other mode than TRANSACTED.
@@ -420,14 +421,14 @@ class Session:
                 self._end_transaction(self._link.service.settle)
 
     def prepare(self, name: str) -> None:
-        """Let the broker keep the transaction durably under a name, without carrying it out; a new one begins.
+        """Let the broker keep the transaction durably under a name, without carrying it out; a new transaction begins.
 
-        It ends with `resolve(name, commit=…)`, in any session or process, or by an administrator. Until then nobody
-        sees its sends, and nobody gets its received messages.
+        The prepared transaction ends with `resolve(name, commit=…)`, in any session or process, or by an administrator.
+        Until then nobody sees its sends, and nobody gets its received messages.
 
         Raises:
-            UsageError: E7519 if the broker has a transaction of this name; the transaction goes on. E7543 if the
-                connector is no message service; and as `commit`.
+            UsageError: E7519 if the broker has a transaction of this name; the transaction stays open. E7543 if the
+                connector is not a message service; and as `commit`.
             SendRejected: as `commit`.
             ConnectionLost: as `commit`.
         """
@@ -437,9 +438,10 @@ class Session:
             self._end_transaction(partial(service.prepare, name))
 
     def resolve(self, name: str, *, commit: bool) -> None:
-        """Carry out a prepared transaction, or undo it: its received messages then come again, marked as redelivered.
+        """Carry out a prepared transaction, or undo it: the broker then redelivers its received messages, marked as
+        redelivered.
 
-        The same outcome again does nothing. Sessions of every mode may call it.
+        Repeating a call with the same outcome does nothing. Sessions of every mode may call this.
 
         Raises:
             UsageError: E7520 if there is no such transaction, or if it has the other outcome; E7543 if the connector is
@@ -454,7 +456,7 @@ class Session:
     def rollback(self) -> None:
         """Give back all messages that the session received since the last `commit` or `rollback`, as `recover` does.
 
-        What it sent since then is not sent; with emulated transactions it stays sent.
+        Messages that it sent since then are not sent; with emulated transactions they stay sent.
 
         Raises:
             ConnectionLost: the broker cannot be reached. The transaction is rolled back nevertheless.
@@ -467,7 +469,7 @@ class Session:
             self._give_back()
 
     def close(self) -> None:
-        """Close consumers and producers; unacknowledged messages come again. May be repeated.
+        """Close consumers and producers; the broker redelivers unacknowledged messages. May be repeated.
 
         Any thread may call it. It waits until no listener runs and all asynchronous sends have their completions. If
         another thread waits in `Consumer.receive`, that call returns `None`. If one waits for room in a full
@@ -541,14 +543,14 @@ class Session:
 
     def _give_back(self) -> None:
         for intake in self._holdings.intakes:
-            with suppress(ConnectionLost):  # then the messages come again without this
+            with suppress(ConnectionLost):  # then the messages are redelivered without this
                 intake.give_back_fetched()
         settle(self._holdings.unacknowledged.take_all(), Intake.reject)
 
     def _refuse_lost(self, transaction: Transaction) -> None:
         """Roll back and raise `ConnectionLost` E7542 if messages were lost that the transaction had received.
 
-        These messages come again, so the messages that answer them must not be sent.
+        The broker redelivers these messages, so the messages that answer them must not be sent.
         """
         if lost := self._holdings.unacknowledged.forgotten:
             transaction.clear()
@@ -558,7 +560,7 @@ class Session:
             raise ConnectionLost("E7542", "session", what, "", _UNDONE)
 
     def _end_transaction(self, how: Callable[[Work], None]) -> None:
-        """Hand the transaction to the broker. Any failure rolls it back, except for a name that is taken."""
+        """Pass the transaction to the broker. Any failure rolls it back, except for a name that is in use."""
         assert self._transaction is not None
         self._refuse_lost(self._transaction)
         deliveries = self._holdings.unacknowledged.take_all()
@@ -583,7 +585,7 @@ class Session:
                 intake.let_go()
             self._holdings.unacknowledged.take_all()
             raise (error if error.code == "E7518" else _rolled_back(error)) from error
-        except BaseException:  # such as an interrupt: it may be committed, so nothing of it may be sent again
+        except BaseException:  # such as an interrupt: it may be committed, so its messages must not be sent again
             self._transaction.clear()
             for intake in tokens:
                 intake.let_go()
@@ -662,8 +664,8 @@ class Session:
     def _check_reader(self, where: str, is_topic: bool, wanted: Selector | None, kind: Subscriber) -> None:
         features = self._broker.features
         if wanted is not None and not is_topic and not features.selects:
-            what = "this broker cannot leave what is not selected on a queue for other consumers"
-            raise ConfigError("E1220", f"{where}.selector", what, "Topics can be selected from")
+            what = "this broker cannot leave unselected messages in a queue for other consumers"
+            raise ConfigError("E1220", f"{where}.selector", what, "Only topics allow selectors")
         is_shared_out = features.shares and not is_topic
         if is_shared_out and kind.name:
             raise ConfigError("E1222", f"{where}.subscription", "only topics have subscriptions", "", "Leave it out")
@@ -674,7 +676,7 @@ class Session:
             allowed = "create_shared_durable_consumer; message services have all kinds"
             raise UsageError("E7546", where, what, allowed)
         if not is_shared_out and not kind.name:
-            what = "it needs the name of a subscription, under which the broker keeps what is for this reader"
+            what = "it needs the name of a subscription, under which the broker keeps messages for this reader"
             raise UsageError("E7503", where, what, "", "Give one as subscription=")
 
     def _open(self, end: Consumer | Producer, connect: Callable[[], None]) -> None:
@@ -697,6 +699,6 @@ def _shared_durable(subscription: str) -> Subscriber:
 
 
 def _rolled_back(error: CorrelatorError) -> CorrelatorError:
-    """Return the same error with a text that also says what became of the transaction."""
+    """Return the same error with a text that also says what happened to the transaction."""
     todo = f"{error.todo.rstrip('.')}. {_UNDONE}" if error.todo else _UNDONE
     return type(error)(error.code, error.where, error.what, error.allowed, todo)

@@ -41,7 +41,7 @@ class Temporaries:
             name = f"{kind}:temporary-{uuid.uuid4().hex}"
         else:
             what = "its connector cannot delete destinations, so that temporary ones would stay"
-            raise UsageError("E7511", f"temporary {kind}", what, "", "Use one of your own, and delete it yourself")
+            raise UsageError("E7511", f"temporary {kind}", what, "", "Use an ordinary one, and delete it yourself")
         with self._lock:
             self._names.append(name)
         return name

@@ -11,7 +11,7 @@ from correlator.tracing import Event
 
 
 def sent(batch: Sequence[Outgoing]) -> list[Outgoing]:
-    """Log that messages are handed to the connector; returns those that are traced."""
+    """Log that messages are passed to the connector; return those that are traced."""
     traced = [out for out in batch if tracing.traces(out.message)]
     for out in traced:
         tracing.log(Event.SENT, out.message_id, out.destination)
@@ -25,13 +25,13 @@ def confirmed(traced: Sequence[Outgoing]) -> None:
 
 
 def failed(traced: Sequence[Outgoing], error: CorrelatorError) -> None:
-    """Log that these messages were refused, or that nobody knows what became of them."""
+    """Log that these messages were refused, or that their outcome is unknown."""
     for out in traced:
         tracing.log(Event.FAILED, out.message_id, out.destination, code=error.code)
 
 
 def answered(traced: Sequence[Outgoing], batch: Sequence[Outgoing], results: Sequence[SendRejected | None]) -> None:
-    """Log what the broker has answered to a batch."""
+    """Log the broker's answers to a batch."""
     if traced:
         for out, rejected in zip(batch, results, strict=True):
             if not tracing.is_marked(out.message):
@@ -54,7 +54,7 @@ class TracedDeliveries:
         self._held: list[tuple[Any, str]] = []
 
     def dispatched(self, messages: Sequence[Message], tokens: Sequence[Any]) -> None:
-        """Note those of the fetched messages that are traced, and log each."""
+        """Keep those of the fetched messages that are traced, and log each."""
         if tracing.is_on():
             for message, token in zip(messages, tokens, strict=True):
                 if tracing.is_marked(message):
@@ -67,15 +67,15 @@ class TracedDeliveries:
             tracing.log(Event.DELIVERED, tracing.id_of(message), self._destination)
 
     def acknowledged(self, tokens: Sequence[Any]) -> None:
-        """Log that those of these messages that are traced are to be acknowledged."""
+        """Log that the traced messages among these are to be acknowledged."""
         self._log(Event.ACKNOWLEDGED, self._among(tokens))
 
     def settled(self, tokens: Sequence[Any]) -> None:
-        """Log that those of these messages that are traced are acknowledged, and forget them."""
+        """Log that the traced messages among these are acknowledged, and forget them."""
         self._end(Event.SETTLED, tokens)
 
     def returned(self, tokens: Sequence[Any] | None = None) -> None:
-        """Log that the traced ones of these messages come again, and forget them; by default all held messages."""
+        """Log that the traced messages among these are redelivered, and forget them; by default all held messages."""
         self._end(Event.RETURNED, [token for token, _ in self._held] if tokens is None else tokens)
 
     def _end(self, event: Event, tokens: Sequence[Any]) -> None:
@@ -101,7 +101,7 @@ class TracedDeliveries:
 def settling(
     sends: Sequence[Outgoing], acknowledged: Sequence[tuple[TracedDeliveries, Sequence[Any]]]
 ) -> Iterator[None]:
-    """Log what becomes of the messages of a transaction: the block carries out all of it or nothing."""
+    """Log the outcome for the messages of a transaction: the block carries out all of it or nothing."""
     traced = sent(sends)
     for deliveries, tokens in acknowledged:
         deliveries.acknowledged(tokens)

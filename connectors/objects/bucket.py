@@ -1,7 +1,7 @@
 """Objects in a bucket of an S3 store.
 
-Every request is conditional where it matters: `If-None-Match` makes an object only if there is none, and `If-Match`
-reads only the object that was listed.
+Requests are conditional where it matters: with `If-None-Match` the store makes an object only if there is none, and
+with `If-Match` it reads only the object that was listed.
 """
 
 import functools
@@ -16,7 +16,7 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConnectionError,  # noqa: A004  # the name that the library gives it
+    ConnectionError,  # noqa: A004  # the library uses this name
     HTTPClientError,
     NoCredentialsError,
     PartialCredentialsError,
@@ -28,12 +28,12 @@ from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import ConnectionLost, quoted
 
 PAGE = 1000
-"""How many objects one request lists at most."""
+"""Most objects that one request lists."""
 AHEAD_BYTES = 1024 * 1024
-"""How many bytes one request reads at least."""
+"""Fewest bytes that one request reads."""
 _CONNECT_S, _ANSWER_S = 5, 15
 _MARKER = "_created"
-_BEHIND = "~"  # sorts behind the dot of an ending
+_BEHIND = "~"  # sorts after the dot of an ending
 _REFUSED_USERS = frozenset({
     "403", "AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
     "SignatureDoesNotMatch",
@@ -43,12 +43,12 @@ _MISSING = frozenset({"404", "NoSuchKey"})
 
 
 class Access(NamedTuple):
-    """How to reach a store. What is "" is left to the library, which looks into the environment of the process.
+    """How to reach a store. The library takes values that are "" from the environment of the process.
 
     Attributes:
-        endpoint: URL of the store; "" for that of Amazon.
-        region, access_key, secret_key, session_token: as the store knows them.
-        ca_file: a file with the certificates that are trusted.
+        endpoint: URL of the store; "" for Amazon's.
+        region, access_key, secret_key, session_token: the values that the store expects.
+        ca_file: file with the trusted certificates.
     """
 
     endpoint: str
@@ -86,7 +86,7 @@ _making = threading.Lock()
 
 @functools.cache
 def _session() -> Any:
-    """The session of the library, which has read the description of S3. One thread at a time makes a client of it."""
+    """Return the library's session with the description of S3. Only one thread at a time may make a client from it."""
     return boto3.session.Session()
 
 
@@ -95,7 +95,7 @@ class Bucket:
 
     Args:
         access: how to reach the store.
-        bucket: its name.
+        bucket: name of the bucket.
         prefix: "", or a path with a slash at its end.
     """
 
@@ -107,7 +107,7 @@ class Bucket:
         self._client: Any = None
 
     def connect(self, where: str) -> None:
-        """List one object."""
+        """List one object, to check that the bucket can be read."""
         self._where = where
         self.close()
         with self._translated():
@@ -115,25 +115,25 @@ class Bucket:
             self._page(self._prefix, "", 1)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the store. Never raises."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def found(self, folder: str) -> Iterator[Found]:
-        """The objects below a folder, in order of name."""
+        """Yield the objects below a folder, in order of name."""
         for found in self._below(f"{self._prefix}{folder}/", ""):
             if is_shown(found.name, folder):
                 yield found
 
     def names(self, folder: str) -> Iterator[str]:
-        """The names of all objects that lie directly in a folder."""
+        """Yield the names of all objects directly in a folder."""
         for found in self._below(f"{self._prefix}{folder}/", ""):
             if "/" not in found.name.removeprefix(f"{folder}/"):
                 yield found.name
 
     def newest(self, folder: str, ending: str) -> str | None:
-        """Search for the highest number. Takes few requests, however many objects there are."""
+        """Search for the object with the highest number. Needs few requests, however many objects there are."""
         with self._translated():
             prefix = f"{self._prefix}{folder}/"
             page, is_whole = self._page(prefix, "", PAGE)
@@ -146,11 +146,11 @@ class Bucket:
             return f"{folder}/{newest:0{LONGEST_NUMBER}}{ending}"
 
     def check_creation(self, folder: str) -> None:
-        """Make an object, unless it is there, and try to make it again."""
+        """Make an object unless it exists, and try to make it again."""
         name = f"{folder}/{_MARKER}"
         if self.create(name, b"") and self.create(name, b""):
-            what = "the store has replaced an object that it was to make only if there was none (If-None-Match)"
-            todo = "Use a store that makes objects conditionally"
+            what = "the store replaced an existing object in spite of If-None-Match"
+            todo = "Use a store that obeys If-None-Match"
             raise ConnectionLost("E7660", self._where, what, "Otherwise two engines could replace objects", todo)
 
     def create(self, name: str, content: bytes) -> bool:
@@ -167,11 +167,11 @@ class Bucket:
         return True
 
     def open(self, found: Found) -> Content:
-        """Read nothing yet."""
+        """Return a content that reads the object in blocks; nothing is read yet."""
         return _Object(self, found)
 
     def head(self, name: str) -> Found | None:
-        """Look at one object."""
+        """Return size and tag of one object, as `Store.head`."""
         try:
             with self._translated():
                 answer = self._connected().head_object(Bucket=self._bucket, Key=self._prefix + name)
@@ -182,7 +182,7 @@ class Bucket:
         return Found(name, answer["ContentLength"], answer["ETag"], answer["LastModified"].timestamp())
 
     def remove(self, found: Found, moved_to: str) -> None:
-        """Copy an object if it is to be kept; then remove it."""
+        """Copy an object if it is to be kept, then remove it."""
         now = self.head(found.name)
         if now is None or now.tag != found.tag:
             return
@@ -195,10 +195,10 @@ class Bucket:
             self._connected().delete_object(Bucket=self._bucket, Key=key)
 
     def lock(self, _folder: str, _source: str) -> None:
-        """Do nothing: an object that another engine has made shows the other engine."""
+        """Do nothing: an engine notices another one by the objects that the other one has made."""
 
     def read(self, found: Found, begin: int, end: int) -> bytes:
-        """Read a part of an object, if it is the one that was listed."""
+        """Read a part of an object, if it is still the one that was listed."""
         try:
             with self._translated():
                 answer = self._connected().get_object(
@@ -229,21 +229,23 @@ class Bucket:
                 page, is_whole = self._page(prefix, after, PAGE)
             for one in page:
                 after = one["Key"]
-                if not after.endswith("/"):  # an object that consoles make to show a folder
+                if not after.endswith("/"):  # consoles make such objects to show a folder
                     name = check_name(self._where, after.removeprefix(self._prefix))
                     yield Found(name, one["Size"], one["ETag"], one["LastModified"].timestamp())
 
     def _page(self, prefix: str, after: str, most: int) -> tuple[Sequence[Mapping[str, Any]], bool]:
-        """Objects in order of their names, behind a name; and whether these are all."""
+        """Return objects in order of their names, after the name `after`; and whether these are all."""
         answer = self._connected().list_objects_v2(Bucket=self._bucket, Prefix=prefix, StartAfter=after, MaxKeys=most)
         return answer.get("Contents", ()), not answer["IsTruncated"]
 
     def _search(self, prefix: str, ending: str, known: int) -> int:
-        """The highest number of a name, of which `known` is one: double the step, then halve it."""
+        """Return the highest number of a name, beginning at the existing number `known`: double the
+        step, then halve it.
+        """
         step = 1
         while (higher := self._behind(prefix, ending, known + step)) is not None:
             known, step = higher, 2 * step
-        end = known + step  # nothing is behind it
+        end = known + step  # there is none after it
         while known < end:
             middle = (known + end) // 2
             higher = self._behind(prefix, ending, middle)
@@ -254,19 +256,19 @@ class Bucket:
         return known
 
     def _behind(self, prefix: str, ending: str, number: int) -> int | None:
-        """The lowest number behind a number."""
+        """Return the lowest number after a number."""
         page, _ = self._page(prefix, f"{prefix}{number:0{LONGEST_NUMBER}}{_BEHIND}", 1)
         return min(_numbers(page, prefix, ending), default=None)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Turn the errors of the library into `ConnectionLost`."""
+        """Within the block, turn the errors of the library into `ConnectionLost`."""
         try:
             yield
         except ClientError as error:
             raise _Answered(self._where, self._bucket, error) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
-            todo = "Set access_key and secret_key, or give the process credentials as Amazon's tools do"
+            todo = "Set access_key and secret_key, or set the environment variables of Amazon's tools"
             raise ConnectionLost("E7002", self._where, str(error), "", todo) from error
         except SSLError as error:
             raise ConnectionLost("E7016", self._where, f"no TLS with the store: {error}") from error
@@ -305,7 +307,7 @@ class _Object:
         self.size = found.size
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read from the block that was read last, or read the next block."""
+        """Read from the last block that was read, or read the next block."""
         end = min(offset + size, self.size)
         if end <= offset:
             return b""
@@ -315,11 +317,11 @@ class _Object:
         return self._block[offset - self._begin : end - self._begin]
 
     def close(self) -> None:
-        """Forget what was read."""
+        """Drop the last block."""
         self._block = b""
 
 
 def _numbers(page: Sequence[Mapping[str, Any]], prefix: str, ending: str) -> Sequence[int]:
-    """The numbers of the objects whose name is a number and the ending."""
+    """Return the numbers of the objects whose name consists of a number and the ending."""
     stems = [one["Key"].removeprefix(prefix).removesuffix(ending) for one in page if one["Key"].endswith(ending)]
     return [int(stem) for stem in stems if len(stem) == LONGEST_NUMBER and stem.isascii() and stem.isdigit()]

@@ -39,7 +39,7 @@ _ALLOWED = (
 
 
 class _Place(NamedTuple):
-    """What a destination names: the objects below a folder whose names have an ending."""
+    """The objects that a destination names: those below a folder whose names have an ending."""
 
     folder: str
     ending: str
@@ -48,9 +48,9 @@ class _Place(NamedTuple):
 class ObjectsConnection:
     """Objects in a folder or in a bucket.
 
-    Options: `path`, the folder or `s3://BUCKET/PREFIX`; `state`, the directory of the positions of receivers
-    (`PATH/.positions`; a bucket needs it); for a bucket also `endpoint`, `region`, `access_key`, `secret_key`,
-    `session_token` and `ca_file`. docs/objects.md has them all.
+    Options: `path`, the folder or `s3://BUCKET/PREFIX`; `state`, the directory of the positions of receivers (default
+        `PATH/.positions`; required for a bucket); for a bucket also `endpoint`, `region`, `access_key`, `secret_key`,
+        `session_token` and `ca_file`. docs/objects.md describes all of them.
     """
 
     features = Features(
@@ -71,7 +71,7 @@ class ObjectsConnection:
             self._bucket = _access(where, options), bucket["bucket"], f"{prefix}/" if prefix else ""
         elif "://" in path.removeprefix("file://"):
             allowed = "A path, file:///PATH, or s3://BUCKET/PREFIX"
-            raise ConfigError("E1022", f"{where}.path", f"{quoted(path)} is no place for objects", allowed)
+            raise ConfigError("E1022", f"{where}.path", f"{quoted(path)} is not a place for objects", allowed)
         elif unused := sorted(options.keys() & {*_OF_STORES}):
             raise ConfigError("E1022", f"{where}.{unused[0]}", "is of no use in a folder", "", "Set path: s3://BUCKET")
         self._state = None if bucket else self._folder / ".positions"
@@ -87,7 +87,7 @@ class ObjectsConnection:
             yield Advice("W1412", "destination", what, "Many small objects make reading slow", todo)
 
     def source(self, receiver: ReceiverSettings) -> ObjectsSource:
-        """A reader of the objects below a folder."""
+        """Make a reader of the objects below a folder. Raises `ConfigError`."""
         where = f"receivers.{receiver.id}"
         place = _place(where, receiver.destination)
         options = receiver.options
@@ -111,7 +111,7 @@ class ObjectsConnection:
         return ObjectsSource(receiver, self._store(writes=False), reading)
 
     def sink(self, sender: SenderSettings) -> ObjectsSink:
-        """A writer of objects in a folder."""
+        """Make a writer of objects in a folder. Raises `ConfigError`."""
         where = f"senders.{sender.id}"
         if sender.destination is None:
             raise ConfigError("E1216", f"{where}.destination", "a sender of objects needs a destination", _ALLOWED)
@@ -123,12 +123,14 @@ class ObjectsConnection:
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """For `correlator doctor`: why objects cannot be written or read, and where there are none. Changes nothing."""
+        """Return why objects cannot be written or read, and where there are none, for `correlator
+        doctor`. Changes nothing.
+        """
         found = [*map(self._examine, receivers), *map(self._examine, senders)]
         return [error for error in found if error is not None]
 
     def close(self) -> None:
-        """Do nothing: sources and sinks share nothing."""
+        """Do nothing: sources and sinks share no resources."""
 
     def _examine(self, part: ReceiverSettings | SenderSettings) -> CorrelatorError | None:
         writes = isinstance(part, SenderSettings)
@@ -150,7 +152,7 @@ class ObjectsConnection:
 
 
 def _access(where: str, options: Mapping[str, Any]) -> Access:
-    """How to reach the store. Raises `ConfigError` E1022, E1021, E1214."""
+    """Return how to reach the store. Raises `ConfigError` E1022, E1021, E1214."""
     endpoint = text_option(where, options, "endpoint") if "endpoint" in options else ""
     if endpoint:
         parts = urlsplit(endpoint)
@@ -172,13 +174,13 @@ def _access(where: str, options: Mapping[str, Any]) -> Access:
 
 
 def _address(access: Access, bucket: str, prefix: str) -> str:
-    """What a bucket and a prefix of one store have in common with none of another store."""
+    """Return a text for a bucket and a prefix that no other store or bucket has."""
     parts = urlsplit(access.endpoint)
     return f"{parts.netloc.lower()}{parts.path.rstrip('/')}?{bucket}/{prefix}"
 
 
 def _place(where: str, destination: str) -> _Place:
-    """The folder and the ending. Raises `ConfigError` E1215 or E1216."""
+    """Return the folder and the ending. Raises `ConfigError` E1215 or E1216."""
     kind, name = check_destination(where, destination)
     folder, _, pattern = name.rpartition("/")
     ending = pattern.removeprefix("*")

@@ -1,4 +1,4 @@
-"""Objects that are files below a folder of this machine."""
+"""Objects that are files below a folder on this machine."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ class Folder:
 
     Args:
         path: the folder.
-        writes: whether for a sender: the folder is made if it is missing, and its locks must work.
+        writes: whether a sender uses it: then the folder is made if it is missing, and locks in it must work.
     """
 
     def __init__(self, path: Path, *, writes: bool) -> None:
@@ -31,13 +31,13 @@ class Folder:
         self._where = ""
 
     def connect(self, where: str) -> None:
-        """Refuse a path that is no folder or is a link; and, for a sender, one on a network file system."""
+        """Refuse a path that is a link or not a folder; for a sender, also refuse a network file system."""
         self._where = where
         with self._translated():
             if self._path.is_symlink():
                 raise ConnectionLost("E7013", where, f"{self._path} is a symbolic link", "", "Name the real path")
             if not self._path.is_dir() and (self._path.exists() or not self._writes):
-                raise ConnectionLost(NO_SUCH_DESTINATION, where, f"{self._path} is no folder", "", "Make it")
+                raise ConnectionLost(NO_SUCH_DESTINATION, where, f"{self._path} is not a folder", "", "Make it")
             if self._writes:
                 self._refuse_network()
 
@@ -49,21 +49,23 @@ class Folder:
             raise ConnectionLost("E7003", self._where, what, "Senders need a folder on a local disk") from error
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: no file of the folder is open between two calls."""
 
     def check_creation(self, folder: str) -> None:
-        """Make the folder, so that a receiver finds it. A link never replaces a file."""
+        """Make the folder, so that a receiver finds it. `create` makes a file by a link, which never
+        replaces a file.
+        """
         with self._translated():
             make_durable_directory(self._path / folder)
 
     def found(self, folder: str) -> Iterator[Found]:
-        """The files below a folder, folder by folder.
+        """Yield the files below a folder, one folder after another.
 
         Raises `ConnectionLost` E7010 if there is no such folder, E7013 for a symbolic link.
         """
         with self._translated():
             if not (self._path / folder).is_dir():
-                raise ConnectionLost(NO_SUCH_DESTINATION, self._where, f"there is no folder {self._path / folder}")
+                raise ConnectionLost(NO_SUCH_DESTINATION, self._where, f"there is not a folder {self._path / folder}")
             yield from self._below(folder, folder)
 
     def _below(self, path: str, folder: str) -> Iterator[Found]:
@@ -77,34 +79,34 @@ class Folder:
             if entry.is_dir():
                 yield from self._below(name, folder)
             elif entry.is_file():
-                with suppress(FileNotFoundError):  # another program has removed it meanwhile
+                with suppress(FileNotFoundError):  # another program may have removed it
                     yield _found(check_name(self._where, name), entry.stat(follow_symlinks=False))
 
     def names(self, folder: str) -> Iterator[str]:
-        """The names of all files that lie directly in a folder."""
+        """Yield the names of all files directly in a folder."""
         with self._translated():
             for entry in self._entries(folder):
                 yield f"{folder}/{entry.name}"
 
     def newest(self, folder: str, ending: str) -> str | None:
-        """The file with the highest number in its name. It is on disk when this returns."""
+        """Return the file with the highest number in its name. It is on disk when this returns."""
         with self._translated():
             names = [entry.name for entry in self._entries(folder)]
             numbers = [name for name in names if name.endswith(ending) and _is_number(name.removesuffix(ending))]
             if not numbers:
                 return None
-            durable.sync_directory(self._path / folder)  # a killed process may not have done it
+            durable.sync_directory(self._path / folder)  # a killed process may have left this undone
             return f"{folder}/{max(numbers)}"
 
     def create(self, name: str, content: bytes) -> bool:
-        """Make a file by a link, which fails if there is one of its name."""
+        """Make a file by a link, which fails if the name exists."""
         with self._translated():
             path = self._path / name
             make_durable_directory(path.parent)
             return create_once(path, content)
 
     def open(self, found: Found) -> Content:
-        """Open a file."""
+        """Open a file for reading."""
         with self._translated():
             try:
                 descriptor = os.open(self._path / found.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -113,7 +115,7 @@ class Folder:
             return _File(self._where, descriptor, found)
 
     def head(self, name: str) -> Found | None:
-        """Look at one file."""
+        """Return size and tag of one file, as `Store.head`."""
         with self._translated():
             try:
                 return _found(name, (self._path / name).lstat())
@@ -121,7 +123,7 @@ class Folder:
                 return None
 
     def remove(self, found: Found, moved_to: str) -> None:
-        """Remove or rename a file; durable when this returns."""
+        """Remove or rename a file; this is durable when the call returns."""
         with self._translated():
             path = self._path / found.name
             if self.head(found.name) != found:
@@ -135,7 +137,7 @@ class Folder:
             durable.sync_directory(path.parent)
 
     def lock(self, folder: str, source: str) -> LockFile:
-        """Take the lock of a source."""
+        """Take the lock of a source. Raises `ConnectionLost` E7012 if another process has it."""
         with self._translated():
             locks = self._path / folder / LOCKS
             make_durable_directory(locks)
@@ -144,7 +146,7 @@ class Folder:
                 taken.close()
                 what = f"source {quoted(source)} is in use by another sender, which writes to {self._path / folder}"
                 todo = "Stop the other engine: it runs with a copy of this store"
-                raise ConnectionLost("E7012", self._where, what, "One at a time", todo)
+                raise ConnectionLost("E7012", self._where, what, "Only one sender at a time uses a source", todo)
             return taken
 
     def _entries(self, folder: str) -> Iterator["os.DirEntry[str]"]:
@@ -163,7 +165,7 @@ class Folder:
 
 
 class _File:
-    """A file that is being read. Raises `OSError` only as `ConnectionLost`."""
+    """A file that is being read. Turns `OSError` into `ConnectionLost`."""
 
     def __init__(self, where: str, descriptor: int, found: Found) -> None:
         self._where = where
@@ -172,7 +174,7 @@ class _File:
         self.size = found.size
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read, then make sure that nobody has written to the file meanwhile."""
+        """Read, then check that the file was not written meanwhile."""
         try:
             block = os.pread(self._descriptor, size, offset)
             now = _found(self._found.name, os.fstat(self._descriptor))

@@ -31,11 +31,11 @@ _BROKEN = (EOFError, zlib.error, pa.ArrowException, OSError, OverflowError, Valu
 
 
 class ReadLimits(NamedTuple):
-    """How much a receiver takes.
+    """Limits of what a receiver reads.
 
     Attributes:
-        kept: to so many bytes a record is cut.
-        batch_bytes: about so many bytes are returned at once.
+        kept: number of bytes to which a longer record is cut.
+        batch_bytes: number of bytes after which one call returns no further records.
     """
 
     kept: int
@@ -48,12 +48,12 @@ class Reader(Protocol):
     begin: RecordBoundary
 
     def take(self, begin: RecordBoundary, limit: int, until: int | None) -> Records:
-        """The records from a boundary on; none at the end of the object.
+        """Return the records from a boundary on; none at the end of the object.
 
         Args:
             begin: where to begin.
-            limit: most records.
-            until: the last record ends at this offset at the latest.
+            limit: largest number of records.
+            until: offset at which the last record must have ended; `None` for no limit.
         """
         ...
 
@@ -70,14 +70,14 @@ class LineReader:
         self.begin = RecordBoundary(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
 
     def take(self, begin: RecordBoundary, limit: int, until: int | None) -> Records:
-        """The next lines."""
+        """Return the next lines; see `Reader`."""
         with _broken(self._where, self._name):
             self._records.seek(begin)
             return self._records.take(limit, self._limits.batch_bytes, until, final=True)
 
 
 class _Unpacked:
-    """The content of a compressed object. A step back begins to unpack anew."""
+    """The content of a compressed object. Going back begins to decompress from the start."""
 
     def __init__(self, content: Content) -> None:
         self._file = gzip.GzipFile(fileobj=io.BufferedReader(AsFile(content), _BLOCK_BYTES), mode="rb")
@@ -102,7 +102,7 @@ class RowReader:
         self._batches = self._from(0)
 
     def take(self, begin: RecordBoundary, limit: int, until: int | None) -> Records:
-        """The next rows."""
+        """Return the next rows; see `Reader`."""
         with _broken(self._where, self._name):
             if begin.offset != self._at:
                 self._at, self._ready, self._batches = begin.offset, (), self._from(begin.offset)
@@ -122,7 +122,7 @@ class RowReader:
         return Records(taken, list(rows), [RecordBoundary(row, row + 1) for row in rows])
 
     def _from(self, row: int) -> Iterator[Sequence[bytes]]:
-        """The rows from one on, encoded, group by group."""
+        """Yield the rows from this one on, encoded, group by group."""
         first = 0
         for group in range(self._file.num_row_groups):
             described = self._file.metadata.row_group(group)
@@ -139,7 +139,7 @@ class RowReader:
 
 
 def _encoded(batch: Any) -> Sequence[bytes]:
-    """The rows as JSON objects. Times with nanoseconds are cut to microseconds, which Python knows."""
+    """Encode rows as JSON objects. Times with nanoseconds are cut to microseconds, which is Python's resolution."""
     columns = []
     for column in batch.columns:
         is_fine = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
@@ -152,19 +152,19 @@ def _encoded(batch: Any) -> Sequence[bytes]:
 
 
 def reader(where: str, name: str, content: Content, limits: ReadLimits) -> Reader:
-    """Read an object, whose name ends with the ending of its format."""
+    """Make the reader for the format that the ending of the name shows."""
     return (RowReader if name.endswith(PARQUET) else LineReader)(where, name, content, limits)
 
 
 class Writer(Protocol):
-    """Makes the content of objects. It has no state, so equal messages make equal content in each life."""
+    """Makes the content of objects. It has no state, so equal messages give equal content in each life."""
 
     def row(self, out: Outgoing) -> Any:
-        """What a message becomes. Raises `ValueError` with the reason if it does not fit."""
+        """Return the row of a message. Raises `ValueError` with the reason if the message does not fit."""
         ...
 
     def content(self, rows: Sequence[Any]) -> bytes:
-        """The object with these rows."""
+        """Return the content of an object with these rows."""
         ...
 
 
@@ -175,14 +175,14 @@ class LineWriter:
         self._packs = packs
 
     def row(self, out: Outgoing) -> bytes:
-        """The line. Raises `ValueError` unless the body is JSON."""
+        """Return the body as a line. Raises `ValueError` unless the body is JSON."""
         try:
             return one_line(out.message.body)
         except ValueError as error:
             raise ValueError(f"the body is not JSON: {error}") from error
 
     def content(self, rows: Sequence[bytes]) -> bytes:
-        """The lines."""
+        """Return the lines one after another, compressed if the ending says so."""
         lines = b"\n".join([*rows, b""])
         return gzip.compress(lines, mtime=0) if self._packs else lines
 
@@ -195,7 +195,7 @@ class RowWriter:
         self._maker = maker
 
     def content(self, rows: Sequence[Any]) -> bytes:
-        """The rows as a file."""
+        """Return a file with these rows."""
         sink = pa.BufferOutputStream()
         pq.write_table(self._maker.table(rows), sink)
         content: bytes = sink.getvalue().to_pybytes()
@@ -203,7 +203,7 @@ class RowWriter:
 
 
 def writer(where: str, ending: str, options: Mapping[str, Any]) -> Writer:
-    """Read the options of a sender. Raises `ConfigError`."""
+    """Make the writer of a sender from its options. Raises `ConfigError`."""
     if ending == PARQUET:
         return RowWriter(RowMaker(columns_from(where, options, has_times=True)))
     check_options(where, options, ("missing_up_to",))
@@ -211,7 +211,9 @@ def writer(where: str, ending: str, options: Mapping[str, Any]) -> Writer:
 
 
 def count_rows(where: str, name: str, content: Content) -> int:
-    """How many rows an object has that `Writer.content` has made. Raises `ConnectionLost` E7663 if it is broken."""
+    """Return the number of rows of an object that `Writer.content` has made. Raises `ConnectionLost`
+    E7663 if it is broken.
+    """
     with _broken(where, name):
         if name.endswith(PARQUET):
             return int(pq.ParquetFile(AsFile(content)).metadata.num_rows)
@@ -229,5 +231,5 @@ def _broken(where: str, name: str) -> Iterator[None]:
         yield
     except _BROKEN as error:
         what = f"{quoted(name)} is broken: {error}"
-        todo = "Put a whole object in its place, or remove it"
+        todo = "Replace it with a complete object, or remove it"
         raise ConnectionLost("E7663", where, what, "", todo) from error

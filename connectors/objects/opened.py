@@ -14,17 +14,17 @@ _LONGEST_IN_ID = 300
 
 
 class OpenedObject:
-    """An object that is being read. Owned by the receiver's thread. Raises `ConnectionLost`.
+    """An object that is being read. The receiver's thread owns it. Methods raise `ConnectionLost`.
 
     Args:
         where: the receiver, for messages.
-        store: holds the object.
+        store: the store that holds the object.
         found: the object.
         limits: how much is read at once.
         begun: how far it was acknowledged.
 
     Attributes:
-        digest: of the tag of the object, for ids: an object that takes the place of a removed one has other ids.
+        digest: digest of the object's tag, for ids: an object that replaces a removed one has other ids.
     """
 
     def __init__(self, where: str, store: Store, found: Found, limits: ReadLimits, begun: Begun | None = None) -> None:
@@ -55,7 +55,7 @@ class OpenedObject:
         return self._ended and (progress is None or progress.next() == (progress.position, None))
 
     def take(self, limit: int) -> tuple[Records, Sequence[int]] | None:
-        """The next records, and their tokens; `None` at the end."""
+        """Return the next records, and their tokens; `None` at the end."""
         if self._progress is not None and self._ended and self._progress.next()[1] is None:
             return None
         source = self._open()
@@ -65,7 +65,7 @@ class OpenedObject:
         if records.bodies:
             return records, progress.take(records.ends)
         if until is not None:
-            raise changed(self._where, self.found.name)  # a record that was read before is not there
+            raise changed(self._where, self.found.name)  # a record that was read before is missing
         self._ended = True
         self.close()
         return None
@@ -76,23 +76,23 @@ class OpenedObject:
             self._progress.acknowledge(tokens)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Read the records of these tokens again."""
+        """Let the records of these tokens be read again."""
         if self._progress is not None:
             self._progress.reject(tokens)
 
     def begun(self) -> Begun:
-        """How far it is acknowledged."""
+        """Return how far the object is acknowledged."""
         progress = self._progress or ReadProgress(RecordBoundary(0, 1))
         found = self.found
         done = [(*span.start, *span.end) for span in progress.done]
         return Begun(found.name, found.size, found.tag, *progress.position, done, self.is_done)
 
     def unique_id(self, line: int) -> str:
-        """The id of a record."""
+        """Return the unique id of a record."""
         return f"{self._in_ids}:{line}:{self.digest}"
 
     def close(self) -> None:
-        """Let go of the object; the progress stays."""
+        """Close the content; the progress stays."""
         self._reader = None
         if self._content is not None:
             self._content.close()
@@ -110,19 +110,20 @@ class OpenedObject:
 
 
 def resumed(where: str, store: Store, begun: Begun, found: Found | None, limits: ReadLimits) -> OpenedObject | None:
-    """Go on with an object; `None` if nothing remains to be done with it. Raises `ConnectionLost` E7661, E7662.
+    """Continue with an object; return `None` if nothing remains to be done with it. Raises `ConnectionLost` E7661,
+    E7662.
 
     Args:
         where: the receiver, for messages.
-        store: holds the object.
+        store: the store that holds the object.
         begun: how far it was acknowledged.
-        found: the object of this name that the store has now.
+        found: the object that the store has under this name now.
         limits: how much is read at once.
     """
     if found is not None and found.tag == begun.tag:
         return OpenedObject(where, store, found, limits, begun)
     if begun.ended:
-        return None  # it was removed, or another one has its name since
+        return None  # it was removed, or another object has its name since
     if not (begun.offset or begun.done):
         return None if found is None else OpenedObject(where, store, found, limits)
     if found is None:
@@ -130,4 +131,4 @@ def resumed(where: str, store: Store, begun: Begun, found: Found | None, limits:
     if found.size:
         raise changed(where, begun.name)
     ended = Begun(found.name, 0, found.tag, begun.offset, begun.line, [], ended=True)
-    return OpenedObject(where, store, found, limits, ended)  # the user gives up the rest
+    return OpenedObject(where, store, found, limits, ended)  # the user gives up the rest of the object

@@ -1,7 +1,8 @@
-"""What a receiver remembers of the objects that it reads, in two files of the directory `state`.
+"""What a receiver remembers about the objects that it reads, in two files in the directory `state`.
 
-`NAME.position` has the objects that it has begun, and is replaced at each acknowledgement. `NAME.read` has a line for
-each object that was read to its end and stays in the store, and one without a tag for each that has vanished since.
+`NAME.position` lists the objects that the receiver has begun; each acknowledgement replaces the file. `NAME.read` has a
+line for each object that was read to its end and stays in the store, and a line without a tag for each of these that
+has vanished since.
 """
 
 import os
@@ -19,17 +20,17 @@ from correlator.errors import ConnectionLost
 
 T = TypeVar("T")
 MOST_READ = 1_000_000
-"""So many objects that were read and stay in the store are remembered."""
+"""Largest number of objects that a receiver remembers because they were read and stay in the store."""
 
 
 class Begun(msgspec.Struct, frozen=True):
     """How far an object is acknowledged.
 
     Attributes:
-        name, size, tag: of the object.
+        name, size, tag: name, size in bytes and tag of the object.
         offset, line: all records before this boundary are acknowledged.
-        done: further acknowledged spans behind it: offset and line of their beginnings and ends.
-        ended: whether these are all of its records.
+        done: further acknowledged spans after this boundary: offset and line of their beginnings and ends.
+        ended: whether the object has no records after these.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Begun(msgspec.Struct, frozen=True):
 
     @property
     def progress(self) -> ReadProgress[RecordBoundary]:
-        """The progress in the object."""
+        """Return the progress in the object."""
         spans = [Span(RecordBoundary(a, b), RecordBoundary(c, d)) for a, b, c, d in self.done]
         return ReadProgress(RecordBoundary(self.offset, self.line), spans)
 
@@ -70,10 +71,10 @@ class PositionFiles:
         self._read = read
         self.read: dict[str, str] = {}
         self._saved: bytes | None = None
-        self._lines = 0  # of the file `read`
+        self._lines = 0  # number of lines of the file `NAME.read`
 
     def load(self) -> Sequence[Begun]:
-        """The objects that are begun, in the order in which they are read."""
+        """Return the objects that were begun, in the order in which they are read."""
         self.read, self._saved = {}, None
         lines = self._whole_lines()
         self._lines = len(lines)
@@ -126,7 +127,7 @@ class PositionFiles:
         self._lines += len(lines)
 
     def _whole_lines(self) -> Sequence[bytes]:
-        """The lines; a last one without its end was not finished, and its object is still begun: it is cut off."""
+        """Return the lines. If the last one lacks its end, cut it off: its object still counts as begun."""
         content = read_whole(self._read) or b""
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):

@@ -1,9 +1,9 @@
-"""The objects of one sender: `FOLDER/SOURCE/NUMBER.ENDING`, where NUMBER is that of the first message in the object.
+"""The objects of one sender: `FOLDER/SOURCE/NUMBER.ENDING`. NUMBER is that of the first message in the object.
 
-An object holds messages with consecutive numbers, except refused ones. So the number of the first one, the number of
-its rows and the refused numbers tell the number of the last one. Two engines that write with one source both want to
-make the object that begins behind the last stored message. A store makes an object only once, so it never holds a
-message twice, whatever the sizes of the batches are.
+An object contains messages with consecutive numbers, except refused ones. So the number of the first message, the
+number of rows and the refused numbers give the number of the last message. If two engines write with one source, both
+try to make the object that begins after the last stored message. A store makes an object only once, so it never
+contains a message twice, whatever the sizes of the batches are.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ class Series:
 
     Args:
         where: the sender, for messages.
-        store: holds the objects.
-        folder: of the destination.
-        ending: of the names.
+        store: the store that holds the objects.
+        folder: folder of the destination.
+        ending: ending of the names.
         source: the source id of the sender.
         comes_back: whether a later life may write with this source.
 
@@ -52,11 +52,11 @@ class Series:
         self.last = _last(first, rows, self._refused)
 
     def is_refused(self, number: int) -> bool:
-        """Whether an earlier life has refused a message that may follow the newest object."""
+        """Return whether an earlier life has refused this message, which may follow the newest object."""
         return number in self._refused
 
     def refused_from(self, first: int) -> Collection[int]:
-        """The refused numbers from one on."""
+        """Return the refused numbers from `first` on."""
         refused: set[int] = set()
         for name in self._store.names(self._lists):
             listed = _LISTED.fullmatch(name.rpartition("/")[2])
@@ -65,7 +65,7 @@ class Series:
         return refused
 
     def add(self, numbers: Sequence[int], rows: Sequence[Any], writer: Writer) -> None:
-        """Store messages; on disk when this returns.
+        """Store messages; they are on disk when this returns.
 
         Args:
             numbers: the numbers of all messages, in order.
@@ -121,7 +121,7 @@ class Series:
 
 
 def _last(first: int, rows: int, refused: Collection[int]) -> int:
-    """The number of the last message of an object, and of the refused ones behind it."""
+    """Return the number of the last message of an object, including refused ones that follow its rows."""
     number = first
     while rows or number in refused:
         rows -= number not in refused
@@ -130,7 +130,7 @@ def _last(first: int, rows: int, refused: Collection[int]) -> int:
 
 
 def _runs(numbers: Sequence[int], rows: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
-    """The rows in parts that leave out only refused numbers, each with the number of its first row."""
+    """Yield the rows in parts that skip only refused numbers, each with the number of its first row."""
     begin, part = 0, list[Any]()
     previous = None
     for number, row in zip(numbers, rows, strict=True):

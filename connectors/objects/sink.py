@@ -1,4 +1,4 @@
-"""The sink of objects: each batch becomes one object, which leaves out what the store has."""
+"""The sink of objects: each batch becomes one object, without the messages that the store already has."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +24,11 @@ class ObjectsSink:
 
     Args:
         sender: the settings of the sender; its destination is the folder with the ending of the objects.
-        store: holds the objects.
+        store: the store that holds the objects.
         folder: the folder.
-        ending: of the names.
+        ending: ending of the names.
         writer: makes the content.
-        missing_up_to: up to this number the folder may lack messages of the sender.
+        missing_up_to: number up to which the folder may lack messages of the sender.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ObjectsSink:
         self._connected = False
 
     def connect(self) -> None:
-        """Reach the store. `UsageError` E2050 in a forked child of a process that uses it."""
+        """Reach the store. Raises `UsageError` E2050 in a forked child of a process that uses it."""
         if self._connected:
             self._maker.check(self._where)
         self.close()
@@ -60,7 +60,9 @@ class ObjectsSink:
         self._connected = True
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Make an object of the messages of each source; the store has them when this returns."""
+        """Make an object from the messages of each source; the store has them when this returns. Raises
+        `ConnectionLost`.
+        """
         self._maker.check(self._where)
         if not self._connected:
             raise ConnectionLost("E7003", self._where, "not connected")
@@ -69,7 +71,7 @@ class ObjectsSink:
             return [result for source, part in parts for result in self._add(source, list(part))]
 
     def close(self) -> None:
-        """Release the locks. In a forked child it does nothing."""
+        """Release the locks. Does nothing in a forked child."""
         if self._maker.is_another_process:
             return
         for lock in self._locks:
@@ -116,9 +118,9 @@ class ObjectsSink:
         return results
 
     def _opened(self, source: str) -> Series:
-        """Find out what the store has of a source, once no other process can add to it.
+        """Find out which messages of a source the store has, after excluding other processes that could add to it.
 
-        Nobody else ever has a source that does not come back.
+        A source that does not come back needs no exclusion: nobody else ever has it.
         """
         comes_back = self._sends_again and source != self._own_source.name
         lock = self._store.lock(self._folder, source) if comes_back else None
@@ -129,7 +131,7 @@ class ObjectsSink:
         return series
 
     def _row(self, out: Outgoing, *, was_refused: bool) -> tuple[Any, SendRejected | None]:
-        """The row of a message, or why it is refused; an earlier life may have refused it."""
+        """Return the row of a message, or why it is refused; an earlier life may have refused it."""
         if refusal := misfit(self._where, out, self._destination):
             return None, refusal
         try:

@@ -1,7 +1,7 @@
 """The source of objects: each record of the objects below a folder is a message.
 
-The source lists the folder from time to time. It reads the objects that it finds one after the other, and remembers
-each one, so that an object whose name sorts before others that were read already is read, too, as soon as it is found.
+The source lists the folder from time to time. It reads the objects that it finds one after another, and remembers each
+of them. So it also reads a new object whose name sorts before objects that it has read already.
 """
 
 import heapq
@@ -26,21 +26,21 @@ from correlator.processes import LockFile, Maker
 from correlator.settings import ReceiverSettings
 
 MOST_WAITING = 10_000
-"""So many objects of a listing wait for their turn; the others are listed again."""
+"""Largest number of listed objects that wait for their turn; further objects are found in a later listing."""
 MOVED = "_done"
 
 
 class Reading(NamedTuple):
-    """How a receiver reads.
+    """How a receiver reads objects.
 
     Attributes:
-        folder: of the objects.
-        ending: of their names.
-        by_time: whether objects that were found together are read in the order in which they were made, or by name.
-        after: what becomes of an object that was read: `keep`, `delete` or `move`.
-        poll_interval_s: after so many seconds the source lists the folder again.
-        state: directory of the position.
-        names: distinguish the position of this receiver from others in the directory.
+        folder: folder of the objects.
+        ending: ending of their names.
+        by_time: whether objects that were found together are read in the order of their creation, or else by name.
+        after: what to do with an object that was read: `keep`, `delete` or `move`.
+        poll_interval_s: seconds between two listings of the folder.
+        state: directory for the position.
+        names: names that distinguish the position of this receiver from others in the directory.
     """
 
     folder: str
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
 
 
 class ObjectsSource:
-    """Reads the objects below a folder for ever.
+    """Reads the objects below a folder. It never ends.
 
     Properties of a message: `object` and `row`; for the default templates `uniqueMessageId` (`object:row:digest`) and
     `messageSourceId` (the destination). The digest distinguishes objects that have had the same name.
@@ -81,7 +81,7 @@ class ObjectsSource:
         self._next_look = 0.0
 
     def connect(self) -> None:
-        """List the objects, and go on at the acknowledged position. `UsageError` E2050 in a forked child."""
+        """List the objects, and continue at the acknowledged position. Raises `UsageError` E2050 in a forked child."""
         if self._lock is not None:
             self._maker.check(self._where)
         self.close()
@@ -92,7 +92,7 @@ class ObjectsSource:
             self._look(self._position.load())
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The next records."""
+        """Return the next records; see `connector.Source`."""
         self._check_connected()
         limit = min(max_messages, self._receiver.max_batch_size - sum(one.held for one in self._begun))
         deadline = time.monotonic() + timeout_s
@@ -126,7 +126,7 @@ class ObjectsSource:
             one.reject(tokens)
 
     def backlog(self) -> Backlog | None:
-        """The bytes of the objects that wait for their turn; `None` if there are more of them than are known."""
+        """Return the bytes of the objects that wait for their turn; `None` if there are more objects than are known."""
         self._check_connected()
         if len(self._waiting) >= MOST_WAITING:
             return None
@@ -147,12 +147,12 @@ class ObjectsSource:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Close the source after any error; an `OSError` is one of the position."""
+        """Close the source after any error; an `OSError` concerns the position."""
         try:
             yield
         except OSError as error:
             self.close()
-            raise ConnectionLost("E7003", self._where, f"the position cannot be kept: {error}") from error
+            raise ConnectionLost("E7003", self._where, f"the position cannot be stored: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -165,7 +165,7 @@ class ObjectsSource:
     # --- which objects ---
 
     def _look(self, begun: Sequence[Begun]) -> None:
-        """List the objects; `begun` are those that need not be found anew."""
+        """List the objects; `begun` are those that need not be found again."""
         known = {one.name: one for one in begun}
         there: dict[str, Found] = {}
         newest: dict[str, str] = {}
@@ -181,7 +181,7 @@ class ObjectsSource:
         self._begun = [one for one in resumed_now if one is not None]
         self._newest = newest
         if vanished:
-            self._save()  # it may still have them as begun
+            self._save()  # it may still list them as begun
             self._position.forget(vanished)
         self._finish()
         has_all = len(self._waiting) < MOST_WAITING
@@ -190,9 +190,9 @@ class ObjectsSource:
     def _new(
         self, known: Mapping[str, Begun], there: dict[str, Found], newest: dict[str, str], vanished: set[str]
     ) -> Iterator[Found]:
-        """The objects that were not begun and not read.
+        """Yield the objects that were neither begun nor read.
 
-        Fills `there` with those that are begun, and `newest`; takes what it finds out of `vanished`.
+        Fills `there` with those that were begun, and `newest`; removes what it finds from `vanished`.
         """
         ending = self._reading.ending
         for found in self._store.found(self._reading.folder):
@@ -216,7 +216,7 @@ class ObjectsSource:
         return (found.modified if self._reading.by_time else 0.0), found.name
 
     def _finish(self) -> None:
-        """Do with objects that are done what `after` says. It is repeated if the process dies meanwhile."""
+        """Do what `after` says with objects that are done. A later life repeats it if the process dies meanwhile."""
         done = [one for one in self._begun if one.is_done]
         if self._reading.after != "keep":
             done = [one for one in done if self._may_go(one.found.name)]
@@ -231,7 +231,9 @@ class ObjectsSource:
             self._begun.remove(one)
 
     def _may_go(self, name: str) -> bool:
-        """Not the newest object of a sender that may come back: it needs it to know what the store has."""
+        """Return false for the newest object of a sender that may come back: the sender needs it to
+        know what the store has.
+        """
         folder = name.rpartition("/")[0]
         return folder.rpartition("/")[2].startswith(ONCE) or name != self._newest.get(folder)
 

@@ -1,4 +1,4 @@
-"""What sources and sinks require of a place with objects: a folder of this machine, or a bucket of an S3 store.
+"""What sources and sinks require of a place with objects: a folder on this machine, or a bucket of an S3 store.
 
 The names of objects are paths below the place of the connection, with `/`.
 """
@@ -12,19 +12,19 @@ from correlator.options import is_name
 from correlator.processes import LockFile
 
 LONGEST_NUMBER = 20
-"""Digits of a number in the name of an object: names sort in the order of the numbers."""
+"""Number of digits of a number in the name of an object, so that names sort in the order of the numbers."""
 ONCE = "once-"
-"""Begins the name of the folder of a source that never comes back. Other sources begin with a digest."""
+"""Begins the name of the folder of a source that never comes back. Names for other sources begin with a digest."""
 
 
 class Found(NamedTuple):
     """An object of a listing.
 
     Attributes:
-        name: its path.
-        size: in bytes.
+        name: path of the object.
+        size: size in bytes.
         tag: differs if the object was replaced.
-        modified: when it was made or changed, in seconds since the epoch.
+        modified: time of its creation or last change, in seconds since the epoch.
     """
 
     name: str
@@ -34,16 +34,16 @@ class Found(NamedTuple):
 
 
 class Content(Protocol):
-    """An object that is being read. One owner."""
+    """An object that is being read. It has one owner."""
 
     size: int
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read up to so many bytes; fewer at the end only. Raises `ConnectionLost` E7661 if the object has changed."""
+        """Read at most `size` bytes; fewer only at the end. Raises `ConnectionLost` E7661 if the object has changed."""
         ...
 
     def close(self) -> None:
-        """Let go of the object."""
+        """Close the object; no more reads are allowed. Never raises."""
         ...
 
 
@@ -51,31 +51,39 @@ class Store(Protocol):
     """A place with objects, for one source or sink. Each method raises `ConnectionLost`."""
 
     def connect(self, where: str) -> None:
-        """Make sure that the place can be used; `where` names the receiver or sender from now on. Changes nothing."""
+        """Check that the place can be used; from now on `where` names the receiver or sender in errors.
+        Changes nothing.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of the place. Never raises."""
+        """Close all connections to the place. Never raises."""
         ...
 
     def found(self, folder: str) -> Iterator[Found]:
-        """All objects below a folder, except those that have a part of their path with `_` or `.` at its beginning."""
+        """Yield all objects below a folder, except those with a part of their path that begins with `_` or `.`."""
         ...
 
     def names(self, folder: str) -> Iterator[str]:
-        """The names of all objects that lie directly in a folder; none if there is no such folder."""
+        """Return the names of all objects directly in a folder; none if there is no such folder."""
         ...
 
     def newest(self, folder: str, ending: str) -> str | None:
-        """The object with the highest number among those of a folder whose name is a number and the ending."""
+        """Return the object with the highest number in a folder, of those whose name consists of a
+        number and the ending.
+        """
         ...
 
     def check_creation(self, folder: str) -> None:
-        """Raise `ConnectionLost` E7660 if `create` would replace an object. May make an object that is not shown."""
+        """Raise `ConnectionLost` E7660 if `create` would replace an object. May make an object that
+        `found` does not show.
+        """
         ...
 
     def create(self, name: str, content: bytes) -> bool:
-        """Make an object, whole, unless there is one of this name; on disk then. Returns whether this call made it."""
+        """Make a whole object unless the name exists; it is on disk when this returns. Returns whether
+        this call made it.
+        """
         ...
 
     def open(self, found: Found) -> Content:
@@ -83,20 +91,22 @@ class Store(Protocol):
         ...
 
     def head(self, name: str) -> Found | None:
-        """Look at one object; `None` if there is none."""
+        """Return the object of this name; `None` if there is none."""
         ...
 
     def remove(self, found: Found, moved_to: str) -> None:
-        """Remove an object, unless it is gone or has changed; keep it under the name `moved_to` unless that is ""."""
+        """Remove an object, unless it is gone or has changed; if `moved_to` is not "", keep it under that name."""
         ...
 
     def lock(self, folder: str, source: str) -> LockFile | None:
-        """Let no other process write with a source; `None` if the place has no locks. Raises `ConnectionLost` E7012."""
+        """Exclude other processes from writing with a source; `None` if the place has no locks. Raises
+        E7012 if one writes.
+        """
         ...
 
 
 class AsFile(io.RawIOBase):
-    """A content as a file, for libraries that read files."""
+    """Presents a content as a file, for libraries that read files."""
 
     def __init__(self, content: Content) -> None:
         super().__init__()
@@ -104,25 +114,25 @@ class AsFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """True."""
+        """Return true."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
+        """Return true."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
+        """Set the position, and return it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._content.size}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position in bytes from the beginning."""
         return self._at
 
     def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
-        """Read into the buffer as many bytes as it holds, or fewer."""
+        """Read into the buffer as many bytes as it holds, or fewer at the end."""
         block = self._content.read(len(buffer), self._at)
         buffer[: len(block)] = block
         self._at += len(block)
@@ -130,27 +140,27 @@ class AsFile(io.RawIOBase):
 
 
 def is_shown(name: str, folder: str) -> bool:
-    """Whether no part of the path below a folder begins with `_` or `.`; other programs hide their files so."""
+    """Return whether no part of the path below a folder begins with `_` or `.`; such names mark hidden files."""
     return not any(part.startswith(("_", ".")) for part in name.removeprefix(f"{folder}/").split("/"))
 
 
 def check_name(where: str, name: str) -> str:
-    """The name. Raises `ConnectionLost` E7665 if no message could carry it."""
+    """Return the name. Raises `ConnectionLost` E7665 if no message could carry it."""
     if not is_name(name):
-        what = f"{quoted(name)} has a name that is too long, or has characters that no message can carry"
+        what = f"{quoted(name)} is too long for a message, or has characters that no message can carry"
         raise ConnectionLost("E7665", where, what, "", "Give the object another name, or move it away")
     return name
 
 
 def changed(where: str, name: str) -> ConnectionLost:
-    """The error for an object that was replaced."""
+    """Make the error for an object that was replaced."""
     what = f"{quoted(name)} has changed since it was listed or read"
-    todo = "Put the former object back; or move this one away, and give new content another name"
+    todo = "Restore the former object; or move this one away, and give new content another name"
     return ConnectionLost("E7661", where, what, "An object never changes", todo)
 
 
 def gone(where: str, name: str) -> ConnectionLost:
-    """The error for an object that has vanished before it was read to its end."""
+    """Make the error for an object that vanished before it was read to its end."""
     what = f"{quoted(name)} has vanished before it was read to its end"
-    todo = "Put it back; or put an empty object of this name in its place, to go on without the rest"
+    todo = "Restore it; or make an empty object with this name, to continue without the rest"
     return ConnectionLost("E7662", where, what, "An object stays until it was read", todo)

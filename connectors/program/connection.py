@@ -12,8 +12,8 @@ from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSett
 class ProgramConnection:
     """The program in whose process the engine runs.
 
-    A receiver takes what the program gives to `Engine.publish`. Its option `max_waiting` (10,000) is the largest number
-    of messages that wait until the receiver takes them. There are no senders.
+    A receiver takes the messages that the program passes to `Engine.publish`. Its option `max_waiting` (10,000) is the
+    largest number of messages that wait until the receiver takes them. There are no senders.
     """
 
     features = Features(redelivers=False, answers=True, order=Order.POSITION, acknowledges_surely=True, shares=False)
@@ -23,7 +23,7 @@ class ProgramConnection:
         check_options(self._where, settings.options, ())
 
     def source(self, receiver: ReceiverSettings) -> ProgramSource:
-        """Make a source of what the program publishes to this receiver."""
+        """Make a source of the messages that the program publishes to this receiver. Raises `ConfigError`."""
         where = f"receivers.{receiver.id}"
         check_options(where, receiver.options, ("max_waiting",))
         check_destination(where, receiver.destination)
@@ -40,4 +40,4 @@ class ProgramConnection:
         raise ConfigError("E1216", f"senders.{sender.id}.connection", what, "", todo)
 
     def close(self) -> None:
-        """Do nothing: sources share nothing."""
+        """Do nothing: sources share no resources."""

@@ -19,15 +19,15 @@ class _Offered(NamedTuple):
 
 
 class ProgramSource:
-    """Hands out what `offer` has taken, in order; see `connector.Source` and `connector.TakesFromProgram`.
+    """Delivers what `offer` has taken, in order; see `connector.Source` and `connector.TakesFromProgram`.
 
     The thread of the receiver calls the methods of a source; any thread calls `offer` and `wait_for_room`.
 
     Args:
-        where: names the receiver in errors.
+        where: name of the receiver for errors.
         max_waiting: largest number of messages that wait until the receiver takes them.
         max_held: largest number of messages that are taken and not acknowledged.
-        max_bytes: bytes of bodies at which a chunk ends.
+        max_bytes: number of bytes of bodies after which a chunk ends.
     """
 
     def __init__(self, where: str, max_waiting: int, max_held: int, max_bytes: int) -> None:
@@ -50,7 +50,7 @@ class ProgramSource:
             if len(self._waiting) >= self._max_waiting:
                 return None
             offered = _Offered(next(self._numbers), message, Future())
-            offered.done.set_running_or_notify_cancel()  # a caller that waits no longer withdraws nothing
+            offered.done.set_running_or_notify_cancel()  # cancelling the future must not withdraw the message
             self._waiting.append(offered)
             self._changed.notify_all()
             return offered.done
@@ -61,14 +61,14 @@ class ProgramSource:
             return self._changed.wait_for(lambda: self._closed or len(self._waiting) < self._max_waiting, timeout_s)
 
     def connect(self) -> None:
-        """Begin to hand out messages; those that were taken and not acknowledged come again, first."""
+        """Begin to deliver messages; first redeliver those that were taken and not acknowledged."""
         with self._changed:
             self._take_back(list(self._held))
             self._held.clear()
             self._connected = True
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """Take messages that wait."""
+        """Take messages that wait; see `connector.Source`."""
         with self._changed:
             self._check()
             room = min(max_messages, self._max_held - len(self._held))
@@ -83,7 +83,7 @@ class ProgramSource:
             return Chunk([one.message for one in taken], self._held.hold(taken))
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
-        """Tell the program that these messages are received for good."""
+        """Tell the program that these messages are stored."""
         with self._changed:
             self._check()
             done = self._held.release(tokens)
@@ -91,7 +91,7 @@ class ProgramSource:
             one.done.set_result(None)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Let these messages come again, before all others."""
+        """Give these messages back: they are redelivered before all others."""
         with self._changed:
             self._check()
             self._take_back(self._held.release(tokens))
@@ -102,7 +102,7 @@ class ProgramSource:
             return Backlog(len(self._waiting))
 
     def close(self) -> None:
-        """Tell the program of each message that was not acknowledged that it must publish it again."""
+        """Tell the program for each unacknowledged message that it must publish the message again."""
         with self._changed:
             self._closed, self._connected = True, False
             held, waiting = list(self._held), list(self._waiting)

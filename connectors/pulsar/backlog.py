@@ -1,4 +1,4 @@
-"""Asks the broker's REST interface which messages a subscription has not acknowledged; its own protocol cannot say."""
+"""Asks the broker's REST interface which messages a subscription has not acknowledged; the binary protocol cannot."""
 
 import re
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ class Backlog(NamedTuple):
     """The unacknowledged entries of a subscription.
 
     Attributes:
-        behind: all entries up to this one are acknowledged.
+        behind: entry up to which all entries are acknowledged.
         last: the newest entry.
-        acknowledged: ranges of further acknowledged entries, without their first and with their last entry.
+        acknowledged: ranges of further acknowledged entries; the first entry of a range is excluded, the last included.
     """
 
     behind: _Entry
@@ -26,12 +26,12 @@ class Backlog(NamedTuple):
     acknowledged: Sequence[tuple[_Entry, _Entry]]
 
     def holds(self, entry: _Entry) -> bool:
-        """Whether an entry is unacknowledged."""
+        """Return whether an entry is unacknowledged."""
         return self.behind < entry and not any(before < entry <= through for before, through in self.acknowledged)
 
 
 def backlog_of(where: str, broker: PulsarBroker, topic: str, subscription: str) -> Backlog | None:
-    """The backlog of a topic or partition: all entries if there is no such subscription, `None` if there is no topic.
+    """Return the backlog of a topic or partition: all entries without such a subscription, `None` without such a topic.
 
     Raises `ConnectionLost`.
     """

@@ -22,10 +22,10 @@ from correlator.options import (
 )
 
 _TOKENS = ("token", "token_file", "password")
-"""Options that may hold the token; only one of them may be set."""
+"""Options that may contain the token; only one of them may be set."""
 _SCHEME = "token:"
 _TOKEN = re.compile(r"[!-~]*")
-"""What the header of a request can hold."""
+"""Characters that the header of a request may contain."""
 OPTIONS = (
     "service_url",
     "web_service_url",
@@ -67,10 +67,10 @@ class PulsarBroker:
         web_service_url: address of the REST interface, for browsing and deleting; "" if unknown.
         namespace: `TENANT/NAMESPACE` of destinations that name none.
         token_file: file with the token, instead of `token`; for a token that expires and is renewed.
-        timeout_s: the longest wait for any answer: to a connect, a subscription, for the next confirm.
+        timeout_s: longest wait in seconds for an answer to a connect or a subscription, and for the next confirm.
         deduplication: whether the namespaces drop messages that a producer repeats.
         client_id: the beginning of the names of subscriptions of topics, as in JMS; "" for none.
-        ack_timeout_s: time after which the client gives unacknowledged messages back; `None` for never.
+        ack_timeout_s: seconds after which the client gives unacknowledged messages back; `None` for never.
         priority_mapping: how priorities are mapped to partitions, one of `MAPPINGS`; "" if they have no effect.
     """
 
@@ -102,9 +102,9 @@ class PulsarBroker:
         return self.tls_trust_certs_file or certifi.where()
 
     def current_token(self) -> str:
-        """The present token; "" for none.
+        """Return the present token; "" for none.
 
-        Reads its file anew each time; raises `OSError`, `ValueError` if it holds no token.
+        Reads its file each time; raises `OSError`, `ValueError` if the file contains no token.
         """
         if not self.token_file:
             return self.token
@@ -114,7 +114,7 @@ class PulsarBroker:
         return token
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """`None` without TLS. Reads the file with certificates anew each time; raises `OSError`."""
+        """Return the settings for TLS, `None` without TLS. Reads the certificates each time; raises `OSError`."""
         return ssl.create_default_context(cafile=self.trusted) if self.is_encrypted else None
 
 
@@ -149,7 +149,7 @@ def broker(where: str, options: Mapping[str, Any]) -> PulsarBroker:
 
 
 def _token(where: str, options: Mapping[str, Any]) -> str:
-    """The token. JMS has user and password: with Pulsar the password is a token, which names its user."""
+    """Return the token. JMS has user and password: for Pulsar the password is a token, which names its user."""
     given = [name for name in _TOKENS if name in options]
     if len(given) > 1:
         raise ConfigError("E1022", f"{where}.{given[1]}", f"is of no use beside '{given[0]}'", "", "Set one of them")
@@ -169,7 +169,7 @@ def _token(where: str, options: Mapping[str, Any]) -> str:
 
 
 def _ack_timeout_s(where: str, options: Mapping[str, Any]) -> float | None:
-    """The option `ack_timeout`. The client has no back-off for it, and allows no shorter time."""
+    """Return the option `ack_timeout`. The client has no back-off for it, and allows no shorter time."""
     allowed = "One duration from 10s to 24h: it does not grow"
     shortest, longest = _SHORTEST_ACK_TIMEOUT_S, _LONGEST_ACK_TIMEOUT_S
     return duration_option(where, options, "ack_timeout", allowed, lambda time_s: shortest <= time_s <= longest)
@@ -181,7 +181,7 @@ def _priority_mapping(where: str, options: Mapping[str, Any]) -> str:
 
 
 def _service_url(where: str, options: Mapping[str, Any], default: str) -> str:
-    """The service URL. The error does not repeat it, since a user may have written a password into it."""
+    """Return the service URL. The error does not repeat it, since a user may have written a password into it."""
     url = text_option(where, options, "service_url", default)
     try:
         _addresses(url)
@@ -192,7 +192,7 @@ def _service_url(where: str, options: Mapping[str, Any], default: str) -> str:
 
 
 def _web_service_url(where: str, options: Mapping[str, Any]) -> str:
-    """The address of the REST interface. The error does not repeat it, either."""
+    """Return the address of the REST interface. The error does not repeat it, either."""
     url = text_option(where, options, "web_service_url")
     if not _WEB_SERVICE_URL.fullmatch(url):
         what = "is not the address of a REST interface"

@@ -1,4 +1,4 @@
-"""Copies of the messages of a queue, read without its subscription, from its first unacknowledged entry on."""
+"""Copies of the messages of a queue, read from its first unacknowledged entry on, without using its subscription."""
 
 import heapq
 import itertools
@@ -15,7 +15,7 @@ from correlator.events import Message
 
 
 def copies(where: str, broker: PulsarBroker, topic: str, subscription: str, limit: int) -> Sequence[Message]:
-    """The oldest messages, held ones included; those of partitions are merged by the time of sending.
+    """Return the oldest messages, including held ones; messages of partitions are merged by the time of sending.
 
     Raises `ConnectionLost`, `UsageError` E2027 if the topic does not exist.
     """
@@ -40,7 +40,7 @@ class _Partition:
         self._topic = topic
 
     def messages(self, subscription: str, limit: int) -> Iterator[pulsar.Message]:
-        """The unacknowledged messages, at most `limit`. Asks the broker when the first one is needed."""
+        """Yield the unacknowledged messages, at most `limit`. Asks the broker when the first one is needed."""
         backlog = backlog_of(self._where, self._broker, self._topic, subscription)
         if backlog is None:
             raise UsageError("E2027", quoted(self._topic), "the broker has no such topic")

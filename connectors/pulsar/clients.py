@@ -1,4 +1,4 @@
-"""The client ids of the connections of this process. Pulsar knows no client ids, so other processes are not checked."""
+"""The client ids of the connections of this process. Pulsar has no client ids, so other processes are not checked."""
 
 import threading
 import weakref
@@ -10,7 +10,9 @@ from correlator.settings import ConnectionSettings
 
 
 class _Claim(NamedTuple):
-    """The client id of a connection. Connections with the same settings object count as one, as sessions need it."""
+    """The client id of a connection. Connections with the same settings object count as one, because
+    sessions need this.
+    """
 
     name: str
     settings: ConnectionSettings

@@ -27,12 +27,14 @@ from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 ACKNOWLEDGEMENTS_WRITTEN_WITHIN_S = 2.0
-"""The client sends an acknowledgement after a tenth of a second. The broker writes acknowledgements once in a second
-(its setting `managedLedgerDefaultMarkDeleteRateLimit`), and one that it has left out only together with a later one."""
+"""The client sends an acknowledgement after a tenth of a second. The broker writes acknowledgements once a second (its
+setting `managedLedgerDefaultMarkDeleteRateLimit`), and writes one that it has skipped only together with a later one.
+"""
 
 NOTICES_LOSS_WITHIN_S = 65.0
 """After 30 seconds a broker sends a keep-alive to a silent client (its setting `keepAliveIntervalSeconds`). After 30
-more seconds it gives the client up, and offers its unacknowledged messages again."""
+more seconds it drops the client, and delivers its unacknowledged messages to others.
+"""
 
 
 class PulsarConnection:
@@ -64,9 +66,9 @@ class PulsarConnection:
         clients.claim(self, name, settings, self._broker)
 
     def source(self, receiver: ReceiverSettings) -> PulsarSource:
-        """A consumer of the topic.
+        """Make a consumer of the topic. Raises `ConfigError`.
 
-        It applies the selector if other consumers may want the rest; otherwise the engine does.
+        The source applies the selector if other consumers may want the other messages; otherwise the engine does.
         """
         where = f"receivers.{receiver.id}"
         subscription = subscription_of_receiver(receiver, self._broker)
@@ -90,10 +92,10 @@ class PulsarConnection:
         return PulsarSink(f"senders.{sender.id}", self._broker, route, sender, self._id)
 
     def browse(self, destination: str, limit: int, options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """Copies of the oldest messages that the queue's subscription has not acknowledged, held ones included.
+        """Return copies of the oldest messages that the queue's subscription has not acknowledged, including held ones.
 
         The option `queue_subscription` names the subscription. Nothing is taken or marked. Only the REST interface
-        tells which messages are acknowledged. Raises `UsageError` E2014 without `web_service_url`, E2110 if the
+        shows which messages are acknowledged. Raises `UsageError` E2014 without `web_service_url`, E2110 if the
         destination is not a queue, E2027 if there is no such queue; `ConnectionLost` if the broker cannot be reached.
         """
         topic = topic_of(destination, self._broker) if is_queue(destination) else None
@@ -115,7 +117,7 @@ class PulsarConnection:
         delete_topic(self._where, self._broker, destination, self._topic(destination))
 
     def close(self) -> None:
-        """Free the `client_id`, so that another connection of this process may have it. Never raises."""
+        """Free the `client_id`, so that another connection of this process can use it. Never raises."""
         clients.release(self)
 
     def _check_rest(self, code: str, what: str) -> None:

@@ -1,9 +1,9 @@
 """Converts messages to the format of Starlight for JMS, Pulsar's own JMS client in Java, and back.
 
-Properties of Pulsar are texts. JMS headers are properties with reserved names. A second property, with `_jsmtype`
-behind the name, holds the type of a property. A message that is received and sent on must be the same for the Java
-client; so three properties hold facts that a `Message` has no field for: `jms_message_type`, `jms_null` and
-`jms_types`. This module handles bytes and texts only, and knows neither broker nor client.
+Properties of Pulsar are texts. JMS headers are properties with reserved names. A second property, whose name ends with
+`_jsmtype`, contains the type of a property. A message that is received and sent on must be the same for the Java
+client; so three properties contain facts for which a `Message` has no field: `jms_message_type`, `jms_null` and
+`jms_types`. This module handles only bytes and texts, and depends neither on the broker nor on the client.
 """
 
 import base64
@@ -26,15 +26,15 @@ from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, Prope
 NULL = "jms_null"
 """Property that is true if a message has no body; for Java this differs from an empty body."""
 NARROW_TYPES = "jms_types"
-"""Property with the Java types of numbers, if the numbers do not show them: JSON such as `{"name":"short"}`."""
+"""Property with the Java types of numbers if the numbers do not show them: JSON such as `{"name":"short"}`."""
 CORRELATION_BYTES = "jms_correlation_bytes"
-"""Property that is true if the correlation id is bytes and not text; the id is then `base64:` and the bytes."""
+"""Property that is true if the correlation id is bytes and not text; the id is then `base64:` followed by the bytes."""
 TYPE_SUFFIX = "_jsmtype"
 _MISSPELT_SUFFIX = "_jmstype"
-"""A spelling of other programs (rule Z3): it is read if the property itself exists, and never written."""
+"""Another program's spelling (rule Z3): it is read if the property itself exists, and never written."""
 _TYPE_SUFFIXES = (TYPE_SUFFIX, _MISSPELT_SUFFIX)
 BINARY = "base64:"
-"""The beginning of a correlation id that is bytes and not text."""
+"""Beginning of a correlation id that is bytes and not text."""
 
 _TYPE = "JMSType"
 _CORRELATION_ID = "JMSCorrelationID"
@@ -71,7 +71,7 @@ _HIDDEN = frozenset(
         CORRELATION_BYTES,
     }
 )
-"""Names of Pulsar's properties that are no properties of the application."""
+"""Names of Pulsar's properties that are not properties of the application."""
 _IGNORED = frozenset(
     {"JMSXUserID", "JMSXAppID", "JMSXProducerTXID", "JMSXConsumerTXID", "JMSXRcvTimestamp", "JMSXState"}
 )
@@ -83,7 +83,7 @@ _EMPTY_IS_NULL = frozenset({_MAP, "object", _HEADER})
 """Kinds whose empty messages Java writes without a body; Java could not read an empty body."""
 _KINDS = _EMPTY_IS_NULL | {TEXT, _BYTES, _STREAM}
 _OF_JAVA = _EMPTY_IS_NULL - {_HEADER}
-"""Kinds whose bodies are serialized by Java."""
+"""Kinds whose bodies Java serializes."""
 
 _BITS = {"byte": 8, "short": 16, "int": 32, "long": 64}
 _SINGLE = "float"
@@ -102,10 +102,10 @@ class Encoded(NamedTuple):
     """A message in the form that Pulsar's client sends.
 
     Attributes:
-        content: the body; `None` is a null value.
+        content: the body; `None` means a null value.
         properties: the properties for Pulsar.
         key: messages with the same key keep their order; for Pulsar an empty key means no key.
-        event_timestamp: in milliseconds since the epoch; `JMSTimestamp` for Java.
+        event_timestamp: milliseconds since the epoch; Java shows it as `JMSTimestamp`.
     """
 
     content: bytes | None
@@ -118,13 +118,13 @@ class PulsarMessage(msgspec.Struct, frozen=True, gc=False):
     """A message in the form in which Pulsar's client returns it.
 
     Attributes:
-        content: the body; `None` is a null value.
+        content: the body; `None` means a null value.
         properties: the properties of Pulsar.
         key: `None` or empty if there is no key.
-        event_timestamp: in milliseconds since the epoch; 0 if there is none.
-        publish_timestamp: when the producer sent the message, in milliseconds since the epoch.
+        event_timestamp: milliseconds since the epoch; 0 if there is none.
+        publish_timestamp: time at which the producer sent the message, in milliseconds since the epoch.
         redeliveries: the broker's count of earlier deliveries.
-        at: the position of the message, of which an id is made if it has none.
+        at: the position of the message, from which an id is made if the message has none.
     """
 
     content: bytes | None
@@ -156,10 +156,10 @@ def encode(
     Args:
         outgoing: the message.
         message_id: the message id for JMS.
-        connection_id: by which a JMS client recognises the messages of its own connection.
+        connection_id: the id by which a JMS client recognises messages of its own connection.
         now_ms: the time of sending, in milliseconds since the epoch.
-        delay_ms: how long the broker keeps the message from consumers, in milliseconds.
-        text: whether the body is text, unless the message says of which kind it is.
+        delay_ms: milliseconds for which the broker does not deliver the message.
+        text: whether the body is text, unless the message names the kind of its body.
         durable: whether the message is persistent even if its headers say otherwise.
         namespace: the namespace of a `reply_to` that names none.
 
@@ -181,7 +181,7 @@ def encode(
     properties[_KIND] = kind
     if key is not None:
         properties[_KEY] = key
-    "".join((*properties, *properties.values())).encode()  # half a surrogate pair would fail only when it is sent
+    "".join((*properties, *properties.values())).encode()  # half a surrogate pair would fail only at the send
     return Encoded(_content(message, kind), properties, key, now_ms)
 
 
@@ -193,10 +193,11 @@ def _text(properties: Mapping[str, PropertyValue], name: str) -> str | None:
 
 
 def _content(message: Message, kind: str) -> bytes | None:
-    """A body that is there counts more than a property that says that there is none.
+    """Return the body. An existing body takes precedence over a property that denies it.
 
-    A JMS client in Java cannot get past what it fails to read, as it does bytes or a stream without a body, and a map
-    or an object that Java has not serialized: application code that makes another body of one keeps its properties.
+    A JMS client in Java stops at a message that it cannot read, such as bytes or a stream without a body, or a map or
+    an object that Java has not serialized. Such a message occurs if application code gives a message another body but
+    keeps its properties.
     """
     if kind not in _KINDS:
         raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}' and must be one of {', '.join(sorted(_KINDS))}")
@@ -217,7 +218,7 @@ def _check_body(kind: str, body: bytes) -> None:
     except ValueError as error:
         problem = str(error)
     if problem:
-        raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}', and the body is none: {problem}")
+        raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}', and the body does not fit: {problem}")
 
 
 def _encoded_properties(properties: Mapping[str, PropertyValue]) -> dict[str, str]:
@@ -251,12 +252,12 @@ def _narrow_types(text: str | None) -> dict[str, str]:
         raise ValueError(f"the property '{NARROW_TYPES}' is not a JSON object of names and types: {error}") from error
     for name, of_java in types.items():
         if of_java not in _NARROW:
-            raise ValueError(f"the type of '{name}' in '{NARROW_TYPES}' is none of {', '.join(_NARROW)}")
+            raise ValueError(f"the type of '{name}' in '{NARROW_TYPES}' is not one of {', '.join(_NARROW)}")
     return types
 
 
 def _written(value: bool | float | bytes) -> str:
-    """The number as text that Java can read. Number types of other libraries have other texts."""
+    """Return the number as text that Java can read. Number types of other libraries have other texts."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -272,7 +273,7 @@ _JAVA_NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _type_of(value: bool | float | bytes) -> str:
-    """The Java type from which the same value is read again."""
+    """Return the Java type that gives the same value when it is read."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, float):
@@ -291,7 +292,7 @@ def _fits(value: int, bits: int) -> bool:
 
 
 def _is_narrow(value: bool | float | bytes, of_java: str | None) -> bool:
-    """Whether the value still fits the narrow type with which it was received."""
+    """Return whether the value still fits the narrow type with which it was received."""
     if of_java is None or isinstance(value, bool | bytes):
         return False
     if isinstance(value, float):
@@ -300,7 +301,7 @@ def _is_narrow(value: bool | float | bytes, of_java: str | None) -> bool:
 
 
 def _is_single(value: float) -> bool:
-    """Whether this number of 64 bits can come from a number of 32 bits that Java has written."""
+    """Return whether this number of 64 bits can come from a number of 32 bits that Java has written."""
     try:
         (single,) = _32_BITS.unpack(_32_BITS.pack(value))
     except OverflowError:
@@ -323,7 +324,7 @@ def _encoded_headers(message: Message, now_ms: int, namespace: str, *, durable: 
         encoded[PRIORITY] = _checked(min(headers.priority, HIGHEST_PRIORITY), HIGHEST_PRIORITY, "a priority")
     if headers.persistent is False and not durable:
         encoded[_DELIVERY_MODE] = _NON_PERSISTENT
-    if headers.time_to_live_ms:  # 0 is for ever
+    if headers.time_to_live_ms:  # 0 means no limit
         _checked(headers.time_to_live_ms, LONGEST_LIFE_MS, "a time to live in ms")
         encoded[_EXPIRATION] = f"{now_ms + headers.time_to_live_ms:d}"
         encoded[_EXPIRATION + TYPE_SUFFIX] = "long"
@@ -348,7 +349,7 @@ def _correlation_bytes(correlation_id: str) -> bytes:
 
 
 def _encoded_reply_to(reply_to: str, namespace: str) -> dict[str, str]:
-    """A destination that does not say what it is is a queue; a name with a namespace has only to get its domain."""
+    """Return the `reply_to` for Java. Without a kind it is a queue; a name with a namespace only gets its domain."""
     is_topic = reply_to.startswith("topic:")
     name = reply_to.removeprefix("topic:" if is_topic else "queue:")
     if not name:
@@ -363,8 +364,7 @@ def _encoded_reply_to(reply_to: str, namespace: str) -> dict[str, str]:
 def decode(received: PulsarMessage, namespace: str) -> Message:
     """Decode a message. A `reply_to` in this namespace is named by its last part.
 
-    Whatever the properties are, nothing is raised: values that are not of the type that they are said to be stay texts,
-    and headers that cannot be read are those of a message without them.
+    Never raises: values that do not fit their stated type stay texts, and headers that cannot be read count as missing.
     """
     return readable(
         lambda: _decoded(received, namespace),
@@ -378,14 +378,14 @@ def _decoded(received: PulsarMessage, namespace: str) -> Message:
     kind = sent.get(_KIND, _BYTES)
     properties = _decoded_properties(sent)
     if kind != _BYTES:
-        properties[MESSAGE_KIND] = kind if kind in _KINDS else _HEADER  # as Java takes a kind that it does not know
+        properties[MESSAGE_KIND] = kind if kind in _KINDS else _HEADER  # as Java treats an unknown kind
     if received.content is None:
         properties[NULL] = True
     sequence = properties.pop(_SEQUENCE) if type(properties.get(_SEQUENCE)) is int else None
     correlation_id = _from_base64(sent.get(_CORRELATION_ID, ""))
     if correlation_id is not None and not _is_text(correlation_id):
         properties[CORRELATION_BYTES] = True
-    # Pulsar does not tell an empty key from none
+    # Pulsar does not distinguish an empty key from a missing one
     key = received.key or ("" if sent.get(_KEY) == "" else None)
     message = Message(received.content or b"", properties, key, None, _decoded_headers(received, namespace, sequence))
     if NULLS in sent:
@@ -410,7 +410,9 @@ def _decoded_properties(sent: Mapping[str, str]) -> dict[str, PropertyValue]:
 
 
 def _is_type(name: str, properties: Mapping[str, PropertyValue]) -> bool:
-    """Whether a property holds the type of another one. A misspelt name counts only beside it, and with a type."""
+    """Return whether a property names the type of another one. A misspelt name counts only beside that
+    one, with a type.
+    """
     if not name.endswith(_TYPE_SUFFIXES):
         return False
     base = name.removesuffix(_MISSPELT_SUFFIX)
@@ -439,7 +441,7 @@ def _read_floating_point(text: str) -> float | None:
 
 
 def _from_base64(text: str) -> bytes | None:
-    """Decode only a text that would be encoded in the same way: any other one is an ordinary text."""
+    """Decode a text only if encoding gives the same text again: any other one is an ordinary text."""
     try:
         content = base64.b64decode(text, validate=True)
     except ValueError:
@@ -461,7 +463,7 @@ _WORDS = frozenset({"string", *_READERS})
 
 
 def _nulls(text: str) -> list[str] | str:
-    """The names of properties without a value; anything that is no list of names is returned as it is."""
+    """Return the names of properties without a value; return anything that is not a list of names unchanged."""
     try:
         names = msgspec.json.decode(text, type=list[str])
     except (ValueError, RecursionError):
@@ -497,7 +499,7 @@ def _decoded_number(sent: str | None, bits: int) -> int | None:
 
 
 def _life(expiration: int, timestamp: int) -> int:
-    """The time to live, at least 1 ms: 0 would mean for ever when the message is sent on."""
+    """Return the time to live, at least 1 ms: 0 would mean no limit when the message is sent on."""
     return min(max(expiration - timestamp, 1), LONGEST_LIFE_MS)
 
 

@@ -33,7 +33,7 @@ from correlator.options import (
 from correlator.settings import ReceiverSettings, SenderSettings
 
 QUEUE_SUBSCRIPTION = "jms-queue"
-"""The subscription that all receivers of a queue share, JMS clients in Java included."""
+"""The subscription that all receivers of a queue share, including JMS clients in Java."""
 _OF_QUEUES = "queue_subscription"
 _DISCOVERY = "pattern_auto_discovery_period"
 _DELIVERY_DELAY = "delivery_delay"
@@ -47,7 +47,7 @@ SHARED, EXCLUSIVE, FAILOVER, KEY_SHARED = "shared", "exclusive", "failover", "ke
 _TYPES = (SHARED, EXCLUSIVE, FAILOVER, KEY_SHARED)
 _SHARING = (SHARED, KEY_SHARED)
 _QUEUE_TYPE, _OWN_TYPE = SHARED, EXCLUSIVE
-"""The subscription types of queues and topics, unless the options name another one."""
+"""The subscription types of queues and topics, unless the options name others."""
 _POSITIONS = ("earliest", "latest")
 _DISCOVERY_S, _LONGEST_DISCOVERY_S = 10, 3600
 _VIRTUAL = re.compile(r"(regex|multi):(.*)", re.DOTALL)
@@ -57,16 +57,17 @@ _FULL_NAME = re.compile(r"persistent://[\w=:.-]+/[\w=:.-]+/(.+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarSubscription:
-    """The subscription that a receiver consumes, and the topics that it belongs to.
+    """The subscription that a receiver consumes, and the topics to which it belongs.
 
     Attributes:
         topic: full name of the topic; if there are several, their name in messages.
-        name: of the subscription.
+        name: name of the subscription.
         subscription_type: how its consumers share messages.
         initial_position: where a new subscription begins.
-        backoff: how long the broker keeps back a message that was given back.
-        dead_letters: what becomes of a message that comes again and again; `None` for nothing.
-        leaves_others: whether messages that the selector does not match are given back; otherwise acknowledged.
+        backoff: how long the broker waits before it redelivers a message that was given back.
+        dead_letters: what to do with a message that is redelivered again and again; `None` for nothing.
+        leaves_others: whether messages that the selector does not match are given back; otherwise they are
+            acknowledged.
         topics: full names of several topics.
         pattern: a regular expression for the full names of several topics; "" for none.
         discovery_s: interval at which the client looks for new topics that match the pattern.
@@ -87,7 +88,7 @@ class PulsarSubscription:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several consumers share the messages; the broker then counts deliveries."""
+        """Return whether several consumers share the messages; the broker then counts deliveries."""
         return self.subscription_type in _SHARING
 
 
@@ -96,10 +97,10 @@ class PulsarRoute:
     """How a sender sends its messages.
 
     Attributes:
-        topic: full name of the topic of its own destination; `None` without one.
-        text: whether a body is text, unless the message says of which kind its body is.
-        queue_subscription: the subscription that is made on each queue, so that messages without a consumer are kept.
-        delivery_delay: how long shared subscriptions do not deliver a message; `None` for no delay.
+        topic: full name of the topic of the sender's own destination; `None` without one.
+        text: whether a body is text, unless the message names the kind of its body.
+        queue_subscription: the subscription to make on each queue, so that it keeps messages without a consumer.
+        delivery_delay: time before which shared subscriptions do not deliver a message; `None` for no delay.
     """
 
     topic: str | None
@@ -108,7 +109,7 @@ class PulsarRoute:
     delivery_delay: timedelta | None
 
     def subscription_of_queue(self, topic: str) -> PulsarSubscription:
-        """The subscription that receivers of a queue share."""
+        """Return the subscription that receivers of a queue share."""
         return PulsarSubscription(
             topic=topic,
             name=self.queue_subscription,
@@ -118,7 +119,7 @@ class PulsarRoute:
 
 
 def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -> PulsarSubscription:
-    """The subscription of a receiver. Raises `ConfigError` for a wrong destination or option."""
+    """Return the subscription of a receiver. Raises `ConfigError` for a wrong destination or option."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, RECEIVER_OPTIONS)
     taken = _parts(where, receiver.destination, broker)
@@ -136,7 +137,7 @@ def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -
         _refuse_of_shared(where, receiver.options, type_)
     leaves_others = shared and not flag_option(where, receiver.options, _DROPS)
     if receiver.selector is not None and leaves_others and type_ == KEY_SHARED:
-        what = "what is not selected would come to this receiver again and again, which has its key to itself"
+        what = "unselected messages would come back to this receiver for ever, because only it gets their key"
         raise ConfigError("E1220", f"{where}.selector", what, "", f"Set {_DROPS}, or subscription_type {SHARED}")
     own = queue_subscription(where, receiver.options) if queue else own_subscription(receiver.subscription, broker)
     return PulsarSubscription(
@@ -155,7 +156,7 @@ def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -
 
 
 def route_of_sender(sender: SenderSettings, broker: PulsarBroker) -> PulsarRoute:
-    """How a sender sends. Raises `ConfigError` for a wrong destination or option."""
+    """Return how a sender sends. Raises `ConfigError` for a wrong destination or option."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, SENDER_OPTIONS)
     return PulsarRoute(
@@ -167,9 +168,9 @@ def route_of_sender(sender: SenderSettings, broker: PulsarBroker) -> PulsarRoute
 
 
 def topic_of(destination: str, broker: PulsarBroker) -> str | None:
-    """The full name of its topic; `None` for anything that is none.
+    """Return the full name of the topic of a destination; `None` if it names no topic.
 
-    A name with a slash would be one of Pulsar's first version, in another namespace.
+    A name with a slash would belong to Pulsar's first version, in another namespace.
     """
     parsed = parse_destination(destination)
     if parsed is None:
@@ -182,12 +183,14 @@ def topic_of(destination: str, broker: PulsarBroker) -> str | None:
 
 
 def is_queue(destination: str) -> bool:
-    """Whether receivers of it share one subscription."""
+    """Return whether receivers of this destination share one subscription."""
     return destination.startswith("queue:")
 
 
 def own_subscription(name: str, broker: PulsarBroker) -> str:
-    """The name of a receiver's subscription at the broker: `clientId_name` if there is a client id, as in JMS."""
+    """Return the name of a receiver's subscription at the broker: `clientId_name` if there is a client
+    id, as in JMS.
+    """
     return f"{broker.client_id}_{name}" if broker.client_id else name
 
 
@@ -224,7 +227,7 @@ def _pattern(where: str, text: str, pattern: str, broker: PulsarBroker) -> str:
 
 
 def _split(listed: str) -> tuple[str, str]:
-    """Names, and the subscription behind the last colon; the colon of `persistent://` does not count."""
+    """Return the names, and the subscription after the last colon; the colon of `persistent://` does not count."""
     names, _, last = listed.rpartition(":")
     return (names, last) if names and not set(",/") & set(last) else (listed, "")
 
@@ -246,7 +249,7 @@ def _delivery_delay(where: str, options: Mapping[str, Any]) -> timedelta | None:
 
 
 def _discovery_s(where: str, options: Mapping[str, Any]) -> int:
-    """The discovery interval. The client allows whole seconds only."""
+    """Return the discovery interval. The client allows only whole seconds."""
     allowed = "A duration of whole seconds, from 1s to 1h"
     given = duration_option(
         where, options, _DISCOVERY, allowed, lambda time_s: time_s.is_integer() and 1 <= time_s <= _LONGEST_DISCOVERY_S
@@ -259,23 +262,23 @@ def _checked_topic(where: str, destination: str, broker: PulsarBroker) -> str:
     topic = topic_of(destination, broker)
     if topic is None:
         allowed = f"Use queue:NAME or topic:NAME, {_NAMES}"
-        raise ConfigError("E1215", f"{where}.destination", f"{quoted(destination)} is no topic", allowed)
+        raise ConfigError("E1215", f"{where}.destination", f"{quoted(destination)} is not a topic", allowed)
     return topic
 
 
 def _dead_letters(
     where: str, options: Mapping[str, Any], own: Sequence[str], broker: PulsarBroker
 ) -> DeadLetterPolicy | None:
-    """The dead letter policy with the full name of its topic: the client would look in another namespace."""
+    """Return the dead letter policy with the full name of its topic: the client would look in another namespace."""
     policy = dead_letter_policy_of(where, options)
     if policy is None or policy.dead_letter_topic is None:
         return policy
     place, name = f"{where}.{DEAD_LETTERS}.dead_letter_topic", policy.dead_letter_topic
     topic = None if parse_destination(name) else topic_of(f"topic:{name}", broker)
     if topic is None:
-        raise ConfigError("E1022", place, f"{quoted(name)} is no topic", _NAMES)
+        raise ConfigError("E1022", place, f"{quoted(name)} is not a topic", _NAMES)
     if topic in own:
-        raise ConfigError("E1022", place, f"{quoted(name)} is what it receives from: nothing would ever leave it")
+        raise ConfigError("E1022", place, f"{quoted(name)} is its own topic: no message would ever leave it")
     return replace(policy, dead_letter_topic=topic)
 
 
@@ -288,7 +291,7 @@ def _refuse_of_shared(where: str, options: Mapping[str, Any], type_: str) -> Non
 
 
 def _uses_schema(where: str, options: Mapping[str, Any]) -> bool:
-    """The option `use_schema`. A missing package is an error here, since no record could be read without it."""
+    """Return the option `use_schema`. A missing package is an error here, since no record could be read without it."""
     uses = flag_option(where, options, _SCHEMA)
     if uses and find_spec("fastavro") is None:
         todo = "Install: pip install 'correlator[pulsar]'"
@@ -297,5 +300,5 @@ def _uses_schema(where: str, options: Mapping[str, Any]) -> bool:
 
 
 def queue_subscription(where: str, options: Mapping[str, Any]) -> str:
-    """The name of the subscription of a queue. Raises `ConfigError` E1022."""
+    """Return the name of the subscription of a queue. Raises `ConfigError` E1022."""
     return text_option(where, options, _OF_QUEUES, QUEUE_SUBSCRIPTION)

@@ -1,4 +1,4 @@
-"""Turns errors of Pulsar's client into errors of the port: one code for each thing that the user can do about it."""
+"""Turns errors of Pulsar's client into errors of the port: one code for each remedy that the user has."""
 
 from connectors.pulsar.broker import PulsarBroker
 from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
@@ -29,7 +29,7 @@ _LOST = {
     "AlreadyClosed": ("E7001", "the connection is gone", ""),
     "ServiceUnitNotReady": ("E7001", "the broker is not ready for it yet", ""),
 }
-"""Code, what is wrong, and what to do, by the client's name of the error."""
+"""Code, cause and remedy for each error, by the client's name of the error."""
 _REFUSED = {
     "TopicNotFound": ("E8101", "there is no such topic or namespace"),
     "AuthorizationError": ("E8107", "the broker does not let this client send to it"),
@@ -45,17 +45,17 @@ _FINAL = frozenset({"TopicTerminated", "InvalidTopicName"})
 
 
 def of_name(error: Exception) -> str:
-    """The client's name of an error."""
+    """Return the client's name of an error."""
     return type(error).__name__
 
 
 def not_connected(where: str) -> ConnectionLost:
-    """The error of a source or sink that is not connected."""
+    """Make the error of a source or sink that is not connected."""
     return ConnectionLost("E7001", where, "not connected")
 
 
 def lost(where: str, name: str, topic: str, broker: PulsarBroker) -> ConnectionLost:
-    """The error after which the engine connects anew."""
+    """Make the error after which the engine connects again."""
     if name == "Timeout":
         return silent(where, broker)
     code, what, todo = _LOST.get(name, ("E7025", f"the client or the broker refused something ({name})", ""))
@@ -63,18 +63,20 @@ def lost(where: str, name: str, topic: str, broker: PulsarBroker) -> ConnectionL
 
 
 def silent(where: str, broker: PulsarBroker) -> ConnectionLost:
-    """The error of a broker that does not answer in time."""
+    """Make the error of a broker that does not answer in time."""
     return ConnectionLost("E7023", where, f"{broker.service_url} did not answer within {broker.timeout_s} s")
 
 
 def not_subscribed(where: str, topic: str, broker: PulsarBroker) -> ConnectionLost:
-    """The error of a subscription without an answer in time: the client retries, and does not say why it is refused."""
+    """Make the error of a subscription without an answer in time: the client retries, and does not say
+    why it is refused.
+    """
     what = f"{quoted(topic)}: {broker.service_url} let nobody subscribe within {broker.timeout_s} s"
     return ConnectionLost("E7023", where, what, "", f"If it is up, make the subscription, or {_ALLOW}")
 
 
 def refused(where: str, name: str, topic: str, broker: PulsarBroker) -> SendRejected | None:
-    """The refusal of a message because of its topic; `None` if the failure is of another kind.
+    """Return the refusal of a message because of its topic; `None` if the failure is of another kind.
 
     If the broker deduplicates, a message must be refused at every attempt. If it were refused once and sent later,
     after others, the broker would drop it as a repeat, although it has no copy.

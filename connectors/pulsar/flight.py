@@ -8,12 +8,13 @@ from typing import Any
 from connectors.pulsar.failures import TOO_LARGE
 
 MOST_OUTSTANDING = 1000
-"""Most messages that are sent and not confirmed."""
+"""Largest number of messages that are sent and not confirmed."""
 MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
-"""Most bytes of these messages together; a larger message goes alone."""
+"""Largest number of bytes of these messages together; a larger message is sent alone."""
 _REFILLED_BY = 10
 """The sending thread waits until this fraction (1/N) of the outstanding messages is settled: waking it for each message
-would cost more than sending one."""
+would cost more than sending a message.
+"""
 _CONFIRMED = "Ok"
 
 
@@ -38,7 +39,7 @@ class BatchInFlight:
         self._settled: deque[int] = deque()
         """Sizes of settled messages that still count as outstanding."""
         self._enough: float = math.inf
-        """So many settled messages wake the sending thread while it waits."""
+        """Number of settled messages that wakes the sending thread while it waits."""
         self._moved = threading.Condition(threading.Lock())
 
     def begin(self, size: int, timeout_s: float) -> bool:
@@ -69,7 +70,7 @@ class BatchInFlight:
     def finish(self, timeout_s: float) -> bool:
         """Wait until all messages are settled.
 
-        Returns false after an error: `failure` names it, or is empty if no message was settled within `timeout_s`.
+        Return false after an error: `failure` names it, or is empty if no message was settled within `timeout_s`.
         """
         return self._wait(self._outstanding, timeout_s)
 
@@ -79,8 +80,8 @@ class BatchInFlight:
         )
 
     def _wait(self, enough: int, timeout_s: float) -> bool:
-        """Wait until so many messages are settled; the time-out begins again with each of them."""
-        self._enough = enough  # before the check: it sees a message that is settled meanwhile, or that wakes it
+        """Wait until `enough` messages are settled; the time-out begins again with each settled message."""
+        self._enough = enough  # before the check, so that no message settled meanwhile is missed
         with self._moved:
             while not self._is_over(enough):
                 settled = len(self._settled)

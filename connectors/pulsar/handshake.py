@@ -1,8 +1,8 @@
 """Checks whether a broker accepts a connection, before Pulsar's client is made.
 
-After any problem (nothing listens, a web server answers, the token is refused) Pulsar's client retries, and reports a
-time-out only. So this module exchanges the first two frames of the protocol: `CONNECT`, and `CONNECTED` or `ERROR`.
-They are messages of protocol buffers, preceded by their length and the length of the frame.
+After any problem (nothing listens, a web server answers, the token is refused) Pulsar's client retries, and reports
+only a time-out. So this module exchanges the first two frames of the protocol: `CONNECT`, and `CONNECTED` or `ERROR`.
+They are messages of protocol buffers, after their length and the length of the frame.
 """
 
 import socket
@@ -31,7 +31,7 @@ class _Foreign(Exception):
 def shake_hands(where: str, broker: PulsarBroker) -> None:
     """Return when one of the addresses accepts a connection.
 
-    Raises `ConnectionLost` with the problem of the last one.
+    Raises `ConnectionLost` with the problem of the last address.
     """
     failure: ConnectionLost | None = None
     token = _token(where, broker)
@@ -62,7 +62,7 @@ def _ask(where: str, broker: PulsarBroker, address: BrokerAddress, token: str) -
         return ConnectionLost("E7016", where, f"no TLS with {address}: {_reason(error)}")
     except FileNotFoundError as error:
         return ConnectionLost("E7016", where, f"tls_trust_certs_file {broker.trusted} cannot be read: {_reason(error)}")
-    except (OSError, ValueError) as error:  # the latter of a host name that cannot be one
+    except (OSError, ValueError) as error:  # `ValueError` for an impossible host name
         return ConnectionLost("E7001", where, f"cannot connect to {address} ({_reason(error)})")
     if refusal is None:
         return None
@@ -82,7 +82,7 @@ def _reason(error: Exception) -> str:
 
 
 def _exchange(broker: PulsarBroker, address: BrokerAddress, token: str) -> str | None:
-    """The broker's reason for refusing the connection; `None` if it accepts."""
+    """Return the broker's reason for refusing the connection; `None` if it accepts."""
     with socket.create_connection(address, timeout=broker.timeout_s) as connection:
         context = broker.tls_context()
         if context is None:
@@ -101,15 +101,15 @@ def _speak(connection: socket.socket, token: str) -> str | None:
         return None
     error = fields.get(_ERROR)
     if fields.get(_TYPE) != _ERROR or not isinstance(error, bytes):
-        return None  # it asks for more than a token; the client handles that
+        return None  # it asks for more than a token, which the client handles
     message = dict(_fields(error)).get(_ERROR_MESSAGE)
     return message.decode(errors="replace") if isinstance(message, bytes) else "without a reason"
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    """Receive so many bytes.
+    """Receive `size` bytes.
 
-    Raises `_Foreign` if the server closes the connection, as one without the protocol does.
+    Raises `_Foreign` if the server closes the connection, as a server without the protocol does.
     """
     received = b""
     while len(received) < size:
@@ -120,7 +120,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return received
 
 
-# --- protocol buffers, as far as needed ---
+# --- protocol buffers, as far as this module needs them ---
 
 
 def _connect(token: str) -> bytes:
@@ -145,7 +145,9 @@ def _varint(number: int) -> bytes:
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values of fields; ends at the first value that is neither a number nor bytes. Raises `_Foreign`."""
+    """Yield numbers and values of fields up to the first value that is neither a number nor bytes.
+    Raises `_Foreign`.
+    """
     at = 0
     while at < len(content):
         tag, at = _read_varint(content, at)

@@ -1,7 +1,7 @@
-"""The link of a source or sink to Pulsar: a client of its own. Owned by the thread of the source or sink.
+"""The link of a source or sink to Pulsar: its own client. The thread of the source or sink owns it.
 
 The client has threads of its own, which reconnect by themselves. Every call here ends after `timeout_s` at the latest.
-A process that was forked later must not use the client.
+A process that is forked later must not use the client.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _HASHES = 2**32
 _ADVERTISED = {"jms.priority": "enabled"}
 """The property by which a producer or consumer tells the broker that it uses priorities."""
 _NOWHERE = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-"""The client logs nothing, since errors report the same. Its threads could hang the process in a Python logger."""
+"""The client logs nothing, since errors report the same. Its threads could block the process in a Python logger."""
 _T = TypeVar("_T")
 
 
@@ -96,9 +96,9 @@ class PulsarLink:
                 self._subscribe(subscription, 1).close()
 
     def producer(self, topic: str, name: str) -> pulsar.Producer:
-        """A producer without a send time-out: a message that it cannot send waits, so that no later one overtakes it.
+        """Make a producer without a send time-out: an unsent message waits, so that no later one overtakes it.
 
-        Raises `PulsarException`; its meaning depends on the caller.
+        Raises `PulsarException`, whose meaning depends on the caller.
         """
         mapping = self._broker.priority_mapping
         return self._connected().create_producer(
@@ -111,11 +111,11 @@ class PulsarLink:
         )
 
     def partitions(self, topic: str) -> list[str]:
-        """The partitions of a topic; the topic itself if it has none. Raises `ConnectionLost`."""
+        """Return the partitions of a topic; the topic itself if it has none. Raises `ConnectionLost`."""
         return list(self.call(topic, lambda: self._connected().get_topic_partitions(topic)))
 
     def schema(self, topic: str, version: int) -> Any:
-        """A version of a topic's schema from the registry; `None` if there is none. Raises `ConnectionLost`."""
+        """Return a version of a topic's schema from the registry; `None` if there is none. Raises `ConnectionLost`."""
         client = self._connected()._client  # noqa: SLF001  # the outer one has no such method
         try:
             return self.call(topic, lambda: client.get_schema_info(topic, version))
@@ -125,7 +125,7 @@ class PulsarLink:
             raise
 
     def reader(self, topic: str, ledger: int, entry: int) -> pulsar.Reader:
-        """A reader that begins behind an entry and needs no subscription. Raises `ConnectionLost`.
+        """Make a reader that begins after an entry and needs no subscription. Raises `ConnectionLost`.
 
         It requests a hundred messages at a time. With very few it could wait for ever: the client drops the messages of
         the entry itself without requesting others in their place.
@@ -173,7 +173,7 @@ class PulsarLink:
         )
 
     def _token(self) -> str:
-        """The token. Called by threads of the client, in which an exception would end the process."""
+        """Return the token. Threads of the client call this; an exception in them would end the process."""
         try:
             return self._broker.current_token()
         except (OSError, ValueError):
@@ -204,7 +204,10 @@ def _policy(policy: DeadLetterPolicy | None) -> pulsar.ConsumerDeadLetterPolicy 
 
 
 def _router(name: str, mapping: str) -> Callable[[pulsar.Message, int], int] | None:
-    """Choose partitions. A partition recognises only its own repeats, so a message always goes to the same one."""
+    """Return a function that chooses partitions; `None` for the client's own choice.
+
+    A partition recognises only its own repeats, so a repeated message must always use the same partition.
+    """
     if mapping:
         return lambda message, partitions: _by_priority(message, partitions, mapping)
     if name:
@@ -213,7 +216,7 @@ def _router(name: str, mapping: str) -> Callable[[pulsar.Message, int], int] | N
 
 
 def _by_priority(message: pulsar.Message, partitions: int, mapping: str) -> int:
-    """A partition for the priority of a message: the same for each key; messages without a key are spread."""
+    """Return a partition for the priority of a message: the same for each key; messages without a key are spread."""
     properties = message.properties()
     share = _hash(message.partition_key() or properties[MESSAGE_ID]) / _HASHES
     return partition_of(int(properties.get(PRIORITY, DEFAULT_PRIORITY)), share, partitions, mapping)

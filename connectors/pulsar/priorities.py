@@ -1,5 +1,5 @@
-"""Priorities as in Starlight for JMS: a sender puts a message into a partition of its priority, and a receiver returns
-the messages in its memory by priority. Pure: without broker, client or chance.
+"""Priorities as in Starlight for JMS: a sender puts a message into a partition for its priority, and a receiver returns
+the messages in its memory by priority. This module does no I/O, and chooses nothing at random.
 """
 
 import heapq
@@ -15,11 +15,11 @@ _T = TypeVar("_T")
 
 
 def partition_of(priority: int, share: float, partitions: int, mapping: str) -> int:
-    """A partition for this priority.
+    """Return a partition for this priority.
 
     Args:
         priority: of JMS; above 9 counts as 9.
-        share: which of the partitions for this priority: from 0 to less than 1. Starlight for JMS chooses it at random.
+        share: position among the partitions for this priority, from 0 to less than 1. Starlight chooses it at random.
         partitions: number of partitions of the topic.
         mapping: one of `MAPPINGS`. With up to three partitions both mean the same: low, default and high.
     """
@@ -31,7 +31,7 @@ def partition_of(priority: int, share: float, partitions: int, mapping: str) -> 
 
 
 def _third(level: int) -> int:
-    """0 below the default, 1 for it, 2 above."""
+    """Return 0 below the default, 1 for it, 2 above."""
     return (level >= _DEFAULT) + (level > _DEFAULT)
 
 
@@ -48,14 +48,15 @@ def _quarters(level: int, partitions: int) -> tuple[float, float]:
 class PriorityBuffer(Generic[_T]):
     """Messages in the memory of a receiver that it has not returned yet.
 
-    A message is ahead of all messages of a lower priority that came at most `most` messages before it for each step of
-    priority. So at most nine times `most` messages overtake a message. Within a priority the order is that of arrival.
+    A message is ahead of all messages of a lower priority that arrived at most `most` messages before it for each step
+    of priority. So at most nine times `most` messages overtake a message. Within a priority the order is that of
+    arrival.
 
     Args:
-        most: how many may wait.
+        most: largest number of waiting messages.
 
     Attributes:
-        size: bytes of all waiting messages.
+        size: number of bytes of all waiting messages.
     """
 
     def __init__(self, most: int) -> None:
@@ -69,18 +70,18 @@ class PriorityBuffer(Generic[_T]):
 
     @property
     def room(self) -> int:
-        """How many more messages may wait."""
+        """Return how many more messages may wait."""
         return self._most - len(self._heap)
 
     def add(self, item: _T, priority: int, size: int) -> None:
-        """Add a message, behind earlier messages of the same priority."""
+        """Add a message, after earlier messages of the same priority."""
         self._arrived += 1
         place = self._arrived - min(max(priority, 0), _HIGHEST) * self._most
         heapq.heappush(self._heap, (place, self._arrived, size, item))
         self.size += size
 
     def take(self, most: int, most_bytes: int) -> Iterator[_T]:
-        """The first messages by priority, at most `most`; ends with the message that reaches `most_bytes`."""
+        """Yield the first messages by priority, at most `most`; end with the message that reaches `most_bytes`."""
         taken_bytes = 0
         while self._heap and most > 0 and taken_bytes < most_bytes:
             *_, size, item = heapq.heappop(self._heap)

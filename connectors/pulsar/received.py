@@ -13,15 +13,15 @@ from correlator.events import Message
 
 
 def position_of(name: Any) -> PulsarPosition:
-    """The position of a message id of the client."""
+    """Return the position of a message id of the client."""
     return PulsarPosition(name.ledger_id(), name.entry_id(), name.batch_index(), name.partition())
 
 
 def decoded(message: pulsar.Message, at: PulsarPosition, namespace: str, schemas: Schemas | None = None) -> Message:
-    """Decode a message for a connection of this namespace; `at`: its position. Raises `ConnectionLost` with schemas.
+    """Decode a message for a connection of this namespace; `at` is its position. Raises `ConnectionLost` with schemas.
 
     A message that cannot be read is marked, and does not stop the others: it has no properties and no key if these are
-    no texts, and its original body if the schema does not fit.
+    not texts, and its original body if the schema does not fit.
     """
     properties, key, unreadable = _texts(message)
     shown = DecodedBody(body_of(message)) if schemas is None else schemas.shown(message, at.ledger)
@@ -45,9 +45,9 @@ def decoded(message: pulsar.Message, at: PulsarPosition, namespace: str, schemas
 
 
 def _texts(message: pulsar.Message) -> tuple[dict[str, str], str, str]:
-    """Properties and key, and the names of unreadable ones.
+    """Return properties and key, and the names of the unreadable parts.
 
-    Clients in other languages may write bytes that are no text; Python's client cannot return these.
+    Clients in other languages may write bytes that are not text; Python's client cannot return these.
     """
     try:
         return message.properties(), message.partition_key(), ""

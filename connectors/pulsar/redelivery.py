@@ -8,7 +8,7 @@ from correlator.errors import ConfigError, quoted
 from correlator.options import check_options, duration_option, text_option, whole_option
 
 SHORTEST_DELAY_S = 0.1
-"""The client allows no shorter delay."""
+"""Shortest delay in seconds that the client allows."""
 _LONGEST_DELAY_S = 24 * 3600.0
 _MOST_REDELIVERIES = 1_000_000
 _HIGHEST_POWER = 100
@@ -25,7 +25,7 @@ class RedeliveryBackoff:
     multiplier: float = 2.0
 
     def delay_s(self, redeliveries: int) -> float:
-        """The delay for a message that was redelivered so many times."""
+        """Return the delay in seconds for a message that was redelivered this number of times."""
         return float(min(self.max_delay_s, self.min_delay_s * self.multiplier ** min(redeliveries, _HIGHEST_POWER)))
 
 
@@ -34,9 +34,9 @@ class DeadLetterPolicy:
     """When the client moves a message to a dead letter topic.
 
     Attributes:
-        max_redeliver_count: after so many redeliveries.
+        max_redeliver_count: number of redeliveries after which it moves the message.
         dead_letter_topic: name of the topic; `None` for TOPIC-SUBSCRIPTION-DLQ.
-        initial_subscription_name: subscription that is made on that topic, so that it keeps messages; `None` for none.
+        initial_subscription_name: subscription to make on that topic, so that it keeps messages; `None` for none.
     """
 
     max_redeliver_count: int
@@ -45,7 +45,7 @@ class DeadLetterPolicy:
 
 
 def backoff_of(where: str, options: Mapping[str, Any]) -> RedeliveryBackoff:
-    """The option `negative_ack_delay`: one duration, or how the delay grows. Raises `ConfigError`."""
+    """Return the option `negative_ack_delay`: one duration, or how the delay grows. Raises `ConfigError`."""
     given = options.get(DELAY)
     if given is None:
         return RedeliveryBackoff()
@@ -67,7 +67,7 @@ def backoff_of(where: str, options: Mapping[str, Any]) -> RedeliveryBackoff:
 
 
 def dead_letter_policy_of(where: str, options: Mapping[str, Any]) -> DeadLetterPolicy | None:
-    """The option `dead_letter_policy`; `None` if it is missing. Raises `ConfigError`."""
+    """Return the option `dead_letter_policy`; `None` if it is missing. Raises `ConfigError`."""
     given = options.get(DEAD_LETTERS)
     if given is None:
         return None

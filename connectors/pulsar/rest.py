@@ -24,7 +24,7 @@ _MEANINGS: dict[int, type[Exception]] = {HTTPStatus.NOT_FOUND: NotThere, HTTPSta
 
 
 def ask(where: str, broker: PulsarBroker, method: str, topic: str, *rest: str) -> Any:
-    """The answer to a request about a topic, or about a part of it; `None` for an empty answer.
+    """Return the answer to a request about a topic, or about a part of it; `None` for an empty answer.
 
     Raises `NotThere`, `InUse`, `ConnectionLost`.
     """
@@ -32,7 +32,7 @@ def ask(where: str, broker: PulsarBroker, method: str, topic: str, *rest: str) -
 
 
 def ask_schema(where: str, broker: PulsarBroker, topic: str, version: int) -> Any:
-    """The answer to a request for an existing version of a topic's schema. Raises `ConnectionLost`."""
+    """Return the answer to a request for an existing version of a topic's schema. Raises `ConnectionLost`."""
     try:
         return _ask(where, broker, "GET", "schemas", topic, "schema", str(version))
     except NotThere as error:

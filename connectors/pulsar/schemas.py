@@ -1,6 +1,6 @@
 """Decodes bodies by the schemas in Pulsar's registry: they become text, and records become JSON.
 
-The Java client of JMS makes maps of records, which only Java can read. JSON has the same content, and monitors,
+The Java client of JMS turns records into maps, which only Java can read. JSON has the same content, and monitors,
 pipelines and other brokers can read it.
 
 No message is lost or redelivered because of its schema: a body that cannot be read stays as it is, and is marked.
@@ -22,7 +22,7 @@ from connectors.pulsar.broker import PulsarBroker
 from connectors.pulsar.link import PulsarLink
 
 MOST_KEPT = 1000
-"""Most cached schemas of one consumer. The one that was not used for the longest time is evicted."""
+"""Largest number of cached schemas of one consumer. The least recently used one is evicted."""
 
 _STRING, _JSON, _AVRO, _KEY_VALUE = "STRING", "JSON", "AVRO", "KEY_VALUE"
 _NONE = frozenset({"NONE", "BYTES"})
@@ -33,16 +33,18 @@ _NULL_LENGTH = -1
 _Decode = Callable[[bytes], Any]
 """Decodes bytes to a value that JSON can hold. Raises any exception if they do not fit."""
 _Read = Callable[[bytes | None, pulsar.Message], bytes | None]
-"""Makes the text of a message with this body; `None` is a null value. Raises any exception if it does not fit."""
+"""Makes the text of a message with this body; `None` means a null value. Raises any exception if the
+body does not fit.
+"""
 
 
 class DecodedBody(msgspec.Struct, frozen=True, gc=False):
     """The decoded body of a message.
 
     Attributes:
-        body: `None` is a null value.
-        is_text: whether the body is a text that was made by its schema.
-        unreadable: why the body could not be decoded, and is the original one; "" if it could.
+        body: the decoded body; `None` means a null value.
+        is_text: whether the body is a text that was made with the schema.
+        unreadable: why the body could not be decoded and is the original one; "" if it was decoded.
     """
 
     body: bytes | None
@@ -53,7 +55,7 @@ class DecodedBody(msgspec.Struct, frozen=True, gc=False):
 class _Schema(NamedTuple):
     """One version of a topic's schema.
 
-    `problem` says why it cannot be applied. `read` is `None` if there is nothing to decode. `kind` is "" if unknown.
+    `problem` tells why it cannot be applied. `read` is `None` if there is nothing to decode. `kind` is "" if unknown.
     """
 
     kind: str
@@ -62,7 +64,7 @@ class _Schema(NamedTuple):
 
 
 class Schemas:
-    """The schemas of the messages of one consumer. Owned by the thread of its source.
+    """The schemas of the messages of one consumer. The thread of its source owns them.
 
     A message names the version of its topic's schema with which it was written. The registry is asked for each version
     once.
@@ -80,9 +82,9 @@ class Schemas:
         self._schema = lru_cache(MOST_KEPT)(self._asked)
 
     def shown(self, message: pulsar.Message, ledger: int) -> DecodedBody:
-        """Decode the body of a message of this ledger by its schema. Raises `ConnectionLost`."""
+        """Decode the body of a message of this ledger with its schema. Raises `ConnectionLost`."""
         body = body_of(message)
-        version = message._message.int_schema_version()  # noqa: SLF001  # the public one fails from 128 on
+        version = message._message.int_schema_version()  # noqa: SLF001  # the public method fails from 128 on
         if version < 0:
             return DecodedBody(body)
         schema = self._schema(message.topic_name(), version, ledger)
@@ -93,14 +95,14 @@ class Schemas:
             return DecodedBody(body)
         try:
             return DecodedBody(schema.read(body, message), is_text=True)
-        except Exception:  # noqa: BLE001  # whatever the reader of Avro stumbles over
+        except Exception:  # noqa: BLE001  # the Avro reader may raise anything for a wrong body
             return DecodedBody(body, unreadable=f"{name}: the body does not fit it")
 
     def _asked(self, topic: str, version: int, _ledger: int) -> _Schema:
-        """The schema from the registry. Raises `ConnectionLost`.
+        """Return the schema from the registry. Raises `ConnectionLost`.
 
-        `_ledger` is part of the cache key: if a topic was deleted and made again, its ledgers and versions are others.
-        A missing version is cached, too, since the registry never adds it later.
+        `_ledger` is part of the cache key: if a topic was deleted and made again, it has other ledgers and versions. A
+        missing version is cached, too, since the registry never adds it later.
         """
         told = self._link.schema(topic, version)
         if told is None:
@@ -117,12 +119,12 @@ class Schemas:
 
 
 def body_of(message: pulsar.Message) -> bytes | None:
-    """The original body of a message; `None` is a null value."""
+    """Return the original body of a message; `None` means a null value."""
     return None if message.has_null_value() else message.data()
 
 
 def _kind(its_type: pulsar._pulsar.SchemaType) -> str:
-    """The registry's name of a kind of schema; the client has no names for newer kinds, such as `BOOLEAN`."""
+    """Return the registry's name of a kind of schema; the client has no names for newer kinds, such as `BOOLEAN`."""
     return f"type {int(its_type)}" if its_type.name == "???" else str(its_type.name)
 
 
@@ -131,7 +133,7 @@ def _made(kind: str, make: Callable[[], _Read]) -> _Schema:
         return _Schema(kind, make())
     except avro.SchemaRefused as error:
         return _Schema(kind, problem=str(error))
-    except Exception:  # noqa: BLE001  # a registry may hold anything
+    except Exception:  # noqa: BLE001  # a registry may contain anything
         return _Schema(kind, problem="it is malformed")
 
 
@@ -166,7 +168,7 @@ def _checked_json(body: bytes) -> msgspec.Raw:
 
 
 def _reader_of_pairs(told: Any) -> _Read:
-    """A reader for key-value pairs with this schema from the REST interface."""
+    """Return a reader for key-value pairs with this schema from the REST interface."""
     properties, parts = told["properties"], json.loads(told["data"])
     key, value = (_decoder(properties[f"{part}.schema.type"], json.dumps(parts[part])) for part in ("key", "value"))
     split = {"INLINE": _inline, "SEPARATED": _separated}[properties["kv.encoding.type"]]
@@ -193,13 +195,15 @@ def _inline(body: bytes | None, _message: pulsar.Message) -> _Pair | None:
 
 
 def _separated(body: bytes | None, message: pulsar.Message) -> _Pair:
-    """The key of the message, which is empty if there is none, and its body as the value."""
+    """Return the key of the message, which is empty if there is none, and its body as the value."""
     key = message.partition_key()
     return base64.b64decode(key, validate=True) if key else None, body
 
 
 def taken_apart(body: bytes) -> _Pair:
-    """Key and value of a body that has both, each after its length. Raises `ValueError` for any other body."""
+    """Return key and value of a body that contains both, each after its length. Raises `ValueError` for
+    any other body.
+    """
     try:
         key, behind = _counted(body, 0)
         value, end = _counted(body, behind)
@@ -211,11 +215,11 @@ def taken_apart(body: bytes) -> _Pair:
 
 
 def _counted(body: bytes, at: int) -> tuple[bytes | None, int]:
-    """Bytes that follow their length, and the offset behind them."""
+    """Return the bytes that follow their length, and the offset after them."""
     (length,) = _LENGTH.unpack_from(body, at)
     begin = at + _LENGTH.size
     if length == _NULL_LENGTH:
         return None, begin
     if length < 0:
-        raise ValueError(f"{length} is no length")
+        raise ValueError(f"{length} is not a length")
     return body[begin : begin + length], begin + length

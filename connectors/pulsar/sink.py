@@ -1,10 +1,10 @@
 """The sink of Pulsar: one producer for each topic; if the broker deduplicates, one for each topic and source id.
 
-A broker that deduplicates knows a producer by its name, and its messages by their numbers: it confirms a number that is
-not above the highest one of that name, and does not store the message. So a producer has the source id of its messages
-as its name, which is the same after a crash, and the numbers of the engine, from 1 on. After a failure the sink drops
-all producers, and the engine sends unconfirmed messages again, the lowest number first (trap T35). While the broker
-still knows the producer of a lost connection, the name is in use (trap T36), and the engine tries again.
+A broker that deduplicates identifies a producer by its name, and its messages by their numbers: it confirms a number
+that is not above the highest one of that name, and does not store the message. So the name of a producer is the source
+id of its messages, which is the same after a crash, and the numbers are those of the engine, from 1 on. After a failure
+the sink drops all producers, and the engine sends unconfirmed messages again, the lowest number first (trap T35). While
+the broker still knows the producer of a lost connection, the name is in use (trap T36), and the engine tries again.
 """
 
 import functools
@@ -27,11 +27,11 @@ from correlator.events import Outgoing
 from correlator.settings import SenderSettings
 
 MOST_PRODUCERS = 1000
-"""Most open producers of a sink; a further one replaces the oldest (rule S5.6)."""
+"""Largest number of open producers of a sink; a further one replaces the oldest (rule S5.6)."""
 _LONGEST_DELAY_MS = 100 * 365 * 86_400_000
-"""A hundred years, since the client adds the delay to the present time."""
+"""A hundred years in milliseconds: the client adds the delay to the present time."""
 _NUMBERS = range(1, 2**63)
-"""For the client 0 means that there is no number."""
+"""Allowed numbers: for the client 0 means that there is no number."""
 
 
 class _Publication(NamedTuple):
@@ -48,8 +48,8 @@ class _Publication(NamedTuple):
 class PulsarSink:
     """Sends messages, and waits for the broker's confirm of each.
 
-    If the broker fails to store a message, the sink closes its client. When it opens the producer again, the broker
-    shows whether it refuses messages of that topic, at every try alike.
+    If the broker fails to store a message, the sink closes its client. When it opens the producer again, it learns
+    whether the broker refuses all messages of that topic at every try.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PulsarSink:
             raise
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Send the batch and wait for the last confirm."""
+        """Send the batch and wait for the last confirm. Raises `ConnectionLost`."""
         link = self._link
         if link is None:
             raise not_connected(self._where)
@@ -100,7 +100,7 @@ class PulsarSink:
             raise
 
     def close(self) -> None:
-        """Close the client. Unconfirmed messages may have arrived."""
+        """Close the client. Unconfirmed messages may still have arrived."""
         if self._link is not None:
             self._link.close()
         self._link = None
@@ -135,7 +135,7 @@ class PulsarSink:
         self, link: PulsarLink, batch: Sequence[Outgoing], flight: BatchInFlight
     ) -> Sequence[SendRejected | None]:
         results: list[SendRejected | None] = [None] * len(batch)
-        refusals: dict[str, str] = {}  # a topic refuses all messages of the batch or none
+        refusals: dict[str, str] = {}  # a topic refuses either all messages of the batch or none
         now_ms = time.time_ns() // 1_000_000
         topic = ""
         for index, outgoing in enumerate(batch):
@@ -162,7 +162,7 @@ class PulsarSink:
         return results
 
     def _has(self, outgoing: Outgoing) -> bool:
-        """Whether the broker has confirmed the message at an earlier try."""
+        """Return whether the broker has confirmed the message at an earlier try."""
         return bool(self._confirmed) and _id(outgoing) in self._confirmed
 
     def _go_on(self, going: bool, flight: BatchInFlight, topic: str) -> None:
@@ -175,7 +175,9 @@ class PulsarSink:
     # --- producers ---
 
     def _look_at(self, link: PulsarLink, topic: str, *, is_for_queue: bool) -> None:
-        """Open a producer for the topic. Raises `ConnectionLost`, except for refusals that each message gets."""
+        """Open a producer for the topic. Raises `ConnectionLost`, except for refusals that are reported
+        for each message.
+        """
         try:
             self._open(link, topic, "", is_for_queue=is_for_queue)
         except pulsar.PulsarException as error:
@@ -186,7 +188,7 @@ class PulsarSink:
     def _producer(
         self, link: PulsarLink, flight: BatchInFlight, publication: _Publication, refusals: dict[str, str]
     ) -> pulsar.Producer | None:
-        """The producer for a message; `None` if the topic refuses it, with the reason in `refusals`."""
+        """Return the producer for a message; `None` if the topic refuses it, with the reason in `refusals`."""
         topic, name = publication.topic, publication.name
         if topic in refusals:
             return None
@@ -206,7 +208,7 @@ class PulsarSink:
             return None
 
     def _open(self, link: PulsarLink, topic: str, name: str, *, is_for_queue: bool) -> pulsar.Producer:
-        """Open a producer. For a queue make its subscription first: the broker may drop messages without one."""
+        """Open a producer. For a queue, make its subscription first: without one the broker may drop messages."""
         if is_for_queue and topic not in self._kept:
             link.keep(self._route.subscription_of_queue(topic))
             self._kept.add(topic)
@@ -218,7 +220,7 @@ class PulsarSink:
     def _publication(self, outgoing: Outgoing, now_ms: int) -> _Publication | SendRejected:
         topic = self._topic_of(outgoing.destination)
         if topic is None:
-            what = f"{quoted(outgoing.destination)} is no topic"
+            what = f"{quoted(outgoing.destination)} is not a topic"
             return SendRejected("E8104", _where(outgoing), what, "Use queue:NAME or topic:NAME")
         name = outgoing.source if self._broker.deduplication else ""
         if name and outgoing.sequence not in _NUMBERS:
@@ -237,12 +239,12 @@ class PulsarSink:
                 durable=self._durable,
                 namespace=self._broker.namespace,
             )
-        except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
+        except (ValueError, TypeError, AttributeError) as error:  # application code may put any value into a message
             return SendRejected("E8110", _where(outgoing), f"Pulsar cannot carry the message: {error}")
         return _Publication(topic, name, outgoing.sequence, encoded, is_queue(outgoing.destination), delay)
 
     def _delay(self, outgoing: Outgoing) -> timedelta | None:
-        """The delay of the message, or else that of the sender. Raises `ValueError` if it is out of range."""
+        """Return the delay of the message, or else that of the sender. Raises `ValueError` if it is out of range."""
         headers = outgoing.message.headers
         if headers is None or headers.delivery_delay_ms is None:
             return self._route.delivery_delay

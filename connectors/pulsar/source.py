@@ -24,9 +24,9 @@ from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
 LONGEST_WAIT_S = 1.0
-"""The longest call into the client, since signals are not handled during the call."""
+"""Longest call into the client in seconds, since signals are not handled during the call."""
 MOST_LEFT_OUT = 1000
-"""Messages that one call of `receive` skips at most, so that it returns even if no message matches the selector."""
+"""Most messages that one call of `receive` skips, so that it returns even if no message matches the selector."""
 _MOST_AHEAD = 1000
 
 
@@ -47,24 +47,24 @@ class PulsarSource:
     are a `ConnectionLost`, after which the source subscribes anew.
 
     The broker does not confirm acknowledgements. The client sends them after a tenth of a second, and a broker that is
-    killed forgets those of about its last second. Their messages come again.
+    killed loses those of about its last second. It redelivers their messages.
 
-    At most `max_batch_size` returned messages are unacknowledged. A tenth as many, and at least one, wait in the
-    client: it requests more as soon as it has returned a message, and stops only when nothing is taken from it. If a
-    producer has packed messages into one entry, the broker sends the entry as a whole.
+    At most `max_batch_size` returned messages are unacknowledged. A tenth of this number, but at least one message,
+    waits in the client: it requests more as soon as it has returned a message, and stops only when nothing is taken
+    from it. If a producer has packed messages into one entry, the broker sends the whole entry.
 
     Pulsar has no selectors. If other consumers share the subscription, the source gives messages back that do not
     match, with a growing delay; otherwise, and if the options say so, it acknowledges them.
 
     If priorities have an effect, further messages wait in the source, and those of the highest priority are returned
-    first. They are unacknowledged, so they come again after a lost connection.
+    first. They are unacknowledged, so they are redelivered after a lost connection.
 
     Args:
         where: the receiver, for messages.
         broker: the options of the connection.
         subscription: the subscription to consume.
-        receiver: the bounds of the receiver.
-        selector: returns only matching messages; `None` for all messages.
+        receiver: settings of the receiver, with its limits.
+        selector: selects the messages to return; `None` for all messages.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PulsarSource:
         self._forget()
 
     def connect(self) -> None:
-        """Subscribe anew: the broker redelivers unacknowledged messages, oldest first."""
+        """Subscribe again: the broker redelivers unacknowledged messages, oldest first."""
         self.close()
         self._link = PulsarLink(self._where, self._broker)
         try:
@@ -104,7 +104,7 @@ class PulsarSource:
             raise
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The next messages; messages that were given back come first."""
+        """Return the next messages; messages that were given back come first. See `connector.Source`."""
         self._unselected = 0
         room = min(max_messages, self._most - len(self._held))
         with self._speaking() as consumer:
@@ -164,7 +164,7 @@ class PulsarSource:
 
     @contextmanager
     def _speaking(self) -> Iterator[pulsar.Consumer]:
-        """Yields the connected consumer; an error of the client becomes `ConnectionLost`."""
+        """Yield the connected consumer; within the block, an error of the client becomes `ConnectionLost`."""
         try:
             yield self._connected()
         except pulsar.PulsarException as error:
@@ -176,13 +176,15 @@ class PulsarSource:
         return again
 
     def _parts(self, link: PulsarLink) -> int:
-        """Number of topics and partitions for which messages wait in the client; 1 for a pattern, as it is unknown."""
+        """Return the number of topics and partitions for which messages wait in the client; 1 for a
+        pattern: it is unknown.
+        """
         if self._subscription.pattern:
             return 1
         return sum(len(link.partitions(topic)) for topic in self._subscription.topics or [self._subscription.topic])
 
     def _foremost(self, consumer: pulsar.Consumer, room: int, timeout_s: float) -> list[_Unacknowledged]:
-        """The next messages: by priority if that has an effect, otherwise in the order of the broker."""
+        """Return the next messages: by priority if that has an effect, otherwise in the order of the broker."""
         waiting = self._waiting
         if waiting is None:
             return list(self._next(consumer, room, timeout_s))
@@ -194,7 +196,7 @@ class PulsarSource:
         return [msgspec.structs.replace(one, number=next(self._numbers)) for one in foremost]
 
     def _next(self, consumer: pulsar.Consumer, room: int, timeout_s: float, size: int = 0) -> Iterator[_Unacknowledged]:
-        """Matching messages: waits for the first one, then takes those at hand, up to the bound for bytes."""
+        """Yield matching messages: wait for the first one, then take the available ones, up to the limit for bytes."""
         deadline = time.monotonic() + timeout_s
         found = False
         left_out = 0
@@ -212,7 +214,7 @@ class PulsarSource:
             size += len(taken.message.body)
 
     def _awaited(self, consumer: pulsar.Consumer, deadline: float) -> pulsar.Message | None:
-        """The next message; `None` if none comes until the deadline. Gives due messages back meanwhile."""
+        """Return the next message; `None` if none comes until the deadline. Gives due messages back meanwhile."""
         while True:
             self._give_back(self._connected())
             now = time.monotonic()
@@ -224,12 +226,14 @@ class PulsarSource:
                 return message
 
     def _taken(self, consumer: pulsar.Consumer, message: pulsar.Message) -> _Unacknowledged | None:
-        """The message with its position; `None` if it was received before and came again with others of its entry."""
+        """Return the message with its position; `None` if it was received before and redelivered with
+        others of its entry.
+        """
         name = message.message_id()
         at = position_of(name)
         arrival = self._unsettled.arrived(at, name)
         if arrival is Arrival.UNEXPECTED:
-            raise self._lost("the connection was lost and made again; what is not acknowledged comes again")
+            raise self._lost("the connection was lost and made again; unacknowledged messages are redelivered")
         if arrival is Arrival.DONE:
             consumer.acknowledge(name)
         if arrival is not Arrival.NEW:
@@ -248,7 +252,7 @@ class PulsarSource:
         return False
 
     def _return(self, taken: _Unacknowledged) -> None:
-        """Give a message back after its delay. The client adds the shortest delay by itself."""
+        """Give a message back after its delay. The client itself adds the shortest delay."""
         backoff = self._subscription.backoff
         further_s = backoff.delay_s(taken.redeliveries) - backoff.min_delay_s
         self._unsettled.given_back(taken.at, time.monotonic() + further_s)
@@ -271,7 +275,7 @@ def _priority(message: Message) -> int:
 
 
 def _delivered_again(taken: _Unacknowledged) -> _Unacknowledged:
-    """The message with the headers that the broker would give it at a redelivery."""
+    """Return the message with the headers that the broker would give it at a redelivery."""
     headers = taken.message.headers or Headers()
     again = msgspec.structs.replace(headers, redelivered=True, delivery_count=headers.delivery_count + 1)
     return msgspec.structs.replace(taken, message=msgspec.structs.replace(taken.message, headers=again))

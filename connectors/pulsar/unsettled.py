@@ -1,8 +1,8 @@
-"""Keeps track of unsettled messages: held ones, those to be given back, and acknowledged ones of a packed entry. Pure.
+"""Tracks unsettled messages: held ones, those to be given back, and acknowledged ones of a packed entry. Does no I/O.
 
 The broker delivers and takes back whole entries. If a producer has packed several messages into an entry, and one of
-them is given back, all of them come again, even held and acknowledged ones. Held messages must then be acknowledged by
-their new message id, and acknowledged ones once more.
+them is given back, the broker redelivers all of them, even held and acknowledged ones. Held messages must then be
+acknowledged by their new message id, and acknowledged ones once more.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 MOST_REMEMBERED = 10_000
 """Most remembered messages of packed entries.
 
-The oldest are forgotten; an acknowledged one may then be received again.
+The oldest are forgotten; the broker may then deliver an acknowledged one again.
 """
 _T = TypeVar("_T")
 
@@ -27,7 +27,7 @@ class PulsarPosition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        """The position as part of a JMS message id."""
+        """Return the position as part of a JMS message id."""
         place = f"{self.ledger}:{self.entry}:{self.partition}"
         return place if self.batch_index < 0 else f"{place}:{self.batch_index}"
 
@@ -37,9 +37,9 @@ class Arrival(Enum):
 
     NEW = auto()
     DONE = auto()
-    """It was acknowledged before, and came again with others of its entry."""
+    """It was acknowledged before, and was redelivered with others of its entry."""
     STILL_HELD = auto()
-    """It is held, and came again with others of its entry, or after the broker had taken it back."""
+    """It is held, and was redelivered with others of its entry, or after the broker had taken it back."""
     UNEXPECTED = auto()
     """It is held and was not given back: the connection was lost meanwhile."""
 
@@ -60,7 +60,7 @@ class Unsettled(Generic[_T]):
         self._due: list[tuple[float, PulsarPosition]] = []
 
     def arrived(self, at: PulsarPosition, name: _T) -> Arrival:
-        """Note a delivered message. A new one is held from now on."""
+        """Note a delivered message, and return what is known about it. A new message is held from now on."""
         self._leaving.pop(at, None)
         if at in self._done:
             _remember(self._done, at)
@@ -72,7 +72,7 @@ class Unsettled(Generic[_T]):
         return Arrival.STILL_HELD if was_held else Arrival.NEW
 
     def acknowledged(self, at: PulsarPosition) -> _T:
-        """Note that a message is acknowledged; returns the message id to acknowledge."""
+        """Note that a message is acknowledged; return the message id to acknowledge."""
         if at.batch_index >= 0:
             _remember(self._done, at)
         return self._held.pop(at)
@@ -85,11 +85,11 @@ class Unsettled(Generic[_T]):
         heapq.heappush(self._due, (due, at))
 
     def next_due(self) -> float | None:
-        """The time at which the next message is to be given back; `None` if there is none."""
+        """Return the time at which the next message is to be given back; `None` if there is none."""
         return self._due[0][0] if self._due else None
 
     def leaving(self, now: float) -> Iterator[_T]:
-        """The ids of messages to give back now, without those that have come again meanwhile."""
+        """Yield the ids of messages to give back now, without those that were redelivered meanwhile."""
         while self._due and self._due[0][0] <= now:
             _, at = heapq.heappop(self._due)
             if at in self._leaving:

@@ -20,12 +20,12 @@ _MANAGEMENT_PORT, _MANAGEMENT_TLS_PORT = 15672, 15671
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RabbitBroker(Server):
-    """A server that speaks AMQP 0-9-1. A server that is silent for twice `heartbeat_s` plus 10 s is given up.
+    """A server that speaks AMQP 0-9-1. It counts as lost after a silence of twice `heartbeat_s` plus 10 s.
 
     Attributes:
         topic_exchange: the exchange for `topic:NAME`, with the routing key NAME.
         queue_type: type of declared queues, unless receiver or sender name one.
-        declare: whether queues and exchanges are declared, unless receiver or sender say otherwise.
+        declare: whether to declare queues and exchanges, unless receiver or sender say otherwise.
         management_port: port of the management API, which uses TLS if AMQP does.
         consumer_timeout_s: the longest time for which the server lets a consumer hold messages.
     """
@@ -44,7 +44,9 @@ class RabbitBroker(Server):
         return f"{self.host}:{self.port}"
 
     def parameters(self) -> pika.ConnectionParameters:
-        """Parameters for pika. Reads the files with password and certificates anew each time; raises `OSError`."""
+        """Return the parameters for pika. Reads the files with password and certificates each time;
+        raises `OSError`.
+        """
         context = self.tls_context()
         return pika.ConnectionParameters(
             host=self.host,
@@ -77,7 +79,7 @@ def broker(where: str, options: Mapping[str, Any]) -> RabbitBroker:
 
 
 def queue_type_option(where: str, options: Mapping[str, Any], default: QueueType) -> QueueType:
-    """The option `queue_type`. Raises `ConfigError`."""
+    """Return the option `queue_type`. Raises `ConfigError`."""
     value = options.get("queue_type", default)
     if value not in QUEUE_TYPES:
         raise ConfigError("E1022", f"{where}.queue_type", f"{quoted(value)} is not allowed", "classic or quorum")

@@ -1,6 +1,6 @@
 """Copies of the messages of a queue: consumers take the messages, and closing their connections gives them back.
 
-AMQP has no way to look into a queue. `basic.get` needs no consumer, but leaves a quorum queue in another order.
+AMQP cannot show the content of a queue. `basic.get` needs no consumer, but changes the order of a quorum queue.
 """
 
 import time
@@ -14,17 +14,18 @@ from correlator.events import Message
 from correlator.settings import ReceiverSettings
 
 MOST_HELD = 10_000
-"""Messages that one consumer takes; the next consumer takes the messages behind them. A quorum queue would need seconds
-to deliver 20,000 messages to one consumer. The prefetch of each consumer is its share and no more, or it would get
-messages that others give back."""
+"""Number of messages that one consumer takes; the next consumer takes the messages after them. A quorum queue would
+need seconds to deliver 20,000 messages to one consumer. The prefetch of each consumer is only its share; otherwise it
+would get messages that others give back.
+"""
 _QUIET_S = 2.0
-"""If nothing comes for so long, other consumers are taken to hold the missing messages."""
+"""If no message arrives for this number of seconds, other consumers are assumed to hold the missing messages."""
 _LOOK_AGAIN_S = 0.05
 _PIECE = 1000
 
 
 def copies(where: str, broker: RabbitBroker, queue: str, limit: int) -> Sequence[Message]:
-    """The oldest messages that no consumer holds. Raises `ConnectionLost`, E7010 if there is no such queue."""
+    """Return the oldest messages that no consumer holds. Raises `ConnectionLost`, E7010 if there is no such queue."""
     destination = RabbitDestination(queue=queue, declare=False)
     ready = _ready(where, broker, destination)
     left = min(limit, ready)
@@ -47,14 +48,17 @@ def copies(where: str, broker: RabbitBroker, queue: str, limit: int) -> Sequence
 
 
 def _wait_until_given_back(where: str, broker: RabbitBroker, destination: RabbitDestination, ready: int) -> None:
-    """A quorum queue notices closed connections a little later. Do not wait long: other consumers may take messages."""
+    """Wait until the messages are back in the queue, but not long: other consumers may take messages meanwhile.
+
+    A quorum queue notices closed connections a little later.
+    """
     deadline = time.monotonic() + _QUIET_S
     while _ready(where, broker, destination) < ready and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
 
 
 def _ready(where: str, broker: RabbitBroker, destination: RabbitDestination) -> int:
-    """The number of messages that no consumer holds."""
+    """Return the number of messages that no consumer holds."""
     link = RabbitLink(where, broker)
     try:
         link.open()
@@ -68,7 +72,7 @@ def _holding(queue: str, share: int) -> ReceiverSettings:
 
 
 def _taken(source: RabbitSource, share: int, first_s: float) -> list[Message]:
-    """Up to `share` messages; waits `first_s` for the first one, since a large message takes its time."""
+    """Return at most `share` messages; wait `first_s` seconds for the first one, since a large message takes time."""
     messages: list[Message] = []
     while len(messages) < share:
         chunk = source.receive(min(_PIECE, share - len(messages)), _QUIET_S if messages else first_s)

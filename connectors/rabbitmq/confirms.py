@@ -1,8 +1,8 @@
-"""Finds out which message each publisher confirm settles, and which message may be published next. Pure.
+"""Finds out which message each publisher confirm settles, and which message may be published next.
 
 The server numbers the publications of a channel from 1. A confirm (`ack`) or refusal (`nack`) has one number, or means
 all numbers up to one. The server returns an unroutable message *before* it confirms it, and without its number, so the
-message id shows which one it is (traps T38 and T43).
+message is found by its message id (traps T38 and T43). This module does no I/O.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,9 +12,9 @@ from connectors.rabbitmq.destinations import Route
 from correlator.errors import SendRejected
 
 MOST_OUTSTANDING = 1000
-"""Most messages that are published and not confirmed."""
+"""Largest number of published messages that are not confirmed."""
 MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
-"""Most bytes of their bodies together; a larger message goes alone."""
+"""Largest number of bytes of their bodies together; a larger message is sent alone."""
 
 
 class RabbitPublication(NamedTuple):
@@ -28,18 +28,18 @@ class RabbitPublication(NamedTuple):
 
 
 class BatchInFlight:
-    """A batch that is being published, perhaps over several channels. Owned by the I/O thread until it is over.
+    """A batch that is being published, over one channel or several. The I/O thread owns it until it is over.
 
     Args:
         count: messages in the batch.
         prepare: encodes the message with this index in the batch, or returns why the message is refused. It is called
-            when it is the message's turn, so that only outstanding messages are in memory twice.
-        unheard: called with the route of a message that no queue got, if it is not mandatory.
+            when the message is to be published, so that only outstanding messages are in memory twice.
+        unheard: called with the route of a message that is not mandatory and that no queue got.
 
     Attributes:
         results: one for each message: `None` unless it is refused.
         settled: number of messages that are confirmed or refused; it grows while the server works.
-        cautious: only one message may be outstanding, so that it is the cause if the server closes the channel.
+        cautious: whether only one message may be outstanding, so that it is the cause if the server closes the channel.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BatchInFlight:
 
     @property
     def over(self) -> bool:
-        """Whether every message is confirmed or refused."""
+        """Return whether every message is confirmed or refused."""
         return not self._unsettled
 
     @property
@@ -66,19 +66,20 @@ class BatchInFlight:
         return len(self.results) - len(self._unsettled)
 
     def begin_channel(self, published: int) -> None:
-        """Publish all unsettled messages on another channel, which has published so many messages before."""
+        """Publish all unsettled messages on another channel, which has published this number of messages before."""
         self._ahead = sorted(self._unsettled, reverse=True)
         for index in self._ahead:
-            self.results[index] = None  # what was returned on another channel may be routed on this one
+            self.results[index] = None  # a message that was returned on another channel may be routed on this one
         self._outstanding: dict[int, int] = {}
         self._publications: dict[int, RabbitPublication] = {}
         self._published = published
         self._bytes = 0
 
     def channel_closed(self, code: str, text: str) -> None:
-        """The server has closed the channel because of one message.
+        """Note that the server has closed the channel because of one message.
 
-        If only one message was outstanding, it is refused. Otherwise the unsettled messages go one by one from now on.
+        If only one message was outstanding, it is refused. Otherwise the unsettled messages are sent one by one from
+        now on.
         """
         if self.cautious:
             for index in self._outstanding.values():
@@ -86,7 +87,9 @@ class BatchInFlight:
         self.cautious = True
 
     def next(self) -> Iterator[RabbitPublication]:
-        """The messages that may be published now, in order. A message counts as published as soon as it is returned."""
+        """Yield the messages that may be published now, in order. A message counts as published as soon
+        as it is yielded.
+        """
         while self._ahead and self._has_room():
             index = self._ahead.pop()
             publication = self._prepare(index)
@@ -100,18 +103,18 @@ class BatchInFlight:
             yield publication
 
     def confirmed(self, tag: int, *, multiple: bool) -> None:
-        """The server has stored these messages."""
+        """Note that the server has stored these messages."""
         for index, _ in self._take(tag, multiple=multiple):
             self._unsettled.discard(index)
 
     def refused(self, tag: int, *, multiple: bool) -> None:
-        """The server refuses these messages."""
+        """Note that the server refuses these messages."""
         for index, publication in self._take(tag, multiple=multiple):
             what = "the broker refused it (nack): a queue is full, or has failed"
             self._reject(index, SendRejected("E8102", publication.where, what))
 
     def returned(self, message_id: str | None, text: str) -> None:
-        """The server found no queue for a message. If it is mandatory, it is refused."""
+        """Note that the server found no queue for a message. If the message is mandatory, it is refused."""
         for index in self._outstanding.values():
             publication = self._publications[index]
             if publication.message_id == message_id and self.results[index] is None:
@@ -133,7 +136,7 @@ class BatchInFlight:
         return not (self.cautious or full)
 
     def _take(self, tag: int, *, multiple: bool) -> list[tuple[int, RabbitPublication]]:
-        """Remove the messages that a confirm settles from the outstanding ones; returns their indexes."""
+        """Remove the messages that a confirm settles from the outstanding ones; return their indexes."""
         tags = [tag]
         if multiple:
             tags = []

@@ -17,10 +17,11 @@ from correlator.options import check_destination, flag_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 MISSED_HEARTBEATS = 3
-"""Heartbeat intervals after which a server has surely given up a silent client: it checks once in each interval, and
-gives the client up after two intervals without a frame."""
+"""Heartbeat intervals after which a server has certainly dropped a silent client: it checks once in each interval, and
+drops the client after two intervals without a frame.
+"""
 SPARE_S = 5
-"""Time until the unacknowledged messages of a lost consumer are back in the queue."""
+"""Seconds until the unacknowledged messages of a lost consumer are back in the queue."""
 
 
 class RabbitConnection:
@@ -41,7 +42,7 @@ class RabbitConnection:
         )
 
     def source(self, receiver: ReceiverSettings) -> RabbitSource:
-        """A consumer of the queue, or of the receiver's own queue of the topic."""
+        """Make a consumer of the queue, or of the receiver's own queue of the topic. Raises `ConfigError`."""
         return RabbitSource(
             f"receivers.{receiver.id}", self._broker, destination_of_receiver(receiver, self._broker), receiver
         )
@@ -65,7 +66,7 @@ class RabbitConnection:
         )
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """Copies of the oldest messages that no consumer holds.
+        """Return copies of the oldest messages that no consumer holds.
 
         Consumes the messages and gives them back, since the protocol has no other way: meanwhile other consumers do not
         see them, and afterwards they are marked as redelivered. They keep their order if there is no other consumer.
@@ -85,11 +86,11 @@ class RabbitConnection:
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Findings about queues at the server that delete or take back messages; see docs/rabbitmq.md.
+        """Return findings about queues at the server that delete messages or take them back; see docs/rabbitmq.md.
 
         Changes nothing.
         """
         return list(examine(self._where, self._broker, receivers, senders))
 
     def close(self) -> None:
-        """Do nothing: sources and sinks share nothing."""
+        """Do nothing: sources and sinks share no resources."""

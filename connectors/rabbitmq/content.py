@@ -51,7 +51,7 @@ _NO_HEADERS = Headers()
 
 
 def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, durable: bool) -> bytes:
-    """The encoded properties of a message to be sent.
+    """Return the encoded properties of a message to be sent.
 
     Args:
         outgoing: the message.
@@ -99,7 +99,9 @@ def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, dura
 
 
 def _kind(headers: Headers, *, text: bool) -> str:
-    """The kind of body for the JMS client, which shows the type of a message only if its body is not text."""
+    """Return the kind of the body for the JMS client, which shows the type of a message only if its
+    body is not text.
+    """
     if text:
         return BODY_KINDS[0]
     return BODY_KINDS[1] if headers.type is None or headers.type in BODY_KINDS else headers.type
@@ -123,7 +125,7 @@ def _table(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
             continue
         if value is None:
             nulls.append(name)
-        elif name != MESSAGE_KIND or value != TEXT:  # the header for the JMS client says so
+        elif name != MESSAGE_KIND or value != TEXT:  # the header for the JMS client contains it
             table[name] = value
     if nulls:
         table[NULLS] = nulls
@@ -139,7 +141,7 @@ def _expiration(time_to_live_ms: int | None) -> str | None:
 
 
 def decode(encoded: bytes, body: bytes, *, redelivered: bool) -> Message:
-    """The message of a delivery. If its properties cannot be decoded, one property holds their bytes.
+    """Return the message of a delivery. If its properties cannot be decoded, one property contains their bytes.
 
     The header `expiration` stays unset: the broker itself removes expired messages, by its own clock.
     """
@@ -198,7 +200,7 @@ def _properties(fields: Fields, table: dict[str, Any]) -> dict[str, PropertyValu
 
 
 def _plain(value: Any) -> PropertyValue:
-    """The value of a header that no property can have: arrays and tables become JSON, decimals become text."""
+    """Convert the value of a header that no property can have: arrays and tables become JSON, decimals become text."""
     return str(value) if isinstance(value, Decimal) else msgspec.json.encode(value).decode()
 
 

@@ -1,4 +1,4 @@
-"""Deliveries of a channel: passes them to the receiver's thread, and keeps track of their acknowledgement."""
+"""Deliveries of a channel: passes them to the receiver's thread, and tracks their acknowledgement."""
 
 import threading
 from collections import deque
@@ -19,8 +19,8 @@ class UnsettledTags:
     """The unsettled delivery tags of one channel: a cumulative frame must never settle more than the given messages.
 
     The deliveries of a channel have the tags 1, 2, 3 and so on. Each channel numbers its deliveries anew, so a token is
-    the tag plus the number of deliveries on earlier channels. Else a token of a lost connection would settle another
-    message of the new one. Owned by the receiver's thread.
+    the tag plus the number of deliveries on earlier channels. Otherwise a token of a lost connection would settle
+    another message of the new one. The receiver's thread owns this object.
 
     Args:
         earlier: number of deliveries on earlier channels of the source.
@@ -33,12 +33,12 @@ class UnsettledTags:
         self._settled_later: set[int] = set()
 
     def tokens(self, first: int, last: int) -> Sequence[int]:
-        """The tokens of the deliveries with these tags and all between."""
+        """Return the tokens of the deliveries with these tags and all between them."""
         self.delivered = self._earlier + last
         return range(self._earlier + first, self.delivered + 1)
 
     def settle(self, tokens: Iterable[int]) -> list[Settlement]:
-        """The fewest frames that settle exactly these messages, without those of earlier channels."""
+        """Return the fewest frames that settle exactly these messages, ignoring messages of earlier channels."""
         tags = sorted({token - self._earlier for token in tokens if token > self._earlier})
         single: list[Settlement] = []
         through = 0
@@ -59,9 +59,9 @@ class UnsettledTags:
 
 
 class Inbox:
-    """Deliveries that wait for the receiver's thread; the I/O thread puts them in.
+    """Deliveries that wait for the receiver's thread; the I/O thread adds them.
 
-    The consumer's prefetch count bounds them.
+    The consumer's prefetch count limits their number.
     """
 
     def __init__(self) -> None:
@@ -74,11 +74,13 @@ class Inbox:
         self._stirred.set()
 
     def stir(self) -> None:
-        """Wake the receiver's thread although nothing has come."""
+        """Wake the receiver's thread although no delivery has arrived."""
         self._stirred.set()
 
     def take(self, most: int, most_bytes: int, timeout_s: float) -> list[RabbitDelivery]:
-        """The next deliveries in order; waits for the first one. A body beyond `most_bytes` comes alone."""
+        """Return the next deliveries in order; wait for the first one. A body of more than `most_bytes`
+        is returned alone.
+        """
         if not self._waiting:
             self._stirred.clear()
             if not self._waiting:

@@ -22,15 +22,15 @@ RECEIVER_OPTIONS = (*_BOTH, "queue")
 SENDER_OPTIONS = (*_BOTH, "mandatory", "text")
 _EXCHANGE_TYPES = ("direct", "topic", "fanout", "headers")
 _PREDECLARED = "amq."
-"""Names of exchanges that every server has, and that nobody may declare, begin so."""
+"""Beginning of the names of exchanges that every server has, and that nobody may declare."""
 
 
 class Route(NamedTuple):
-    """Where a message is published.
+    """Exchange and routing key with which a message is published.
 
     Attributes:
         mandatory: whether the message is refused if no queue gets it.
-        watched: whether this is noticed otherwise.
+        watched: whether the sink logs a warning if no queue gets a message that is not mandatory.
     """
 
     exchange: str
@@ -73,7 +73,9 @@ class RabbitDestination:
             )
 
     def queue_declaration(self, *, passive: bool) -> Request:
-        """The request that declares the queue, or if `passive` only asks; the answer has its number of messages."""
+        """Return the request that declares the queue, or, if `passive`, asks for it; the answer has its
+        number of messages.
+        """
         return lambda channel, reply: channel.queue_declare(
             self.queue, passive=passive, durable=self.durable, arguments=dict(self.arguments), callback=reply
         )
@@ -91,7 +93,7 @@ class RabbitDestination:
 
 
 def destination_of_receiver(receiver: ReceiverSettings, broker: RabbitBroker) -> RabbitDestination:
-    """The queue that a receiver consumes from. Raises `ConfigError` for a wrong destination or option."""
+    """Return the queue that a receiver consumes from. Raises `ConfigError` for a wrong destination or option."""
     where = f"receivers.{receiver.id}"
     options = receiver.options
     check_options(where, options, RECEIVER_OPTIONS)
@@ -103,7 +105,9 @@ def destination_of_receiver(receiver: ReceiverSettings, broker: RabbitBroker) ->
 
 
 def destination_of_sender(sender: SenderSettings, broker: RabbitBroker) -> RabbitDestination | None:
-    """The queue or exchange of a sender, `None` if it has no destination. Raises `ConfigError` as for a receiver."""
+    """Return the queue or exchange of a sender, `None` if it has no destination. Raises `ConfigError`
+    as for a receiver.
+    """
     where = f"senders.{sender.id}"
     check_options(where, sender.options, SENDER_OPTIONS)
     if sender.destination is None:
@@ -115,7 +119,7 @@ def destination_of_sender(sender: SenderSettings, broker: RabbitBroker) -> Rabbi
 
 
 def route_to(destination: Destination, broker: RabbitBroker) -> Route | None:
-    """The route to a destination that a single message names; `None` if RabbitMQ cannot have such a name."""
+    """Return the route to a destination that a single message names; `None` if RabbitMQ cannot have such a name."""
     if not _is_short(destination.name):
         return None
     if destination.kind == "queue":
@@ -159,7 +163,7 @@ def _exchange_type(where: str, options: Mapping[str, Any], default: str) -> str:
 
 
 def _arguments(where: str, options: Mapping[str, Any], broker: RabbitBroker) -> Mapping[str, Any]:
-    """The arguments of the queue, with names and values as RabbitMQ documents them."""
+    """Return the arguments of the queue, with names and values as RabbitMQ documents them."""
     given = options.get("arguments", {})
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ConfigError("E1022", f"{where}.arguments", "is not a mapping", "As in {x-max-length: 1000}")
@@ -181,7 +185,7 @@ def _destination(where: str, text: str) -> Destination:
 
 def _short(where: str, name: str) -> str:
     if not _is_short(name):
-        raise ConfigError("E1215", where, f"{quoted(name)} is no name for RabbitMQ", "At most 255 bytes of UTF-8")
+        raise ConfigError("E1215", where, f"{quoted(name)} is not a name for RabbitMQ", "At most 255 bytes of UTF-8")
     return name
 
 

@@ -26,9 +26,9 @@ class _Examined(NamedTuple):
 def examine(
     where: str, broker: RabbitBroker, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
 ) -> Iterator[CorrelatorError]:
-    """Findings in the order of the parts. If the server cannot be reached, the error is the last finding.
+    """Yield findings in the order of the parts. If the server cannot be reached, the error is the last finding.
 
-    Declares no queue. If a queue does not exist yet, its configured arguments are examined.
+    Declares no queue. If a queue does not exist yet, examines its configured arguments.
     """
     link = RabbitLink(where, broker)
     deadline = time.monotonic() + management.COLLECTING_S
@@ -85,7 +85,9 @@ def _findings(part: _Examined, broker: RabbitBroker, link: RabbitLink, deadline:
 
 
 def _refused(part: _Examined, link: RabbitLink, *, passive: bool) -> ConnectionLost | None:
-    """The error if the queue does not exist, or exists with other arguments; `None` otherwise. Changes nothing."""
+    """Return the error if the queue does not exist, or exists with other arguments; `None` otherwise.
+    Changes nothing.
+    """
     try:
         link.ask(part.destination.queue_declaration(passive=passive))
     except ConnectionLost as error:
@@ -97,7 +99,7 @@ def _refused(part: _Examined, link: RabbitLink, *, passive: bool) -> ConnectionL
 
 
 def _losses(part: _Examined, queue: Queue, broker: RabbitBroker) -> Iterator[ConfigError]:
-    """Findings about settings of the queue that delete or requeue messages."""
+    """Yield findings about settings of the queue that delete or requeue messages."""
     name, rules = quoted(part.destination.queue), queue.rules
     dead = rules.get("dead-letter-exchange")
     fate = "they are lost" if dead is None else f"they go to exchange {quoted(dead)}"

@@ -1,4 +1,4 @@
-"""Turns errors of pika and of the server into faults: one code for each thing that the user can do about it."""
+"""Turns errors of pika and of the server into faults: one code for each remedy that the user has."""
 
 import re
 import ssl
@@ -22,14 +22,14 @@ _PRECONDITION = 406
 
 @dataclass(frozen=True, slots=True)
 class ChannelFault(ConnectionFault):
-    """Why the server has closed a channel, with its reply code and reply text."""
+    """The reason for which the server closed a channel, with its reply code and reply text."""
 
     reply_code: int = 0
     reply_text: str = ""
 
 
 def of_opening(error: BaseException, broker: RabbitBroker, answer: bytes) -> ConnectionFault:
-    """Why a connection could not be made; `answer`: the first bytes of a server that does not speak AMQP."""
+    """Return why a connection could not be made; `answer`: the first bytes of a server that does not speak AMQP."""
     if answer:
         return ConnectionFault(
             "E7005",
@@ -48,7 +48,7 @@ def of_opening(error: BaseException, broker: RabbitBroker, answer: bytes) -> Con
 
 
 def of_closing(error: BaseException, broker: RabbitBroker) -> ConnectionFault:
-    """Why an open connection has ended."""
+    """Return why an open connection has ended."""
     if isinstance(error, exceptions.AMQPHeartbeatTimeout):
         what = f"nothing was heard from {broker.address} for more than {broker.heartbeat_s} s"
         return ConnectionFault("E7022", what)
@@ -60,14 +60,14 @@ def of_closing(error: BaseException, broker: RabbitBroker) -> ConnectionFault:
 
 
 def of_channel(error: exceptions.ChannelClosed) -> ChannelFault:
-    """Why the server has closed a channel."""
+    """Return why the server has closed a channel."""
     code, text = error.reply_code, error.reply_text
     code_of_ours, what, todo = _of_reply(code, text)
     return ChannelFault(code_of_ours, what, "", todo, code, text)
 
 
 def _of_reply(code: int, text: str) -> tuple[str, str, str]:
-    """Our code, what is wrong, what to do."""
+    """Return the code of this product, what is wrong, and what to do."""
     said = f"{text} ({code})"
     if code == _MISSING:
         return NO_SUCH_DESTINATION, said, ""
@@ -92,13 +92,13 @@ def _of_unequal(unequal: re.Match[str]) -> tuple[str, str]:
 
 
 def _value(text: str) -> str:
-    """`the value '10' of type 'signedint'` as `10`; `none` stays."""
+    """Return `10` for `the value '10' of type 'signedint'`; return `none` unchanged."""
     quoted_value = re.search(r"'([^']*)'", text)
     return quoted(quoted_value[1]) if quoted_value else text.strip()
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The innermost error: pika wraps what the system said several times."""
+    """Return the innermost error: pika wraps the error of the system several times."""
     *_, innermost = _wrapped(error)
     return innermost
 

@@ -2,7 +2,8 @@
 
 pika makes an object of each of the three or more frames of a message, and writes each frame with a system call of its
 own. Here a publication is one piece of bytes, and a delivery is a slice of the received bytes. For a body of 100 bytes,
-building the frames takes a quarter of pika's processor time, and building and sending them a sixth. Pure.
+building the frames takes a quarter of pika's processor time, and building and sending them a sixth. This module does no
+I/O.
 """
 
 import struct
@@ -19,8 +20,9 @@ _BASIC = 60
 FRAME_OVERHEAD = _FRAME.size + len(_END)
 _TAG = struct.Struct(">Q?")
 LARGEST_IN_ONE_PIECE = 64 * 1024
-"""The largest body, in bytes, of a delivery that is decoded here. pika reads a larger one frame by frame: here each
-read from the socket would copy it again until its last bytes have come."""
+"""Size in bytes of the largest body that is decoded here. pika reads larger ones frame by frame: here each read from
+the socket would copy the body again until it is complete.
+"""
 
 
 class RabbitDelivery(NamedTuple):
@@ -33,14 +35,14 @@ class RabbitDelivery(NamedTuple):
 
 
 def largest_properties(frame_max: int) -> int:
-    """The most bytes that the encoded properties of a message may have, since they must fit into one frame."""
+    """Return the most bytes that the encoded properties of a message may have, since they must fit into one frame."""
     return frame_max - FRAME_OVERHEAD - _HEAD.size
 
 
 def publication(
     channel: int, exchange: str, routing_key: str, properties: bytes, body: bytes, frame_max: int, *, mandatory: bool
 ) -> bytes:
-    """All frames of a message, none of them larger than `frame_max`."""
+    """Return all frames of a message, none of them larger than `frame_max`."""
     head = _HEAD.pack(_BASIC, 0, len(body)) + properties
     pieces = [_publish(channel, exchange, routing_key, mandatory=mandatory), _frame(_HEADER, channel, head)]
     most = frame_max - FRAME_OVERHEAD
@@ -61,7 +63,7 @@ def _frame(kind: int, channel: int, payload: bytes) -> bytes:
 def small_deliveries(buffer: bytes) -> tuple[list[RabbitDelivery], int, bool]:
     """Decode the deliveries at the beginning of the buffer, each of at most three frames.
 
-    Stops at a larger delivery and at any other frame. Returns the deliveries, the offset behind them, and whether the
+    Stops at a larger delivery and at any other frame. Returns the deliveries, the offset after them, and whether the
     next delivery is not complete yet.
     """
     found: list[RabbitDelivery] = []
@@ -79,9 +81,9 @@ def small_deliveries(buffer: bytes) -> tuple[list[RabbitDelivery], int, bool]:
 
 
 def _small_delivery(buffer: bytes, offset: int) -> tuple[RabbitDelivery | None, int]:
-    """The delivery at the offset and the offset behind it; `None` if it has another form or is not complete yet.
+    """Return the delivery at the offset and the offset after it; `None` if it has another form or is not complete yet.
 
-    Raises `struct.error` if the buffer is too short to tell.
+    Raises `struct.error` if the buffer is too short to decide.
     """
     _, _, size = _FRAME.unpack_from(buffer, offset)
     head = offset + size + FRAME_OVERHEAD

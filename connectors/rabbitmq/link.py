@@ -22,7 +22,7 @@ from connectors.rabbitmq_server import NOT_CONNECTED, ConnectionFault, of_creden
 from correlator.processes import keep
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long an orderly close may take before the connection is cut."""
+"""Seconds that an orderly close may take before the connection is cut."""
 _FRAME_START = struct.Struct(">BHI")
 _BODY_SIZE = struct.Struct(">Q")
 _BEFORE_BODY_SIZE, _BEFORE_PROPERTIES, _BEHIND = 11, 19, 1
@@ -38,7 +38,7 @@ class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
 
     Attributes:
         deliver: called with each delivery of the only consumer.
-        answer: the first bytes from a server that does not speak AMQP.
+        answer: first bytes from a server that does not speak AMQP.
     """
 
     deliver: Callable[[RabbitDelivery], None]
@@ -72,7 +72,7 @@ class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
             self._process_frame(read)
 
     def _check_waiting(self) -> None:
-        """Bound the buffer: a delivery that is decoded here has three frames of at most the agreed size."""
+        """Limit the buffer: a delivery that is decoded here has three frames of at most the agreed size."""
         most = 3 * (self.params.frame_max + FRAME_OVERHEAD)
         if len(self._frame_buffer) > most:
             raise exceptions.InvalidFrameError(f"a frame of more than {self.params.frame_max} bytes")
@@ -123,7 +123,7 @@ class RabbitLink:
         self._deliver = deliver
         self._wire: _Wire | None = None
         self._channel: Any = None
-        self._lock = threading.Lock()  # guards the next two
+        self._lock = threading.Lock()  # guards the next two attributes
         self._answers: set[Future[Any]] = set()
         self._ended = False
         self._loop = IOLoop()
@@ -158,7 +158,7 @@ class RabbitLink:
     def finish(self, answer: "Future[Any]") -> Any:
         """Wait for the answer to a request. Raises `ConnectionLost`."""
         try:
-            return answer.result(self._broker.timeout_s + 1)  # pika's own time-out for connecting comes first
+            return answer.result(self._broker.timeout_s + 1)  # pika's own time-out for connecting ends earlier
         except TimeoutError:
             what = f"{self._broker.address} did not answer within {self._broker.timeout_s:g} s"
             self.fault = ConnectionFault("E7023", what)
@@ -184,7 +184,7 @@ class RabbitLink:
         return largest_properties(self._wire.params.frame_max)
 
     def check(self) -> None:
-        """Raises `ConnectionLost` after a fault."""
+        """Raise `ConnectionLost` after a fault."""
         fault = self.fault
         if fault is not None:
             raise fault.error(self._where)
@@ -228,7 +228,7 @@ class RabbitLink:
             self._fail(
                 of_credentials(error, self._broker.address) if self._wire is None else of_closing(error, self._broker)
             )
-        except Exception as error:  # noqa: BLE001  # whatever it is, the owner must hear of it
+        except Exception as error:  # noqa: BLE001  # the owner must learn of any error
             self._fail(of_closing(error, self._broker))
         finally:
             with self._lock:
@@ -270,7 +270,7 @@ class RabbitLink:
         self._changed()
 
     def _fail(self, fault: ConnectionFault) -> None:
-        """Give up the channel: every outstanding request fails with this fault."""
+        """Drop the channel: every outstanding request fails with this fault."""
         self.fault = fault
         self._channel = None
         with self._lock:
@@ -292,7 +292,7 @@ class RabbitLink:
             channel.add_on_cancel_callback(self._on_cancelled)
 
     def _on_channel_closed(self, _: Any, error: BaseException) -> None:
-        """The server has closed the channel. If the whole connection ends, `_on_close` handles it."""
+        """Note that the server has closed the channel. If the whole connection ends, `_on_close` handles it."""
         if isinstance(error, exceptions.ChannelClosedByBroker):
             self._fail(of_channel(error))
 
@@ -310,7 +310,7 @@ class RabbitLink:
             return
         try:
             request(self._channel, reply)
-        except Exception as error:  # noqa: BLE001  # it must not end the thread unseen
+        except Exception as error:  # noqa: BLE001  # it must not end the thread unnoticed
             self._fail(of_closing(error, self._broker))
 
     def _close(self) -> None:

@@ -13,7 +13,7 @@ from connectors.rabbitmq_server import reason
 from correlator.errors import quoted
 
 COLLECTING_S = 12.0
-"""The longest wait for the policy of a new queue: the server collects statistics of its queues every 5 s."""
+"""Longest wait in seconds for the policy of a new queue: the server collects statistics of its queues every 5 s."""
 _LARGEST_ANSWER = 1 << 20
 _POLICY = "effective_policy_definition"
 
@@ -22,7 +22,7 @@ class Queue(NamedTuple):
     """The properties of a queue at the server, or of one that would be declared.
 
     Attributes:
-        rules: its arguments and its policy under the names that policies use: `max-length`, not `x-max-length`.
+        rules: its arguments and its policy, with the names that policies use: `max-length`, not `x-max-length`.
         policy_known: whether the server has reported the policy; it does not if it collects no statistics.
     """
 
@@ -32,9 +32,9 @@ class Queue(NamedTuple):
 
 
 def queue_of(broker: RabbitBroker, name: str, deadline: float) -> Queue:
-    """The properties of an existing queue; asks until its policy is known, or until the (monotonic) deadline.
+    """Return the properties of an existing queue; ask until its policy is known, or until the (monotonic) deadline.
 
-    Raises `OSError`; its text says why the API gives no answer.
+    Raises `OSError` whose text tells why the API gives no answer.
     """
     address = f"{broker.host}:{broker.management_port}"
     wanted = f"columns=durable,arguments,{_POLICY}"
@@ -54,7 +54,7 @@ def queue_of(broker: RabbitBroker, name: str, deadline: float) -> Queue:
 
 
 def rules_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a queue under the names that policies use."""
+    """Return arguments of a queue with the names that policies use."""
     return {name.removeprefix("x-"): value for name, value in arguments.items()}
 
 

@@ -1,4 +1,4 @@
-"""A channel in confirm mode that publishes one batch after the other. Used by the I/O thread of its link only."""
+"""A channel in confirm mode that publishes one batch after another. Only the I/O thread of its link uses it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ class ConfirmChannel:
         channel.confirm_delivery(self._on_confirm, callback=ready)
 
     def publish(self, flight: BatchInFlight) -> None:
-        """Publish the unsettled messages of a batch. The batch before must be settled."""
+        """Publish the unsettled messages of a batch. The previous batch must be settled."""
         self._flight = flight
         flight.begin_channel(self._published)
         self._go_on(flight)

@@ -23,16 +23,18 @@ from correlator.options import parse_destination
 from correlator.settings import SenderSettings
 
 _MOST_UNHEARD = 1000
-"""Most topics without subscribers of which one sink warns."""
+"""Largest number of topics without subscribers about which one sink warns."""
 _log = logging.getLogger("connectors.rabbitmq")
 _REFUSED_BY_CLOSING = {404: "E8103", 403: "E8107"}
-"""The code of a message for which the server closes the channel, by the server's reply code; E8106 for other codes."""
+"""Codes of a message for which the server closes the channel, by the server's reply code; E8106 for
+other reply codes.
+"""
 
 
 class RabbitSink:
     """Publishes with publisher confirms, and with the flag `mandatory` where a message must reach a queue.
 
-    A reliable sender also learns of messages to topics that reach no queue. It logs a warning, once for each topic.
+    For a reliable sender, it also logs a warning about messages to topics that reach no queue, once for each topic.
 
     While the server blocks publishers (a memory or disk alarm), `send` raises `ConnectionLost` after the time-out, so
     that the engine can report it and can stop. The batch stays in flight meanwhile, and is not published twice.
@@ -83,18 +85,18 @@ class RabbitSink:
             raise
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Publish the batch and wait for the last confirm."""
+        """Publish the batch and wait for the last confirm. Raises `ConnectionLost`."""
         if self._flight is None:
             return self._send(batch)
         under_way = self._batch
         if list(batch[: len(under_way)]) == list(under_way):
             return [*self._arrived(self._connected(), self._flight), *self._send(batch[len(under_way) :])]
-        self.close()  # another batch: what became of the one under way cannot be told any more
+        self.close()  # this is another batch: the outcome of the one in flight can no longer be reported
         self.connect()
         return self._send(batch)
 
     def close(self) -> None:
-        """Close the connection. Unconfirmed messages may have arrived."""
+        """Close the connection. Unconfirmed messages may still have arrived."""
         if self._link is not None:
             self._link.close()
         self._link = None
@@ -120,7 +122,7 @@ class RabbitSink:
         link.tell(lambda _: publisher.publish(flight))
 
     def _arrived(self, link: RabbitLink, flight: BatchInFlight) -> Sequence[SendRejected | None]:
-        """The results, once there is one for each message."""
+        """Return the results, once there is one for each message."""
         try:
             self._await(link, flight)
         except ConnectionLost:
@@ -158,7 +160,7 @@ class RabbitSink:
         self._stirred.set()  # the caller must check its own condition again
 
     def _go_on_after(self, fault: ConnectionFault, link: RabbitLink, flight: BatchInFlight) -> None:
-        """Go on after the server has closed the channel because of one message; any other fault is raised."""
+        """Continue after the server has closed the channel because of one message; raise any other fault."""
         if not (isinstance(fault, ChannelFault) and link.connected):
             raise fault.error(self._where)
         what = f"the broker refused it: {fault.reply_text} ({fault.reply_code})"
@@ -184,7 +186,7 @@ class RabbitSink:
         message_id = outgoing.message_id or f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
         try:
             properties = encode(outgoing, message_id, now_ms, text=self._text, durable=self._durable)
-        except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
+        except (ValueError, TypeError, AttributeError) as error:  # application code may put any value into a message
             return SendRejected("E8110", where, f"RabbitMQ cannot carry the message: {error}")
         if len(properties) > self._largest_properties:
             left = self._largest_properties

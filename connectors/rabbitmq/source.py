@@ -14,7 +14,7 @@ from correlator.errors import ConnectionLost
 from correlator.settings import ReceiverSettings
 
 _MOST_PREFETCHED = 65_535
-"""The largest prefetch count of the protocol."""
+"""Largest prefetch count of the protocol."""
 
 
 class RabbitSource:
@@ -39,7 +39,7 @@ class RabbitSource:
         self._was_there = False
 
     def connect(self) -> None:
-        """Connect, declare what the options ask for, and consume.
+        """Connect, declare what the options ask for, and consume. Raises `ConnectionLost`.
 
         If the queue existed at an earlier call and is gone, the source declares it again and raises `ConnectionLost`
         W7020, so that the loss of its messages is reported.
@@ -69,8 +69,8 @@ class RabbitSource:
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Acknowledge the messages; with one cumulative frame if they are the oldest ones.
 
-        The server does not answer an acknowledgement. So the source sends a request behind it, and the next call waits
-        for the answer: it shows that the server has read the acknowledgement.
+        The server does not answer an acknowledgement. So the source sends a request after it, and the next call waits
+        for the answer, which shows that the server has read the acknowledgement.
         """
         link = self._connected()
         if self._proof is not None:
@@ -80,7 +80,9 @@ class RabbitSource:
         self._proof = link.begin(self._destination.queue_declaration(passive=True))
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Give the messages back; a quorum queue redelivers them behind prefetched messages, or behind all messages."""
+        """Give the messages back; a quorum queue redelivers them after prefetched messages, or after
+        all other messages.
+        """
         link = self._connected()
         settlements = self._unsettled.settle(tokens)
         link.tell(lambda channel: [channel.basic_nack(tag, multiple, requeue=True) for tag, multiple in settlements])
@@ -103,7 +105,7 @@ class RabbitSource:
         self._destination.declare_on(link)
         self._was_there = True
         if lost:
-            what = f"queue '{self._destination.queue}' was gone and has been declared again; what was in it is lost"
+            what = f"queue '{self._destination.queue}' was gone and has been declared again; its messages are lost"
             raise ConnectionLost("W7020", self._where, what)
 
     def _is_there(self, link: RabbitLink) -> bool:

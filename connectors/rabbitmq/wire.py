@@ -1,7 +1,7 @@
 """Encodes and decodes the properties of a message in AMQP 0-9-1, with its table of typed headers.
 
-This is own code, since pika cannot send floats and truncates received ones to whole numbers. It handles bytes only, and
-knows neither the broker nor pika.
+The product has its own code for this because pika cannot send floats and truncates received ones to whole numbers. This
+module handles only bytes, and depends neither on the broker nor on pika.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from connectors.singles import shortest
 
 SHORTEST_UNUSABLE = 256
-"""A short string (a name, an id, a key of a table) of so many bytes or more cannot be encoded."""
+"""Size in bytes from which on a short string (a name, an id, a key of a table) cannot be encoded."""
 
 
 class Fields(NamedTuple):
@@ -94,7 +94,7 @@ def _value(value: Any) -> bytes:
         return _whole_number(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"{value} is no number that the broker can hold")
+            raise ValueError(f"{value} is not a number that the broker can store")
         return struct.pack(">cd", b"d", value)
     if isinstance(value, bytes):
         return _long_string(b"x", value)
@@ -104,7 +104,7 @@ def _value(value: Any) -> bytes:
 
 
 def _whole_number(value: int) -> bytes:
-    if -(2**31) <= value < 2**31:  # a range would try each of its numbers for an enumeration's value
+    if -(2**31) <= value < 2**31:  # `in range` would compare an enumeration's value with each number
         return struct.pack(">ci", b"I", value)
     if -(2**63) <= value < 2**63:
         return struct.pack(">cq", b"l", value)
@@ -186,7 +186,7 @@ def _read_value(encoded: bytes, offset: int) -> tuple[Any, int]:
 
 
 def _read_long(kind: int, encoded: bytes, offset: int, end: int) -> Any:
-    """A text if the bytes are UTF-8, otherwise the bytes; or the values of an array."""
+    """Decode a text if the bytes are UTF-8, otherwise bytes; or the values of an array."""
     if kind != ord("A"):
         content = encoded[offset:end]
         if kind == ord("x"):

@@ -12,7 +12,7 @@ _PORT, _TLS_PORT = 5552, 5551
 
 
 class NodeAddress(NamedTuple):
-    """Host and port on which a node listens for the stream protocol."""
+    """Host and port at which a node listens for the stream protocol."""
 
     host: str
     port: int
@@ -23,10 +23,10 @@ class NodeAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBroker(Server):
-    """A server that speaks the stream protocol. A silent server is given up after twice `heartbeat_s`.
+    """A server that speaks the stream protocol. It counts as lost after a silence of twice `heartbeat_s`.
 
     Attributes:
-        declare: whether missing streams are made, unless receiver or sender say otherwise.
+        declare: whether to make missing streams, unless receiver or sender say otherwise.
     """
 
     port: int = _PORT
@@ -35,7 +35,7 @@ class StreamBroker(Server):
 
     @property
     def address(self) -> NodeAddress:
-        """The configured node. The other nodes of a cluster advertise their addresses."""
+        """Address of the configured node. The other nodes of a cluster advertise their addresses."""
         return NodeAddress(self.host, self.port)
 
 

@@ -1,7 +1,8 @@
-"""Decodes the entries of a chunk: single messages, and batches that a producer has packed into one entry. Pure.
+"""Decodes the entries of a chunk: single messages, and batches that a producer has packed into one entry.
 
-This is own code for two reasons. rstream unpacks a batch of any size. And it numbers the messages of a batch by its
-content, while the server numbers them by the count that the producer has stated.
+The product has its own code for this for two reasons. rstream unpacks a batch of any size. And it numbers the messages
+of a batch by its content, while the server numbers them by the count that the producer has stated. This module does no
+I/O.
 """
 
 import struct
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 MOST_UNPACKED_BYTES = 64 * 1024 * 1024
-"""Most unpacked bytes of one batch. A frame of one megabyte may hold thousands of batches."""
+"""Most unpacked bytes of one batch. A frame of one megabyte may contain thousands of batches."""
 _PACKED, _COMPRESSION = 0x80, 0x70
 _SIZE = struct.Struct(">I")
 _BATCH = struct.Struct(">BHII")
@@ -19,7 +20,7 @@ _KINDS = {2: "snappy", 3: "lz4", 4: "zstd"}
 
 
 class Packed(bytes):
-    """Stands for a message of a batch that cannot be unpacked; the first one has all bytes of the batch.
+    """Represents a message of a batch that cannot be unpacked; the first one contains all bytes of the batch.
 
     Attributes:
         why: the reason.
@@ -32,8 +33,8 @@ class PackedBatch(NamedTuple):
     """Messages that a producer has packed into one entry.
 
     Attributes:
-        number: how many messages; each has an offset of its own.
-        size: unpacked bytes that the producer has stated.
+        number: number of messages; each has its own offset.
+        size: number of unpacked bytes that the producer has stated.
         packed: the content of the entry.
     """
 
@@ -43,7 +44,7 @@ class PackedBatch(NamedTuple):
     packed: bytes
 
     def unpack(self) -> list[bytes]:
-        """The messages; `Packed` objects if the batch cannot be unpacked."""
+        """Return the messages; `Packed` objects if the batch cannot be unpacked."""
         try:
             return _messages(_content(self), self.number)
         except (ValueError, struct.error, zlib.error) as error:
@@ -73,7 +74,7 @@ def entries_of(data: bytes, count: int) -> list[list[bytes] | PackedBatch]:
             entries.append(PackedBatch((kind & _COMPRESSION) >> 4, number, size, data[begin:at]))
             messages = []
         if at > len(data):
-            raise ValueError("an entry ends behind its chunk")
+            raise ValueError("an entry ends after its chunk")
     return entries
 
 
@@ -81,17 +82,17 @@ def _content(batch: PackedBatch) -> bytes:
     unpack = _UNPACK.get(batch.compression)
     if unpack is None:
         kind = _KINDS.get(batch.compression, f"compression {batch.compression}")
-        raise ValueError(f"{kind} is not read, only gzip")
+        raise ValueError(f"{kind} is not supported, only gzip")
     if batch.size > MOST_UNPACKED_BYTES:
         raise ValueError(f"{batch.size} bytes are more than {MOST_UNPACKED_BYTES}")
     content = unpack(batch.packed, batch.size)
     if len(content) != batch.size:
-        raise ValueError(f"it has not the {batch.size} bytes that it should have")
+        raise ValueError(f"it does not have the {batch.size} bytes that it states")
     return content
 
 
 def _unzipped(packed: bytes, size: int) -> bytes:
-    """Unpack at most `size` bytes and one more, which shows that there are too many."""
+    """Unpack at most one byte more than `size`, which shows that there are too many."""
     return zlib.decompressobj(_GZIP).decompress(packed, size + 1)
 
 

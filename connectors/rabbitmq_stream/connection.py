@@ -30,7 +30,7 @@ class StreamConnection:
         self._broker = broker(self._where, settings.options)
 
     def source(self, receiver: ReceiverSettings) -> StreamSource:
-        """A reader of the stream. Readers do not share messages: each gets all of them."""
+        """Make a reader of the stream. Readers do not share messages: each gets all of them. Raises `ConfigError`."""
         destination = destination_of_receiver(receiver, self._broker)
         return StreamSource(f"receivers.{receiver.id}", self._broker, destination, receiver)
 
@@ -42,7 +42,7 @@ class StreamConnection:
         return StreamSink(f"senders.{sender.id}", self._broker, destination_of_sender(sender, self._broker))
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """Copies of the oldest messages that the stream still holds. Changes nothing.
+        """Return copies of the oldest messages that the stream still contains. Changes nothing.
 
         Raises `UsageError` E2110 if the destination is not a queue, E2027 if there is no such stream; `ConnectionLost`
         if the server cannot be reached.
@@ -65,4 +65,4 @@ class StreamConnection:
             source.close()
 
     def close(self) -> None:
-        """Do nothing: sources and sinks share nothing."""
+        """Do nothing: sources and sinks share no resources."""

@@ -42,7 +42,7 @@ class EntryOffset(NamedTuple):
     """The offset of an entry in a stream.
 
     Attributes:
-        timestamp: when its chunk was written, in milliseconds since the epoch.
+        timestamp: time at which its chunk was written, in milliseconds since the epoch.
     """
 
     stream: str
@@ -51,7 +51,9 @@ class EntryOffset(NamedTuple):
 
     @property
     def unique_id(self) -> str:
-        """An id of the entry: the same at each reading, and another one after the stream was deleted and made again."""
+        """Return an id of the entry: the same each time it is read, but different after the stream was
+        deleted and made again.
+        """
         return f"{self.offset}-{self.timestamp}:{self.stream}"
 
 
@@ -94,7 +96,7 @@ def _encoded_header(headers: Headers) -> bytes:
 
 
 def _standard_properties(message: Message, headers: Headers, message_id: str, now_ms: int) -> Sequence[Any]:
-    """In the order of the protocol."""
+    """Return the standard properties in the order of the protocol."""
     expiry = Milliseconds(now_ms + headers.time_to_live_ms) if headers.time_to_live_ms else None
     return (
         message_id,
@@ -122,12 +124,12 @@ def _symbol(properties: Mapping[str, PropertyValue], name: str) -> Symbol | None
 
 
 def decode(encoded: bytes, at: EntryOffset, *, wants_id: bool, wants_source: bool) -> Message:
-    """The message of an entry. An entry that is no message of AMQP 1.0 becomes a body as a whole, and is marked.
+    """Return the message of an entry. If the entry is not a message of AMQP 1.0, all of it becomes the body, marked.
 
     Args:
         encoded: the content of the entry.
-        at: where the entry lies.
-        wants_id: whether a message without the property `uniqueMessageId` gets one, made of its offset.
+        at: the position of the entry.
+        wants_id: whether a message without the property `uniqueMessageId` gets one made from its offset.
         wants_source: whether a message without the property `messageSourceId` gets the name of the stream.
     """
     message = readable(
@@ -146,7 +148,7 @@ def decode(encoded: bytes, at: EntryOffset, *, wants_id: bool, wants_source: boo
 
 def _sections(encoded: bytes) -> list[Section]:
     if isinstance(encoded, Packed):
-        raise ValueError(encoded.why)  # noqa: TRY004  # it is its content that is wrong
+        raise ValueError(encoded.why)  # noqa: TRY004  # its content is wrong, not its type
     return decode_sections(encoded)
 
 
@@ -188,7 +190,7 @@ class _Standard(NamedTuple):
 
 def _padded(values: Sequence[Any], width: int) -> Sequence[Any]:
     if not isinstance(values, list | tuple):
-        raise TypeError("a section that should be a list is none")
+        raise TypeError("a section that should be a list is not one")
     return (*values[:width], *(None,) * (width - len(values)))
 
 
@@ -215,7 +217,7 @@ def _message(
 
 
 def _body(sections: Sequence[tuple[int, Any]]) -> bytes:
-    """The bytes of the data sections; a text or bytes of a value section as they are, any other value as JSON."""
+    """Return the bytes of the data sections; a text or bytes of a value section unchanged, any other value as JSON."""
     parts = [value for code, value in sections if code in _BODIES]
     if not parts:
         raise ValueError("there is no body")
@@ -229,7 +231,7 @@ def _body(sections: Sequence[tuple[int, Any]]) -> bytes:
 
 
 def _plain(value: Any) -> PropertyValue:
-    """The value of a property that a `Message` cannot have: UUIDs become text, lists and maps become JSON."""
+    """Convert the value of a property that a `Message` cannot have: UUIDs become text, lists and maps become JSON."""
     return str(value) if isinstance(value, uuid.UUID) else msgspec.json.encode(value).decode()
 
 

@@ -1,4 +1,4 @@
-"""Maps destinations to streams, and checks the options that say how a stream is made and where reading begins."""
+"""Maps destinations to streams, and checks the options for making a stream and for the place where reading begins."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _OFFSETS = "first, last, next, a number from 0 on, or a time such as 2026-01-31T
 
 
 class StartOffset(NamedTuple):
-    """Where a receiver begins if it has acknowledged nothing yet.
+    """Where a receiver begins if it has not acknowledged anything yet.
 
     Attributes:
         kind: the unit of `number`, or a place that needs no number.
@@ -37,8 +37,8 @@ class StreamDestination:
     """The stream of a receiver's or sender's destination.
 
     Attributes:
-        declare: whether a missing stream is made; otherwise it must exist.
-        arguments: for making the stream.
+        declare: whether to make a missing stream; otherwise it must exist.
+        arguments: arguments for making the stream.
         start: where a receiver begins.
     """
 
@@ -49,7 +49,7 @@ class StreamDestination:
 
 
 def destination_of_receiver(receiver: ReceiverSettings, broker: StreamBroker) -> StreamDestination:
-    """The stream that a receiver reads. Raises `ConfigError` for a wrong destination or option."""
+    """Return the stream that a receiver reads. Raises `ConfigError` for a wrong destination or option."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, RECEIVER_OPTIONS)
     if len(receiver.subscription.encode()) > LONGEST_NAME:
@@ -60,7 +60,7 @@ def destination_of_receiver(receiver: ReceiverSettings, broker: StreamBroker) ->
 
 
 def destination_of_sender(sender: SenderSettings, broker: StreamBroker) -> StreamDestination | None:
-    """The stream of a sender, `None` if it has no destination. Raises `ConfigError` as for a receiver."""
+    """Return the stream of a sender, `None` if it has no destination. Raises `ConfigError` as for a receiver."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, SENDER_OPTIONS)
     if sender.destination is not None:
@@ -72,7 +72,7 @@ def destination_of_sender(sender: SenderSettings, broker: StreamBroker) -> Strea
 
 
 def stream_of(destination: str) -> str | None:
-    """The stream of `queue:NAME`; `None` for a topic, and for a name that no stream can have."""
+    """Return the stream of `queue:NAME`; `None` for a topic, and for a name that no stream can have."""
     parsed = parse_destination(destination)
     return parsed.name if parsed is not None and parsed.kind == "queue" and _is_short(parsed.name) else None
 
@@ -84,7 +84,7 @@ def _made(
     stream = stream_of(destination)
     if stream is None:
         allowed = f"Use queue:NAME, NAME of at most {LONGEST_NAME} bytes of UTF-8"
-        raise ConfigError("E1215", f"{where}.destination", f"{quoted(destination)} is no stream", allowed)
+        raise ConfigError("E1215", f"{where}.destination", f"{quoted(destination)} is not a stream", allowed)
     return StreamDestination(
         stream=stream,
         declare=flag_option(where, options, "declare", default=broker.declare),
@@ -112,7 +112,7 @@ def _start(where: str, options: Mapping[str, Any]) -> StartOffset:
 
 
 def _moment(value: object) -> datetime | None:
-    """The time that the value names, with a time zone; `None` if it names none."""
+    """Return the time that the value names, with a time zone; `None` if it names none."""
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
@@ -121,7 +121,7 @@ def _moment(value: object) -> datetime | None:
 
 
 def _arguments(where: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-    """The arguments of the stream. They are checked here, since the server does not answer if it misunderstands one."""
+    """Return the arguments of the stream. They are checked here, since the server does not answer if one is wrong."""
     given = options.get("arguments", {})
     where = f"{where}.arguments"
     if not isinstance(given, Mapping):

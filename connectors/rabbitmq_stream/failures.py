@@ -1,4 +1,4 @@
-"""Turns errors of rstream and of the server into faults: one code for each thing that the user can do about it."""
+"""Turns errors of rstream and of the server into faults: one code for each remedy that the user has."""
 
 import ssl
 
@@ -13,13 +13,13 @@ NOT_PERMITTED = "E7007"
 
 
 def of_foreign(address: NodeAddress) -> ConnectionFault:
-    """The server does not speak the stream protocol."""
+    """Make the fault for a server that does not speak the stream protocol."""
     todo = "Look whether host and port are those of the stream plugin, and whether it needs tls: true"
     return ConnectionFault("E7005", f"{address} does not speak the stream protocol", "", todo)
 
 
 def of_opening(error: BaseException, broker: StreamBroker, address: NodeAddress) -> ConnectionFault:
-    """Why a connection could not be made."""
+    """Return why a connection could not be made."""
     if isinstance(error, exceptions.AuthenticationFailure | exceptions.SASLAuthenticationFailureLoopback):
         return of_user(broker)
     if isinstance(error, exceptions.VirtualHostAccessFailure):
@@ -31,7 +31,7 @@ def of_opening(error: BaseException, broker: StreamBroker, address: NodeAddress)
 
 
 def of_refusal(error: exceptions.ServerError, stream: str, broker: StreamBroker) -> ConnectionFault:
-    """Why the server has refused a request about a stream."""
+    """Return why the server has refused a request about a stream."""
     name = f"the stream {quoted(stream)}"
     if isinstance(error, exceptions.StreamDoesNotExist):
         return ConnectionFault(NO_SUCH_DESTINATION, f"{name} does not exist")
@@ -42,4 +42,4 @@ def of_refusal(error: exceptions.ServerError, stream: str, broker: StreamBroker)
     if isinstance(error, exceptions.PreconditionFailed):
         what = f"{name} exists with other arguments than are configured, or is a queue of another type"
         return ConnectionFault("E7008", what, "", "Configure what it has, or set declare: false")
-    return ConnectionFault("E7025", f"the server refused what was asked of {name} ({type(error).__name__})")
+    return ConnectionFault("E7025", f"the server refused the request about {name} ({type(error).__name__})")

@@ -1,4 +1,4 @@
-"""Passes delivered chunks from the I/O thread to the receiver's thread, and decides how many more may come."""
+"""Passes delivered chunks from the I/O thread to the receiver's thread, and decides how many more may be sent."""
 
 import threading
 from collections import deque
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from connectors.rabbitmq_stream.chunk import PackedBatch
 
 MOST_CREDITS = 10
-"""Most chunks that the server may send ahead."""
+"""Largest number of chunks that the server may send ahead."""
 
 
 class EntryRun(NamedTuple):
@@ -16,7 +16,7 @@ class EntryRun(NamedTuple):
 
     Attributes:
         first: the offset of the first entry.
-        timestamp: when their chunk was written, in milliseconds since the epoch.
+        timestamp: time at which their chunk was written, in milliseconds since the epoch.
     """
 
     first: int
@@ -25,16 +25,16 @@ class EntryRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the last entry."""
+        """The offset after the last entry."""
         return self.first + len(self.entries)
 
     @property
     def size(self) -> int:
-        """How many bytes the entries have together."""
+        """Return the number of bytes of all entries together."""
         return sum(map(len, self.entries))
 
     def part(self, begin: int, end: int) -> "EntryRun":
-        """The entries from one offset up to, and without, another."""
+        """Return the entries from one offset up to another one, which is excluded."""
         return EntryRun(begin, self.timestamp, self.entries[begin - self.first : end - self.first])
 
 
@@ -47,24 +47,24 @@ class PackedRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the last message."""
+        """The offset after the last message."""
         return self.first + self.batch.number
 
     @property
     def size(self) -> int:
-        """Bytes of the packed entry."""
+        """Number of bytes of the packed entry."""
         return len(self.batch.packed)
 
     def unpacked(self) -> EntryRun:
         """Return the messages as entries of their own, with consecutive offsets from `first`.
 
-        The receiver's thread calls it. If the batch cannot be unpacked, each entry is a `chunk.Packed` that says why.
+        The receiver's thread calls it. If the batch cannot be unpacked, each entry is a `chunk.Packed` that tells why.
         """
         return EntryRun(self.first, self.timestamp, self.batch.unpack())
 
 
 class TakenRuns(NamedTuple):
-    """The result of `Feed.take`; `reached`: no further entry lies before the offset `until`."""
+    """The result of `Feed.take`; `reached`: no further entry is before the offset `until`."""
 
     runs: list[EntryRun]
     reached: bool
@@ -78,14 +78,14 @@ class Feed:
     the first message of that batch is taken, so at most one batch is unpacked at a time.
 
     Args:
-        subscription: its number on the connection.
-        position: its first offset.
-        most: most entries that may wait.
-        most_bytes: most bytes of these entries.
+        subscription: number of the subscription on the connection.
+        position: first offset of the subscription.
+        most: largest number of waiting entries.
+        most_bytes: largest number of bytes of these entries.
 
     Attributes:
-        position: the lowest offset that can still come.
-        first_chunk: the offsets of the first chunk that came.
+        position: lowest offset that can still arrive.
+        first_chunk: offsets of the first chunk that arrived.
     """
 
     def __init__(self, subscription: int, position: int, most: int, most_bytes: int) -> None:
@@ -104,7 +104,7 @@ class Feed:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the waiting entries."""
+        """Return the number of bytes of the waiting entries."""
         return self._bytes
 
     def put(self, chunk: Sequence[EntryRun | PackedRun]) -> None:
@@ -122,7 +122,7 @@ class Feed:
                 self._stirred.notify()
 
     def room(self) -> int:
-        """The number of credits to give to the server now; the feed counts them as given."""
+        """Return the number of credits to give to the server now; the feed counts them as given."""
         with self._stirred:
             left, left_bytes = self._most - self._count, self._most_bytes - self._bytes
             if left <= 0 or left_bytes <= 0:
@@ -134,20 +134,21 @@ class Feed:
             return more
 
     def end(self) -> None:
-        """Wake the receiver's thread for good: nothing more will come."""
+        """Wake the receiver's thread for good: nothing more will arrive."""
         with self._stirred:
             self._ended = True
             self._stirred.notify()
 
     @property
     def empty(self) -> bool:
-        """Whether no entry waits to be taken. Only the thread of the receiver asks."""
+        """Return whether no entry waits to be taken. Only the thread of the receiver calls it."""
         return not self._waiting
 
     def take(self, start: int, until: int | None, most: int, timeout_s: float) -> TakenRuns:
-        """The next entries in order, from the offset `start` up to `until`; waits `timeout_s` for the first entry.
+        """Return the next entries in order, from the offset `start` up to `until`; wait `timeout_s` for the first
+        entry.
 
-        Together they have at most `most_bytes`; a larger entry comes alone. Entries before `start` are dropped.
+        Together they have at most `most_bytes`; a larger entry is returned alone. Entries before `start` are dropped.
         """
         taken: list[EntryRun] = []
         size = 0
@@ -178,7 +179,9 @@ class Feed:
                 self._remove()
 
     def _fitting(self, run: EntryRun, end: int, size: int, *, first: bool) -> tuple[int, int]:
-        """The offset behind the last entry that still fits into `most_bytes`, and the bytes up to there."""
+        """Return the offset after the last entry that still fits into `most_bytes`, and the number of
+        bytes up to there.
+        """
         for at in range(end - run.first):
             larger = size + len(run.entries[at])
             if larger > self._most_bytes and not (first and not at):

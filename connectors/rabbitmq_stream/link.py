@@ -31,16 +31,16 @@ from correlator.errors import quoted
 from correlator.processes import keep
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long an orderly close may take before the connection is cut."""
+"""Seconds that an orderly close may take before the connection is cut."""
 _LAST_ANSWERS_S = 0.05
-"""Time after the end of a connection until outstanding requests fail: their answers may have come before the end."""
+"""Seconds from the end of a connection until outstanding requests fail: their answers may have arrived before it."""
 _DELIVERIES = 0
 """The number of the queue of rstream that passes deliveries on."""
 _LARGEST_FRAME = 2**31 - 1
 """The largest frame that the client asks for, so that the server's own limit applies."""
 _T = TypeVar("_T")
 
-logging.getLogger("rstream").addHandler(logging.NullHandler())  # errors report what it would print
+logging.getLogger("rstream").addHandler(logging.NullHandler())  # errors report what rstream would print
 
 
 class Utf8(str):
@@ -85,7 +85,7 @@ class Wire(Client):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the first bytes from the server were no frame of the protocol."""
+        """Return whether the first bytes from the server were not a frame of the protocol."""
         return self.server_properties is None and self._conn is not None and bool(self._conn._buffer)  # noqa: SLF001
 
     @property
@@ -101,7 +101,7 @@ class Wire(Client):
         return -1 if sock is None else int(sock.fileno())
 
     async def listen(self, handle: Callable[[schema.Deliver], Awaitable[None]]) -> None:
-        """Call the handler with each delivery, one after the other."""
+        """Call the handler with each delivery, one after another."""
 
         async def deliver(delivery: Any) -> None:
             if isinstance(delivery, asyncio.Event):
@@ -119,14 +119,14 @@ class Wire(Client):
         await settled.wait()
 
     def wait_frame(self, frame_cls: Any, corr_id: int | None = None, timeout: int | None = None) -> Any:
-        """As in rstream, with the time-out of the options."""
+        """Wait as rstream does, with the time-out of the options."""
         return super().wait_frame(frame_cls, corr_id, timeout or self._timeout_s)
 
     async def cut(self) -> None:
         """End the connection without telling the server."""
         self._is_not_closed = False
         for name in list(self._tasks):
-            with contextlib.suppress(Exception):  # whatever a task has ended with
+            with contextlib.suppress(Exception):  # a task may have ended with any error
                 await self.stop_task(name)
         if self._conn is not None:
             with contextlib.suppress(OSError, TimeoutError):
@@ -136,7 +136,7 @@ class Wire(Client):
         reason = "it ended"
         try:
             await super()._listener()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the owner must hear of it
+        except Exception as error:  # noqa: BLE001  # the owner must learn of any error
             reason = str(error) or type(error).__name__
         await asyncio.sleep(_LAST_ANSWERS_S)
         self._lost(ConnectionFault("E7001", f"the connection to {self._address} was lost ({self._said or reason})"))
@@ -192,7 +192,7 @@ class StreamLink:
         self.ask(lambda wire: self._go_to_leader(wire, destination.stream), destination.stream)
 
     def exists(self, stream: str) -> bool:
-        """Whether the stream exists. Raises `ConnectionLost`."""
+        """Return whether the stream exists. Raises `ConnectionLost`."""
         return self.ask(lambda wire: wire.stream_exists(Utf8(stream)), stream)
 
     def ask(self, request: Callable[[Wire], Coroutine[Any, Any, _T]], stream: str) -> _T:
@@ -209,7 +209,7 @@ class StreamLink:
     def finish(self, result: "Future[_T]") -> _T:
         """Wait for the result of a request. Raises `ConnectionLost`."""
         try:
-            return result.result(self._broker.timeout_s + CLOSE_TIMEOUT_S)  # each frame has a time-out of its own
+            return result.result(self._broker.timeout_s + CLOSE_TIMEOUT_S)  # each frame has its own time-out
         except TimeoutError:
             result.cancel()
             raise self.silent().error(self._where) from None
@@ -222,7 +222,7 @@ class StreamLink:
         return self.fault
 
     def check(self) -> None:
-        """Raises `ConnectionLost` after a fault."""
+        """Raise `ConnectionLost` after a fault."""
         if self.fault is not None:
             raise self.fault.error(self._where)
 
@@ -239,7 +239,7 @@ class StreamLink:
     # --- the I/O thread's side ---
 
     def fail(self, fault: ConnectionFault) -> None:
-        """Give up the connection: every outstanding request fails with the fault."""
+        """Drop the connection: every outstanding request fails with the fault."""
         if self.fault is None:
             self.fault = fault
         for request in self._requests:

@@ -1,9 +1,9 @@
 """Publishes batches over one connection: declares publishers, packs messages into frames, settles confirms.
 
-Used by the I/O thread of a link only. The server knows a publisher by its stream and name, and its messages by their
-numbers: it confirms a number that is not above the highest stored one of that name, and does not store the message. So
-the numbers of a name must reach the server in order. After a failure all unconfirmed numbers must be sent again, the
-lowest first (trap T35). For this reason a failure of the server with any message ends the connection.
+Only the I/O thread of a link uses it. The server identifies a publisher by its stream and name, and its messages by
+their numbers: it confirms a number that is not above the highest stored one of that name, and does not store the
+message. So the numbers of a name must reach the server in order. After a failure all unconfirmed numbers must be sent
+again, the lowest first (trap T35). For this reason a failure of the server with any message ends the connection.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from connectors.rabbitmq_stream.link import Utf8, Wire
 from correlator.errors import SendRejected
 
 MOST_OUTSTANDING = 10_000
-"""Most messages that are published and not confirmed."""
+"""Largest number of published messages that are not confirmed."""
 MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
-"""Most bytes of these messages together; a larger message goes alone."""
+"""Largest number of bytes of these messages together; a larger message is sent alone."""
 FRAME_OVERHEAD, MESSAGE_OVERHEAD = 13, 12
-"""Bytes that a frame and each of its messages have beside the contents."""
+"""Bytes that a frame and each of its messages have in addition to the contents."""
 _FULL_FRAME = 128 * 1024
 _MOST_PUBLISHERS = 200
 
@@ -31,9 +31,9 @@ class StreamPublication(NamedTuple):
     """A message that is ready to be published.
 
     Attributes:
-        name: of its publisher; "" for a publisher whose repeats the server stores again.
+        name: name of its publisher; "" for a publisher whose repeats the server stores again.
         number: the number of the message under that name.
-        where: names the message in errors.
+        where: name of the message in errors.
     """
 
     stream: str
@@ -66,7 +66,7 @@ class _Publisher:
     """A declared publisher: a name on a stream.
 
     Attributes:
-        number: of the last message.
+        number: number of the last message.
         frame: messages for the next frame.
     """
 
@@ -102,7 +102,7 @@ class Publishing:
     async def publish(self, flight: BatchInFlight) -> None:
         """Publish a batch, and return when each of its messages is confirmed or refused."""
         self._flight = flight
-        refused: dict[str, ConnectionFault] = {}  # the same for all messages of the batch, whatever happens meanwhile
+        refused: dict[str, ConnectionFault] = {}  # one decision for all messages of the batch
         for index in range(len(flight.results)):
             publication = flight.prepare(index)
             if isinstance(publication, SendRejected):
@@ -150,7 +150,7 @@ class Publishing:
     async def _publisher(
         self, publication: StreamPublication, refused: dict[str, ConnectionFault]
     ) -> _Publisher | None:
-        """The publisher of a message; `None` if the server refuses it, with the reason in `refused`."""
+        """Return the publisher of a message; `None` if the server refuses it, with the reason in `refused`."""
         known = self._publishers.get((publication.stream, publication.name))
         if known is not None or publication.stream in refused:
             return None if publication.stream in refused else known

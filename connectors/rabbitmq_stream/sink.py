@@ -24,8 +24,8 @@ _NUMBERS = range(2**64)
 class StreamSink:
     """Publishes to streams, and waits for the confirm of each message.
 
-    The sink refuses a message before it sends it, and at every attempt: the server would take a number that comes after
-    higher ones for a repeat. For the same reason the allowed size never grows during the life of a sink.
+    The sink refuses a message before sending it, and at every attempt: the server would treat a number that follows
+    higher ones as a repeat. For the same reason the allowed size never grows during the life of a sink.
     """
 
     def __init__(self, where: str, broker: StreamBroker, destination: StreamDestination | None) -> None:
@@ -38,7 +38,7 @@ class StreamSink:
         self._publishing: Publishing | None = None
 
     def connect(self) -> None:
-        """Connect, and make the sender's stream if the options say so."""
+        """Connect, and make the sender's stream if the options say so. Raises `ConnectionLost`."""
         self.close()
         self._link = link = StreamLink(self._where, self._broker)
         try:
@@ -51,7 +51,7 @@ class StreamSink:
             raise
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Publish the batch and wait for the last confirm."""
+        """Publish the batch and wait for the last confirm. Raises `ConnectionLost`."""
         link, publishing = self._link, self._publishing
         if link is None or publishing is None:
             raise ConnectionLost("E7001", self._where, "not connected")
@@ -73,7 +73,7 @@ class StreamSink:
         raise ConnectionLost("E7023", self._where, what)
 
     def close(self) -> None:
-        """Close the connection. Unconfirmed messages may have arrived."""
+        """Close the connection. Unconfirmed messages may still have arrived."""
         if self._link is not None:
             self._link.close()
         self._link = self._publishing = None
@@ -99,7 +99,7 @@ class StreamSink:
         try:
             message_id = outgoing.message_id or f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
             content = encode(outgoing, message_id, now_ms)
-        except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
+        except (ValueError, TypeError, AttributeError) as error:  # application code may put any value into a message
             return SendRejected("E8110", where, f"AMQP 1.0 cannot carry the message: {error}")
         if self._largest and len(content) > self._largest:
             what = f"the message has {len(content)} bytes, and the server's stream.frame_max leaves {self._largest}"

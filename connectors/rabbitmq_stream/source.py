@@ -30,10 +30,10 @@ class StreamSource:
     """Reads a stream from the acknowledged position of its receiver.
 
     The server keeps one offset: all messages up to it are acknowledged. If chunks are acknowledged in another order,
-    those behind the oldest unacknowledged chunk come again after a reconnect.
+    the messages after the oldest unacknowledged chunk are redelivered after a reconnect.
 
     When the connection has ended, the next call raises `ConnectionLost`. The source drops messages that it has not
-    returned by then, since they come again.
+    returned by then, since they are redelivered.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class StreamSource:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of delivered messages that the source has not returned yet."""
+        """Number of bytes of delivered messages that the source has not returned yet."""
         return self._feed.waiting_bytes
 
     def connect(self) -> None:
-        """Connect, make the stream if the options say so, and go on behind the stored offset.
+        """Connect, make the stream if the options say so, and continue after the stored offset.
 
         If the stream existed at an earlier call and is gone, the source makes it again and raises `ConnectionLost`
         W7020, so that the loss of its messages is reported.
@@ -75,7 +75,9 @@ class StreamSource:
             raise
 
     def peek(self, limit: int) -> Sequence[Message]:
-        """The first messages of the stream, acknowledged or not. Changes nothing; close the source afterwards."""
+        """Return the first messages of the stream, acknowledged or not. Changes nothing; close the
+        source afterwards.
+        """
         link = self._open()
         last = self._chunk_at(link, StartOffset("last"))
         if last is None:
@@ -108,15 +110,15 @@ class StreamSource:
             return self._chunk(runs)
         if self._unreadable is not None and self._feed.empty:
             raise self._unreadable.error(self._where)
-        if reached and until is not None:  # what was given back is not in the stream any more
+        if reached and until is not None:  # the stream no longer contains what was given back
             progress.acknowledge(progress.take([until]))
         return NOTHING
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Store the acknowledged position if these messages move it.
 
-        The server does not answer a stored offset. So the source asks for the offset behind it, and the next call waits
-        for the answer: it shows that the server has stored the offset.
+        The server does not answer a stored offset. So the source asks for the offset after storing it, and the next
+        call waits for the answer, which shows that the server has stored the offset.
         """
         link = self._connected()
         self._await_proof(link)
@@ -124,12 +126,17 @@ class StreamSource:
             self._proof = self._store(link, self._progress.position)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Return these messages again, before any new message. Other consumers are not concerned."""
+        """Give these messages back: `receive` returns them again, before any new one.
+
+        This does not concern other consumers.
+        """
         self._connected()
         self._progress.reject(tokens)
 
     def close(self) -> None:
-        """Close the connection after the acknowledgements; unacknowledged messages come again."""
+        """Close the connection after the acknowledgements; unacknowledged messages are redelivered at
+        the next start.
+        """
         if self._link is not None:
             with contextlib.suppress(ConnectionLost):
                 self._await_proof(self._link)
@@ -139,7 +146,7 @@ class StreamSource:
 
     def _open(self) -> StreamLink:
         self.close()
-        self._link = link = StreamLink(self._where, self._broker, lambda: self._feed.end())  # noqa: PLW0108  # of that time
+        self._link = link = StreamLink(self._where, self._broker, lambda: self._feed.end())  # noqa: PLW0108  # the present feed
         try:
             link.open()
             self._declare(link)
@@ -160,13 +167,15 @@ class StreamSource:
         link.open_at(self._destination)
         self._was_there = True
         if lost:
-            what = f"the stream '{self._stream}' was gone and has been made again; what was in it is lost"
+            what = f"the stream '{self._stream}' was gone and has been made again; its messages are lost"
             raise ConnectionLost("W7020", self._where, what)
 
     # --- offsets ---
 
     def _begin(self, link: StreamLink) -> int:
-        """The offset to go on from. If it depends on the present end of the stream, store it for the next start."""
+        """Return the offset at which to continue. If it depends on the present end of the stream, store
+        it for the next start.
+        """
         stored = link.ask(self._stored, self._stream)
         if stored is not None:
             return (stored + 1) % _OFFSETS
@@ -193,18 +202,18 @@ class StreamSource:
         return chunk.start if start.kind == "last" else chunk.stop
 
     def _chunk_at(self, link: StreamLink, start: StartOffset) -> range | None:
-        """The offsets of the chunk at which a subscription would begin; `None` if there is no such chunk yet."""
+        """Return the offsets of the chunk at which a subscription would begin; `None` if there is no such chunk yet."""
         self._subscribe(link, start)
         link.ask(self._settle, self._stream)
         return self._feed.first_chunk
 
     async def _settle(self, wire: Wire) -> None:
-        """Wait for the chunks that exist: the server sends them before it answers the next request."""
+        """Wait for the existing chunks: the server sends them before it answers the next request."""
         await wire.stream_exists(self._stream)
         await wire.settle()
 
     def _store(self, link: StreamLink, position: int) -> "tuple[int, Future[int]]":
-        """Store the offset before the position, and ask for it; before offset 0 comes the largest number."""
+        """Store the offset before the position, and ask for it; the offset before 0 is the largest number."""
         offset = (position - 1) % _OFFSETS
 
         async def store(wire: Wire) -> int:
@@ -229,13 +238,13 @@ class StreamSource:
         return Feed(subscription % _SUBSCRIPTIONS, position, self._most, self._most_bytes)
 
     def _subscribe(self, link: StreamLink, start: StartOffset) -> None:
-        """Subscribe anew, from another offset."""
+        """Subscribe again, from another offset."""
         before = self._feed
         self._feed = feed = self._new_feed(before.subscription + 1, start.number if start.kind == "offset" else 0)
         self._unreadable = None
 
         async def subscribe(wire: Wire) -> None:
-            with contextlib.suppress(exceptions.SubscriptionIDDoesNotExist):  # the first one of the connection
+            with contextlib.suppress(exceptions.SubscriptionIDDoesNotExist):  # on the first call
                 await wire.unsubscribe(before.subscription)
             await wire.subscribe(self._stream, feed.subscription, _specified(start), feed.room())
 
@@ -253,7 +262,7 @@ class StreamSource:
         except (ValueError, struct.error) as error:
             what = f"the chunk at offset {chunk.chunk_first_offset} of '{self._stream}' cannot be read ({error})"
             self._unreadable = ConnectionFault("E7028", what, "", "The server's files may be damaged: look at its log")
-            feed.end()  # what lies before it is handed out first
+            feed.end()  # the messages before it are delivered first
             return
         feed.put(runs)
         if more := feed.room():

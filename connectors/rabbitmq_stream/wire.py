@@ -1,7 +1,7 @@
 """Encodes and decodes messages of AMQP 1.0: sections of typed values.
 
-This is own code, since the codec of rstream reads text as bytes. It handles bytes only, and knows neither broker nor
-rstream.
+The product has its own code for this because the codec of rstream reads text as bytes. This module handles only bytes,
+and depends neither on the broker nor on rstream.
 """
 
 import struct
@@ -70,7 +70,7 @@ def encode_data_section(content: bytes) -> bytes:
 
 
 def _compound(small: int, pieces: Sequence[bytes]) -> bytes:
-    """A list or map; `small`: its code if size and count fit into 8 bits. The code for 32 bits is 16 higher."""
+    """Encode a list or map; `small`: its code if size and count fit into 8 bits. The code for 32 bits is 16 higher."""
     content = b"".join(pieces)
     if len(content) < 255 and len(pieces) < 256:
         return bytes((small, len(content) + 1, len(pieces))) + content
@@ -131,9 +131,10 @@ _WRITERS: Mapping[type, Callable[[Any], bytes]] = {
 
 
 def decode_sections(encoded: bytes) -> list[Section]:
-    """The codes and values of the sections of a message, in order; times become milliseconds, symbols become texts.
+    """Return the codes and values of the sections of a message, in order; times become milliseconds, symbols become
+    texts.
 
-    Raises `ValueError`, `IndexError`, `struct.error` or `RecursionError` for bytes that are no message of AMQP 1.0.
+    Raises `ValueError`, `IndexError`, `struct.error` or `RecursionError` for bytes that are not a message of AMQP 1.0.
     """
     sections: list[Section] = []
     at, end = 0, len(encoded)
@@ -204,13 +205,13 @@ def _opaque(width: int) -> Callable[[bytes, int], tuple[bytes, int]]:
 
 
 def _described(encoded: bytes, at: int) -> tuple[Any, int]:
-    """The value without its descriptor, which only the sending application understands."""
+    """Return the value without its descriptor, which only the sending application understands."""
     _, at = _read(encoded, at)
     return _read(encoded, at)
 
 
 def _counts(encoded: bytes, at: int, width: int) -> tuple[int, int, int]:
-    """The number of values, the offset of the first one, and the offset behind the last one."""
+    """Return the number of values, the offset of the first one, and the offset after the last one."""
     begin = at + width
     end = begin + int.from_bytes(encoded[at:begin], "big")
     if end > len(encoded):
@@ -224,7 +225,7 @@ def _list(width: int) -> Callable[[bytes, int], tuple[list[Any], int]]:
         values = []
         for _ in range(count):
             value, at = _READERS[encoded[at]](encoded, at + 1)
-            if at > end:  # nobody may have a part read twice by claiming that the whole is shorter than its parts
+            if at > end:  # a whole that claims to be shorter than its parts would let a part be read twice
                 raise ValueError(_TOO_LONG)
             values.append(value)
         return values, end
@@ -250,7 +251,7 @@ def _map(width: int) -> Callable[[bytes, int], tuple[dict[Any, Any], int]]:
 def _array(width: int) -> Callable[[bytes, int], tuple[list[Any], int]]:
     def read(encoded: bytes, at: int) -> tuple[list[Any], int]:
         count, at, end = _counts(encoded, at, width)
-        if count > end - at:  # elements without a width of their own could claim any number
+        if count > end - at:  # elements without bytes of their own could claim any number
             raise ValueError("an array has fewer bytes than elements")
         constructor, at = _READERS[encoded[at]], at + 1
         values = []

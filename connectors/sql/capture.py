@@ -1,8 +1,8 @@
-"""The source of captured changes: it reads them from the log of PostgreSQL, by a replication slot.
+"""The source of captured changes: it reads them from the log of PostgreSQL, through a replication slot.
 
-It makes the slot, and begins with the rows that are there at this moment (the snapshot), unless it shall not. Then come
-the changes of each transaction, in the order of the commits. A file holds the position, which is always ahead of the
-slot: the source writes the file before it tells the server that it needs a part of the log no more.
+It makes the slot and, unless the option `snapshot` is `never`, begins with the rows that exist at this moment (the
+snapshot). The changes of each transaction follow, in the order of the commits. A file holds the position, which is
+never behind the slot: the source writes the file before it tells the server which part of the log it no longer needs.
 """
 
 import time
@@ -31,21 +31,21 @@ from correlator.settings import ReceiverSettings
 from correlator.storage.postgres import session_of
 
 _MOST_CHANGES = 10_000
-"""Most changes to remember behind one that is not acknowledged, beside those that the receiver holds."""
+"""Most changes to remember after an unacknowledged one, in addition to those that the receiver holds."""
 _LOOK_AT_CLOCK = 1000
-"""After so many pieces of the log without a message for the receiver, `receive` looks whether its time is over."""
+"""Number of pieces of the log without a message after which `receive` checks whether its time is over."""
 
 
 class _Position(msgspec.Struct):
-    """What the sidecar holds.
+    """The content of the sidecar.
 
     Attributes:
         system: number of the server.
-        database: its name.
+        database: name of the database.
         slot: name of the slot.
         has_begun: false until all rows of the snapshot are acknowledged.
         flushed: the place in the log before which the receiver needs nothing.
-        place: in the transactions behind, all changes up to this place are acknowledged.
+        place: in the transactions after `flushed`, all changes up to this place are acknowledged.
         done: the places of further changes that are acknowledged.
     """
 
@@ -65,9 +65,9 @@ class _Snapshot:
     """Reads the tables as they were when the slot was made.
 
     Args:
-        connection: is in a transaction that sees this moment.
+        connection: a connection in a transaction that sees this moment.
         tables: the tables.
-        again: whether a snapshot was begun before, whose rows may not be there any more.
+        again: whether an earlier snapshot was interrupted, so that rows of it may be gone.
     """
 
     def __init__(self, connection: Connection, tables: Sequence[Table], *, again: bool) -> None:
@@ -79,7 +79,9 @@ class _Snapshot:
         self.ended = False
 
     def take(self, timeout_s: float) -> Content | None:
-        """The next row; `None` if none comes in time, and at the end. Raises `psycopg.Error`, and `ValueError`."""
+        """Return the next row; `None` if none comes in time, and at the end. Raises `psycopg.Error` and
+        `ValueError`.
+        """
         while not self.ended:
             if self._rows is None or self._layout is None:
                 if not self._tables:
@@ -105,7 +107,7 @@ class CaptureSource:
     Args:
         receiver: the settings of the receiver.
         url: address of the database.
-        captured: what it captures.
+        captured: the slot and the publication.
         state: the directory of the sidecar with the position.
     """
 
@@ -126,15 +128,15 @@ class CaptureSource:
         self._time_ms: int | None = None
         self._layouts: dict[int, Layout] = {}
         self._waiting: deque[tuple[Place, Content]] = deque()
-        """Messages of a piece of the log of which the last chunk had only the first ones."""
+        """Messages of a piece of the log that did not fit into the last chunk."""
         self._messages: dict[Place, Message] = {}
-        """What the receiver holds or has given back."""
+        """Messages that the receiver holds or has given back."""
 
     def connect(self) -> None:
-        """Connect, and go on behind the acknowledged position. `UsageError` E2050 in a forked child.
+        """Connect, and continue after the acknowledged position. Raises `UsageError` E2050 in a forked child.
 
         Raises `ConnectionLost` E7012 while another receiver uses the position, E7017 if it is damaged, and E7600 to
-        E7611 if the server cannot give the changes behind it.
+        E7611 if the server cannot send the changes after it.
         """
         if self._replication is not None:
             self._process.check(self._where)
@@ -152,7 +154,7 @@ class CaptureSource:
                     close_quietly(connection)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The changes that were given back, then the next ones."""
+        """Return the changes that were given back, then the next ones; see `connector.Source`."""
         deadline = time.monotonic() + timeout_s
         with translated(self._where, self.close):
             replication = self._connected()
@@ -167,7 +169,7 @@ class CaptureSource:
                 places = self._again(limit) or self._read(replication, limit, deadline)
             self._tell(replication)
             if places:
-                tokens = self._progress.rows.hold(places)  # not of the snapshot, which may have ended meanwhile
+                tokens = self._progress.rows.hold(places)  # read anew: a snapshot may have ended meanwhile
                 return Chunk([self._messages[place] for place in places], tokens)
             if limit <= 0:
                 time.sleep(max(deadline - time.monotonic(), 0.0))
@@ -187,12 +189,12 @@ class CaptureSource:
                 self._tell(replication, at_once=True)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Return these changes again, before any new one."""
+        """Give these changes back: `receive` returns them again, before any new one."""
         self._connected()
         self._progress.rows.reject(tokens)
 
     def close(self) -> None:
-        """Close the connection; slot and position stay. In a forked child it does nothing."""
+        """Close the connection; slot and position stay. Does nothing in a forked child."""
         if self._process.is_another_process:
             return
         replication, self._replication = self._replication, None
@@ -200,7 +202,7 @@ class CaptureSource:
             replication.close()
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
-            snapshot.connection.invalidate()  # in the middle of a COPY
+            snapshot.connection.invalidate()  # it is in the middle of a COPY
             close_quietly(snapshot.connection)
         if self._lock is not None:
             self._lock.close()
@@ -215,7 +217,7 @@ class CaptureSource:
     # --- beginning ---
 
     def _begin(self, connection: Connection) -> None:
-        """Go on from the kept position. Without one, make the slot."""
+        """Continue from the stored position. Without one, make the slot."""
         captured = self._captured
         with connection.begin():
             connection.exec_driver_sql(SESSION)
@@ -262,7 +264,7 @@ class CaptureSource:
         return f"To begin anew, drop slot {quoted(slot)} if it is there, and remove {self._path}"
 
     def _adopt(self, server: Server) -> None:
-        """Go on where the slot stands, and make it if it is not there. Keep that."""
+        """Continue where the slot stands, and make it if it does not exist. Store this position."""
         if server.slot is None:
             replication = Replication(self._where, self._url)
             try:
@@ -277,13 +279,15 @@ class CaptureSource:
         self._save()
 
     def _take_snapshot(self, connection: Connection, server: Server, *, again: bool) -> None:
-        """Make the slot and a snapshot of the same moment. A start does so anew until all its rows are acknowledged."""
+        """Make the slot and a snapshot of the same moment. Every start does so again until all rows are
+        acknowledged.
+        """
         captured = self._captured
         if server.slot is not None and not again:
             what = (
                 f"replication slot {quoted(captured.slot)} is there, and the receiver has no position in {self._path}"
             )
-            todo = f"{self._begin_anew}. To go on where the slot stands, set snapshot: never"
+            todo = f"{self._begin_anew}. To continue where the slot stands, set snapshot: never"
             raise ConnectionLost("E7606", self._where, what, "", todo)
         self._position = self._new_position(server, has_begun=False)
         durable.replace(self._path, msgspec.json.encode(self._position))
@@ -303,7 +307,7 @@ class CaptureSource:
         return _Position(server.system, server.database, self._captured.slot, has_begun)
 
     def _end_snapshot(self) -> bool:
-        """Once all rows are read and acknowledged, let the changes follow; returns whether it is so."""
+        """Once all rows are read and acknowledged, begin with the changes; return whether this is so."""
         snapshot = self._snapshot
         if snapshot is None or not snapshot.ended or self._progress.rows.first is not None:
             return False
@@ -325,7 +329,7 @@ class CaptureSource:
     # --- reading ---
 
     def _again(self, limit: int) -> list[Place]:
-        """The places of changes that were given back."""
+        """Return the places of changes that were given back."""
         places: list[Place] = []
         size = 0
         for place in self._progress.rows.returned[:limit]:
@@ -335,7 +339,7 @@ class CaptureSource:
         return places
 
     def _read(self, replication: Replication, limit: int, deadline: float) -> list[Place]:
-        """The places of the next messages; of none if none comes in time."""
+        """Return the places of the next messages; none if none comes in time."""
         places: list[Place] = []
         size, pieces = 0, 0
         while len(places) < limit and size < self._receiver.max_batch_bytes:
@@ -359,9 +363,9 @@ class CaptureSource:
         return places
 
     def _take(self, replication: Replication, wait_s: float) -> bool:
-        """Read one row of the snapshot, or one piece of the log; returns whether there was something.
+        """Read one row of the snapshot, or one piece of the log; return whether there was one.
 
-        Raises `ValueError` if it cannot be read.
+        Raises `ValueError` if its content cannot be read.
         """
         if self._snapshot is not None:
             with driver_told(self._where):
@@ -370,7 +374,7 @@ class CaptureSource:
                 self._add(lambda: row)
                 return True
             if not self._end_snapshot():
-                if self._snapshot.ended:  # and the receiver holds rows of it
+                if self._snapshot.ended:  # the receiver still holds rows of it
                     time.sleep(max(wait_s, 0.0))
                 return False
         frame = replication.take(wait_s)
@@ -388,7 +392,9 @@ class CaptureSource:
         replication.begin(self._captured.slot, self._captured.publication, self._progress.flushed)
 
     def _tell(self, replication: Replication, *, at_once: bool = False) -> None:
-        """Tell the server what the receiver has and needs no more, at once or when it is time; keep it before."""
+        """Tell the server what the receiver has and what it no longer needs, at once or when it is due;
+        store it first.
+        """
         progress = self._progress
         if self._position.has_begun and progress.flushed > self._position.flushed and (at_once or replication.is_due):
             self._save()
@@ -436,7 +442,7 @@ class CaptureSource:
 
 
 def _old(properties: Mapping[str, PropertyValue]) -> bytes:
-    """The property `old`, which may be as large as a body; empty if there is none."""
+    """Return the property `old`, which may be as large as a body; empty if there is none."""
     return str(properties.get(OLD, "")).encode()
 
 

@@ -1,6 +1,7 @@
-"""Makes messages of changed rows: the body is a JSON object with the columns, properties tell what has happened. Pure.
+"""Makes messages from changed rows: the body is a JSON object with the columns, and properties describe the change.
 
-A row of a snapshot and a row of a change have the same body, since both are made of the texts of the values.
+A row of a snapshot and a row of a change have the same body, since both are made from the texts of the values. This
+module does no I/O.
 """
 
 import hashlib
@@ -15,8 +16,9 @@ from connectors.sql.pgoutput import Change, Kept, Relation, Values
 from correlator.events import PropertyValue
 
 OPERATION, SCHEMA, TABLE, OLD, UNCHANGED, LAYOUT = "operation", "schema", "table", "old", "unchanged", "layout"
-"""The properties: what has happened; where; what the row was before, as a JSON object; a JSON list of the columns that
-the body lacks since they did not change; and a digest of the columns, another one after ALTER TABLE."""
+"""The properties: kind of change; schema and table; the earlier row as a JSON object; a JSON list of the columns that
+the body lacks because they did not change; and a digest of the columns, which differs after ALTER TABLE.
+"""
 NO_ROW = b"{}"
 _NOT_FINITE = frozenset({b"NaN", b"Infinity", b"-Infinity"})
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
@@ -24,14 +26,14 @@ _ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v
 
 
 class Content(NamedTuple):
-    """The body of a message, and its properties."""
+    """The body and the properties of a message."""
 
     body: bytes
     properties: dict[str, PropertyValue]
 
 
 class Layout:
-    """How the rows of a table become JSON.
+    """Converts the rows of a table to JSON.
 
     Args:
         relation: the table.
@@ -49,7 +51,7 @@ class Layout:
         }
 
     def changed(self, change: Change) -> Content:
-        """The message of a change. Raises `ValueError` if the change has another number of columns."""
+        """Return the message of a change. Raises `ValueError` if the change has another number of columns."""
         old, new, properties = change.old, change.new, self._properties(change.operation)
         if new is None:
             assert old is not None
@@ -67,12 +69,12 @@ class Layout:
         return Content(body, properties)
 
     def read(self, line: bytes) -> Content:
-        """The message of a row of a snapshot, from a line of COPY in its text format. Raises `ValueError`."""
+        """Return the message of a row of a snapshot, from a line of COPY in its text format. Raises `ValueError`."""
         values = [None if one == b"\\N" else _unescaped(one) for one in line.removesuffix(b"\n").split(b"\t")]
         return Content(self._json(values if self._columns else []), self._properties("snapshot"))
 
     def truncated(self) -> Content:
-        """The message that says that the table has no rows any more."""
+        """Return the message which says that the table was emptied."""
         return Content(NO_ROW, self._properties("truncate"))
 
     def _properties(self, operation: str) -> dict[str, PropertyValue]:
@@ -114,7 +116,9 @@ def _timestamp(value: bytes) -> bytes:
 
 
 def _moment(value: bytes) -> bytes:
-    """A time with the offset of UTC, which PostgreSQL writes as `+00`; it may have `BC` behind it, or be infinite."""
+    """Return a time with the offset of UTC, which PostgreSQL writes as `+00`; `BC` may follow it, or it
+    may be infinite.
+    """
     return _text(value.replace(b" ", b"T", 1).replace(b"+00", b"+00:00", 1))
 
 
@@ -133,8 +137,9 @@ _WRITERS: dict[int, Callable[[bytes], bytes]] = {
     1700: _number,
     3802: _as_it_is,
 }
-"""By the numbers of PostgreSQL's types: boolean, bytea, int8, int2, int4, oid, json, float4, float8, timestamp,
-timestamptz, numeric, jsonb. All others are texts."""
+"""Conversions by the numbers of PostgreSQL's types: boolean, bytea, int8, int2, int4, oid, json, float4, float8,
+timestamp, timestamptz, numeric, jsonb. Values of all other types become texts.
+"""
 
 
 def _unescaped(value: bytes) -> bytes:

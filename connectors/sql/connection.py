@@ -40,22 +40,23 @@ class SqlConnection:
     Options: `database`, its address; `state`, the directory in which receivers of topics keep their positions.
 
     Receivers take the rows of an outbox table, `queue:TABLE`, and delete them. Their options are `schema` of the table;
-    `columns`, which names the columns of the table where they have other names; and `poll_interval` (5s), after which a
-    receiver looks for rows although nothing has told it of any.
+    `columns`, which names the columns of the table if they have other names; and `poll_interval` (5s), after which a
+    receiver looks for rows even without a notification.
 
     Receivers of `topic:TABLE` read the rows of a table and leave them there. Their options are `schema`;
-    `order_column`, whose values grow; `key_columns`, which order rows with equal values (those of the primary key);
-    `lag`, how long a row has to be there before it is read; `start` (`first`), also `next`: with which row a receiver
-    without a position begins; and `poll_interval` (5s).
+    `order_column`, whose values grow; `key_columns`, which order rows with equal values (by default those of the
+    primary key); `lag`, for how long a row must exist before it is read; `start` (`first` or `next`): with which row a
+    receiver without a position begins, by default `first`; and `poll_interval` (5s).
 
     Receivers of `topic:PUBLICATION` with the option `slot`, the name of a replication slot, take the changes of the
-    tables of a publication of PostgreSQL. Their other option is `snapshot` (`first`), also `never`: whether a receiver
-    without a position begins with the rows that are there.
+    tables of a publication of PostgreSQL. Their other option is `snapshot` (`first` or `never`): whether a receiver
+    without a position begins with the existing rows; by default it does.
 
-    Senders write to `queue:TABLE`; their options are `mode` (`insert`), also `upsert`, `delete` or `statement`;
-    `key_columns`, the columns that identify a row (those of the primary key); `schema` of the table; `statement`, which
-    a sender executes for each message; `extra_fields` (`refuse`), what happens to a body with a field without column;
-    and `missing_up_to` (0), up to which number the database may lack messages of the sender.
+    Senders write to `queue:TABLE`; their options are `mode` (`insert`, `upsert`, `delete` or `statement`, by default
+    `insert`); `key_columns`, the columns that identify a row (by default those of the primary key); `schema` of the
+    table; `statement`, which a sender executes for each message; `extra_fields` (`refuse`), how to treat a body with a
+    field without a column; and `missing_up_to` (0), the number up to which the database may lack messages of the
+    sender.
     """
 
     features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, misses_numbers=True)
@@ -71,10 +72,10 @@ class SqlConnection:
         given = text_option(where, settings.options, "state") if "state" in settings.options else None
         self._state = None if given is None else Path(given).absolute()
         self._slots: dict[str, str] = {}
-        """For each slot the subscription of its receiver."""
+        """The subscription of the receiver of each slot."""
 
     def source(self, receiver: ReceiverSettings) -> OutboxSource | PolledSource | CaptureSource:
-        """A reader of the outbox table, of the table that it leaves as it is, or of changes."""
+        """Make a reader of an outbox table, of a polled table, or of changes. Raises `ConfigError`."""
         if is_captured(receiver):
             captured = captured_of(receiver)
             if self._url.get_backend_name() != "postgresql":
@@ -93,7 +94,7 @@ class SqlConnection:
         return PolledSource(receiver, self._url, polled, interval_s, self._positions(polled.where))
 
     def sink(self, sender: SenderSettings) -> SqlSink:
-        """A writer of the table."""
+        """Make a writer of the table. Raises `ConfigError`."""
         missing_up_to = whole_option(place_of(sender), sender.options, "missing_up_to", 0, _LAST_NUMBER, least=0)
         writing = writing_of(sender)
         if writing.mode != "statement":
@@ -101,10 +102,10 @@ class SqlConnection:
         return SqlSink(sender, self._url, writing, missing_up_to)
 
     def browse(self, destination: str, limit: int, options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """Copies of the messages of the first rows of an outbox table. Changes nothing.
+        """Return copies of the messages of the first rows of an outbox table. Changes nothing.
 
         Raises `UsageError` E2110 if the destination is not a queue, E2027 if there is no such table; `ConnectionLost`,
-        also if the table cannot be an outbox.
+        among others if the table cannot be an outbox.
         """
         if not destination.startswith("queue:"):
             raise UsageError("E2110", destination, "only queues can be browsed")
@@ -121,21 +122,22 @@ class SqlConnection:
             source.close()
 
     def outbox_statements(self, receiver: ReceiverSettings) -> Sequence[str]:
-        """For `correlator outbox`: the statements of SQL that make the outbox table of a receiver.
+        """Return the SQL statements that make the outbox table of a receiver, for `correlator outbox`.
 
         Raises `ConfigError` as `source`.
         """
         return statements(self._outbox_of(receiver), self._url.get_backend_name())
 
     def create_outbox(self, receiver: ReceiverSettings) -> None:
-        """For `correlator outbox`: make the outbox table of a receiver, unless it is there, and its trigger, if any.
+        """Make the outbox table of a receiver if it does not exist, and its trigger, if it has one, for `correlator
+        outbox`.
 
-        Raises `ConfigError` as `source`; `ConnectionLost`, also if the table that is there cannot be an outbox.
+        Raises `ConfigError` as `source`; `ConnectionLost`, among others if the existing table cannot be an outbox.
         """
         outbox, made = outbox_of(receiver), self.outbox_statements(receiver)
 
         def create(connection: Connection) -> None:
-            connection.execution_options(no_parameters=True)  # a name may have a percent sign
+            connection.execution_options(no_parameters=True)  # a name may contain a percent sign
             for statement in made:
                 connection.exec_driver_sql(statement)
 
@@ -145,7 +147,7 @@ class SqlConnection:
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """For `correlator doctor`: what keeps receivers and senders from using their tables. Changes nothing."""
+        """Return what keeps receivers and senders from using their tables, for `correlator doctor`. Changes nothing."""
         parts: Sequence[ReceiverSettings | SenderSettings] = (*receivers, *senders)
         return [finding for part in parts for finding in self._examined(part)]
 
@@ -159,13 +161,13 @@ class SqlConnection:
 
     @staticmethod
     def notes(receiver: ReceiverSettings) -> Iterator[str]:
-        """The exception of a receiver that begins with a snapshot."""
+        """Yield the exception for a receiver that begins with a snapshot."""
         if "slot" in receiver.options and receiver.options.get("snapshot", "first") == "first":
             what = f"A snapshot of '{receiver.id}' that is interrupted begins again"
-            yield f"{what}: rows that came before come again, with other ids, behind a message 'truncate'"
+            yield f"{what}: after a message 'truncate', rows that were received before are redelivered with other ids"
 
     def close(self) -> None:
-        """Do nothing: sources and sinks share nothing."""
+        """Do nothing: sources and sinks share no resources."""
 
     def _outbox_of(self, receiver: ReceiverSettings) -> Outbox:
         outbox = outbox_of(receiver)
@@ -177,7 +179,7 @@ class SqlConnection:
             check_name(where, table)
 
     def _positions(self, where: str) -> Path:
-        """The directory for the position of a receiver. Raises `ConfigError` E1021."""
+        """Return the directory for the position of a receiver. Raises `ConfigError` E1021."""
         if self._state is None:
             todo = "Name a directory for the positions of receivers"
             raise ConfigError("E1021", self._where, f"'state' is missing, which {where} needs", "", todo)

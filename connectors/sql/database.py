@@ -1,4 +1,4 @@
-"""Opens a user's database for a sink or a source, and tells the errors that concern one row from all others."""
+"""Opens a user's database for a sink or a source, and distinguishes errors that concern one row from all others."""
 
 import logging
 import os
@@ -21,15 +21,20 @@ from correlator.storage.sqlite import deferring_engine, path_of, writing_engine
 
 _BUSY_TIMEOUT_S = 5.0
 _OF_ONE_ROW = ("22", "23", "54", "P0001", "45000")
-"""SQLSTATEs: data, constraint; of PostgreSQL: limit of the server, RAISE EXCEPTION in a trigger; SIGNAL of MySQL."""
+"""SQLSTATEs of errors in data and of constraints; of PostgreSQL also server limits and RAISE in a
+trigger; SIGNAL of MySQL.
+"""
 _OF_ONE_ROW_IN_MYSQL = {1118, 1265, 1364, 1366, 1411, 1525, 1526, 3819}
-"""Numbers of errors about values that have no such SQLSTATE: row too large, value cut, no default, wrong value for a
-column, function or partition, CHECK."""
+"""Numbers of MySQL's errors about values that have no such SQLSTATE: row too large, value cut, no default, wrong value
+for a column, function or partition, CHECK.
+"""
 _NO_RIGHT_IN_MYSQL = {1044, 1142, 1143}
 
 
 def address(where: str, text: str) -> URL:
-    """Read the option `database`. Raises `ConfigError` E1022 without the text, which may hold a password."""
+    """Read the option `database`. Raises `ConfigError` E1022, whose text omits the address: it may
+    contain a password.
+    """
     if text.startswith(mysql.SCHEMES):
         return mysql.parse(where, text)
     try:
@@ -61,7 +66,7 @@ def open_database(where: str, url: URL, *, defers: bool = False) -> Connection:
         return connection
     if url.get_backend_name() == "mysql":
         return mysql.open_mysql(where, url)
-    logging.getLogger("psycopg").addFilter(_is_of_use)  # a filter that is there already is not added again
+    logging.getLogger("psycopg").addFilter(_is_of_use)  # adding it twice has no effect
     connection = connect_server(postgres_engine(url), location(url.render_as_string(hide_password=False)))
     try:
         connection.exec_driver_sql(
@@ -75,7 +80,7 @@ def open_database(where: str, url: URL, *, defers: bool = False) -> Connection:
 
 
 def close_quietly(connection: Connection) -> None:
-    """Close a connection, whatever its state is. Never raises."""
+    """Close a connection in any state. Never raises."""
     try:
         connection.close()
     except (SQLAlchemyError, sqlite3.Error, OSError):
@@ -84,7 +89,7 @@ def close_quietly(connection: Connection) -> None:
 
 @contextmanager
 def translated(where: str, close: Callable[[], object]) -> Iterator[None]:
-    """Call `close` after any error; an error of the database becomes `ConnectionLost` E7003."""
+    """Call `close` after any error, and turn an error of the database into `ConnectionLost` E7003."""
     try:
         yield
     except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
@@ -96,17 +101,17 @@ def translated(where: str, close: Callable[[], object]) -> Iterator[None]:
 
 
 def check_table(inspector: Inspector, where: str, table: str, schema: str | None, *, no_view: str = "") -> str:
-    """Check that there is such a table; returns its name for messages.
+    """Check that such a table exists; return its name for messages.
 
     Args:
-        inspector: of the open database.
+        inspector: inspector of the open database.
         where: the place of the sender or receiver.
         table: the name of the table.
-        schema: its schema, or `None` for the one in which the database looks first.
-        no_view: why it may not be a view; empty if it is only read.
+        schema: its schema, or `None` for the one that the database searches first.
+        no_view: why the table may not be a view; empty if a view is allowed.
 
     Raises:
-        ConnectionLost: E7010, there is no such table; E7042, it is a view; E7640, its engine in MySQL knows no
+        ConnectionLost: E7010, there is no such table; E7042, it is a view; E7640, its engine in MySQL has no
             transactions.
     """
     name = f"table {quoted(table)}" if schema is None else f"table {quoted(table)} of schema {quoted(schema)}"
@@ -124,32 +129,32 @@ def check_table(inspector: Inspector, where: str, table: str, schema: str | None
 
 
 def connection_of(inspector: Inspector) -> Connection:
-    """The connection that an inspector uses."""
+    """Return the connection that an inspector uses."""
     assert isinstance(inspector.bind, Connection)
     return inspector.bind
 
 
 def oid_of(connection: Connection, table: str, schema: str | None) -> int:
-    """The number of a table in PostgreSQL, which exists."""
+    """Return the number of an existing table in PostgreSQL."""
     inspector = inspect(connection)
     assert isinstance(inspector, PGInspector)
     return inspector.get_table_oid(table, schema=schema)
 
 
 def identifier(name: str) -> str:
-    """A name as it stands in a statement."""
+    """Return a name as it is written in a statement."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def raw_sqlite(connection: Connection) -> sqlite3.Connection:
-    """The driver's connection below a connection to a file of SQLite."""
+    """Return the driver's connection below a connection to a file of SQLite."""
     raw = connection.connection.driver_connection
     assert isinstance(raw, sqlite3.Connection)
     return raw
 
 
 def refuses_a_row(error: DBAPIError) -> bool:
-    """Whether a statement failed because of the values of a row, and would fail again with them."""
+    """Return whether a statement failed because of the values of a row, and would fail again with them."""
     state = getattr(error.orig, "sqlstate", None)
     if state is not None:
         return str(state).startswith(_OF_ONE_ROW) or _number_of(error) in _OF_ONE_ROW_IN_MYSQL
@@ -157,12 +162,12 @@ def refuses_a_row(error: DBAPIError) -> bool:
 
 
 def is_denied(error: DBAPIError) -> bool:
-    """Whether MySQL has not let the user execute a statement."""
+    """Return whether MySQL refused a statement because the user lacks the right."""
     return _number_of(error) in _NO_RIGHT_IN_MYSQL
 
 
 def reason_of(error: BaseException) -> str:
-    """What the database says, in one line."""
+    """Return the text of the database in one line."""
     cause = getattr(error, "orig", None) or error
     said = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
     if isinstance(error, DBAPIError) and _number_of(error):
@@ -171,7 +176,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _number_of(error: DBAPIError) -> int:
-    """The number of an error of MySQL; 0 in other databases."""
+    """Return the number of an error of MySQL; 0 in other databases."""
     number = error.orig.args[0] if error.orig is not None and error.orig.args else 0
     return number if isinstance(number, int) else 0
 
@@ -190,5 +195,5 @@ def _dial(path: Path) -> sqlite3.Connection:
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Whether a record of the driver tells more than that a statement failed, whose error it raises anyway."""
+    """Return false for a record of the driver that only repeats an error which the driver raises anyway."""
     return "error ignored terminating" not in str(record.msg)

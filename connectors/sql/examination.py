@@ -1,4 +1,4 @@
-"""Looks at the table of a receiver or sender before an engine runs (`correlator doctor`)."""
+"""Checks the table of a receiver or sender before an engine runs (`correlator doctor`)."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quot
 from correlator.settings import ReceiverSettings, SenderSettings
 
 LONG_S = 300
-"""A transaction is worth a warning when it has been open for so many seconds."""
+"""Number of seconds after which an open transaction is worth a warning."""
 _OPEN = """
     SELECT who, seconds FROM (
         SELECT application_name AS who, extract(epoch FROM now() - xact_start)::bigint AS seconds
@@ -27,7 +27,7 @@ _OPEN = """
 
 
 def look(connection: Connection, part: ReceiverSettings | SenderSettings) -> Iterator[CorrelatorError]:
-    """Findings about the table of a receiver or sender. Raises `ConnectionLost` if it could not be used."""
+    """Yield findings about the table of a receiver or sender. Raises `ConnectionLost` if it cannot be used."""
     where = place_of(part)
     if isinstance(part, SenderSettings):
         rows_of(connection, writing_of(part))
@@ -50,14 +50,14 @@ def look(connection: Connection, part: ReceiverSettings | SenderSettings) -> Ite
         yield ConfigError("I7053", where, f"{rows} rows wait in the outbox table{age}")
     if table.oid:
         if not table.has_trigger(connection):
-            what = "no trigger of the outbox table wakes the receiver, which looks each 'poll_interval'"
-            yield ConfigError("W7051", where, what, "", "Make it with 'correlator outbox create', or leave it so")
+            what = "no trigger of the outbox table wakes the receiver, which looks for rows every 'poll_interval'"
+            yield ConfigError("W7051", where, what, "", "Make it with 'correlator outbox create', or accept the delay")
         effect = "the server keeps the deleted rows of the outbox table meanwhile, which slows the receiver down"
         yield from _long_transactions(connection, where, effect, also_readers=True)
 
 
 def _look_at_slot(connection: Connection, captured: Captured) -> Iterator[CorrelatorError]:
-    """Findings about a replication slot and the tables of its publication. Raises `ConnectionLost`."""
+    """Yield findings about a replication slot and the tables of its publication. Raises `ConnectionLost`."""
     where, server = captured.where, server_of(connection, captured)
     tables = tables_of(connection, captured)
     if not tables:
@@ -74,7 +74,8 @@ def _look_at_slot(connection: Connection, captured: Captured) -> Iterator[Correl
         what = (
             "max_slot_wal_keep_size is -1: the server keeps its log for a slot that nobody reads until its disk is full"
         )
-        yield ConfigError("W7621", where, what, "", "Set a limit, behind which the receiver has to begin anew (E7602)")
+        todo = "Set a limit; a receiver that falls further behind has to begin anew (E7602)"
+        yield ConfigError("W7621", where, what, "", todo)
     effect = "the server keeps its log since then for the slot, and cannot make a slot meanwhile"
     yield from _long_transactions(connection, where, effect, also_readers=False)
     if server.slot is None:

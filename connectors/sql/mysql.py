@@ -1,7 +1,7 @@
-"""MySQL and MariaDB: the address of a server, sessions with it, and what tables and statements must be.
+"""MySQL and MariaDB: the address of a server, sessions with it, and requirements on tables and statements.
 
-DDL commits there, tables of some engines know no transactions, and without its strict mode the server cuts values
-without an error. So the session sets the mode, and senders and receivers use tables of InnoDB alone.
+DDL commits the transaction there, tables of some engines have no transactions, and without its strict mode the server
+cuts values without an error. So the session sets the mode, and senders and receivers use only tables of InnoDB.
 """
 
 import contextlib
@@ -25,18 +25,18 @@ with contextlib.suppress(ImportError):  # the driver is an extra; without it `op
 
 SCHEMES = ("mysql:", "mysql+pymysql:", "mariadb:", "mariadb+pymysql:")
 OF_BYTES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY, mysql.TINYBLOB, mysql.MEDIUMBLOB, mysql.LONGBLOB)
-"""The types of columns that hold bytes, in any database."""
-_ALLOWED = "Use mysql://user:password@host/database, behind it ?ssl_ca=FILE, ssl_cert, ssl_key or ssl_disabled=true"
+"""Types of columns that hold bytes, in any database."""
+_ALLOWED = "Use mysql://user:password@host/database, and after it ?ssl_ca=FILE, ssl_cert, ssl_key or ssl_disabled=true"
 _LONGEST_NAME, _LAST_CHARACTER = 64, "\uffff"
 _TLS_FILES = ("ssl_ca", "ssl_cert", "ssl_key")
 _QUERY = (*_TLS_FILES, "ssl_disabled")
 _CONNECT_TIMEOUT_S = 10
 _MODE = "TRADITIONAL,NO_BACKSLASH_ESCAPES"
-"""`TRADITIONAL` is strict. A backslash in a text is a backslash, as in SQLite and PostgreSQL."""
+"""`TRADITIONAL` is strict. A backslash in a text means a backslash, as in SQLite and PostgreSQL."""
 _SETTINGS = (
     "SET SESSION time_zone = '+00:00', wait_timeout = 31536000, innodb_lock_wait_timeout = 20, lock_wait_timeout = 20"
 )
-"""A session may be idle for long. The server ends a wait for a lock before the session counts as lost."""
+"""A session may be idle for a long time. The server ends a wait for a lock before the session counts as lost."""
 _OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0, 13)}
 _ENGINE = "InnoDB"
 _ENGINES = """
@@ -57,11 +57,11 @@ _JSON_COLUMNS = """
     WHERE constraint_schema = COALESCE(%(schema)s, DATABASE()) AND table_name = %(table)s
     AND check_clause = CONCAT('json_valid(`', constraint_name, '`)')
 """
-"""A column of the type JSON of MariaDB is one of the type LONGTEXT with this constraint."""
+"""In MariaDB, a column of the type JSON has the type LONGTEXT and this constraint."""
 
 
 def parse(where: str, text: str) -> URL:
-    """Read an address that begins with one of `SCHEMES`. Raises `ConfigError` E1022 without the text."""
+    """Read an address that begins with one of `SCHEMES`. Raises `ConfigError` E1022, whose text omits the address."""
     place = f"{where}.database"
     try:
         url = make_url(text)
@@ -74,15 +74,17 @@ def parse(where: str, text: str) -> URL:
 
 
 def check_name(where: str, table: str) -> None:
-    """Check the name of a table of a receiver or sender. Raises `ConfigError` E1216 if MySQL has no such names."""
+    """Check the name of a table of a receiver or sender. Raises `ConfigError` E1216 if MySQL does not
+    allow such a name.
+    """
     if len(table) > _LONGEST_NAME or max(table) > _LAST_CHARACTER or table.endswith(" "):
-        what = f"{quoted(table)} is no name of a table in MySQL"
-        allowed = f"At most {_LONGEST_NAME} characters up to U+FFFF, the last one no space"
+        what = f"{quoted(table)} is not a name of a table in MySQL"
+        allowed = f"At most {_LONGEST_NAME} characters up to U+FFFF, and no space at the end"
         raise ConfigError("E1216", f"{where}.destination", what, allowed)
 
 
 def open_mysql(where: str, url: URL) -> Connection:
-    """Open a session in which nothing is cut silently, with a server that is new enough.
+    """Open a session in which nothing is cut silently, with a server that is not too old.
 
     Raises:
         ConnectionLost: E7016, no encrypted session; E7643, the server is too old.
@@ -101,7 +103,7 @@ def open_mysql(where: str, url: URL) -> Connection:
         "connect_timeout": _CONNECT_TIMEOUT_S,
         **_tls(where, url),
     }
-    try:  # the driver is imported here; the default of the server might let a session see what is not committed
+    try:  # this imports the driver; with other defaults of the server, a session might see uncommitted changes
         engine = create_engine(
             url.set(query={}), poolclass=NullPool, pool_reset_on_return=None, isolation_level="REPEATABLE READ"
         )
@@ -124,36 +126,36 @@ def open_mysql(where: str, url: URL) -> Connection:
 
 
 def session_of(connection: Connection) -> "MysqlSession":
-    """The session of the driver that a connection of SQLAlchemy uses."""
+    """Return the session of the driver that a connection of SQLAlchemy uses."""
     session = connection.connection.driver_connection
     assert isinstance(session, MysqlSession)
     return session
 
 
 def check_engine(connection: Connection, where: str, name: str, table: str, schema: str | None) -> None:
-    """Check that a rollback takes rows out of a table again. Raises `ConnectionLost` E7640.
+    """Check that a rollback removes rows from a table again. Raises `ConnectionLost` E7640.
 
     Args:
-        connection: open.
+        connection: an open connection.
         where: the place of the sender or receiver.
-        name: of the table, for messages.
-        table: its name.
-        schema: its database, or `None` for that of the address.
+        name: name of the table, for messages.
+        table: name of the table in the database.
+        schema: its database, or `None` for the database of the address.
     """
     for engine in connection.exec_driver_sql(_ENGINES, {"schema": schema, "table": table}).scalars():
         if engine != _ENGINE:
-            raise _no_transactions(where, f"{name} has the engine {engine}, which is not safe")
+            raise _no_transactions(where, f"{name} has the engine {engine}, which is not supported")
 
 
 def check_targets(connection: Connection, where: str, statement: str) -> None:
     """Check the tables that a statement names. Raises `ConnectionLost` E7640."""
     for table in connection.exec_driver_sql(_OTHER_ENGINES).scalars():
         if re.search(rf"(?:\b(?:into|update|from|join|ignore)\s|,)\s*`?{re.escape(table)}\b", statement, re.IGNORECASE):
-            raise _no_transactions(where, f"the statement names table {quoted(table)}, which knows no transactions")
+            raise _no_transactions(where, f"the statement names table {quoted(table)}, whose engine is not supported")
 
 
 def unique_keys(connection: Connection, table: str, schema: str | None) -> Sequence[Sequence[str | None]]:
-    """The columns of each unique key of a table; `None` for a part of one that is no whole column."""
+    """Return the columns of each unique key of a table, with `None` for a part that is not a whole column."""
     keys: dict[str, list[str | None]] = {}
     for name, column, part in connection.exec_driver_sql(_UNIQUE_KEYS, {"schema": schema, "table": table}):
         keys.setdefault(name, []).append(column if part is None else None)
@@ -161,24 +163,24 @@ def unique_keys(connection: Connection, table: str, schema: str | None) -> Seque
 
 
 def json_columns(connection: Connection, table: str, schema: str | None) -> set[str]:
-    """The columns of a table of MariaDB that hold JSON. MySQL has a type of its own for them."""
+    """Return the columns of a table of MariaDB that contain JSON. MySQL has a type of its own for them."""
     if not connection.dialect.is_mariadb:  # type: ignore[attr-defined]
         return set()
     return set(connection.exec_driver_sql(_JSON_COLUMNS, {"schema": schema, "table": table}).scalars())
 
 
 def in_utf8(text: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """An expression as a text in UTF-8."""
+    """Return an expression as a text in UTF-8."""
     return sa.func.convert(text.op("USING")(sa.literal_column("utf8mb4")))
 
 
 def flushes_each_commit(connection: Connection) -> bool:
-    """Whether a transaction is on disk when the server confirms it."""
+    """Return whether a transaction is on disk when the server confirms it."""
     return bool(connection.exec_driver_sql("SELECT @@innodb_flush_log_at_trx_commit").scalar_one() == 1)
 
 
 def _problem_of(url: URL) -> str:
-    """What is wrong with an address; empty if nothing is."""
+    """Return what is wrong with an address; empty if nothing is."""
     if not url.host or not url.database:
         return "names no host or no database"
     for name, value in url.query.items():
@@ -196,7 +198,7 @@ def _problem_of(url: URL) -> str:
 
 def _no_transactions(where: str, what: str) -> ConnectionLost:
     todo = f"ALTER TABLE … ENGINE = {_ENGINE}"
-    return ConnectionLost("E7640", where, what, f"Only {_ENGINE} keeps a transaction as a whole", todo)
+    return ConnectionLost("E7640", where, what, f"Only {_ENGINE} is supported", todo)
 
 
 def _check_version(where: str, connection: Connection) -> None:
@@ -208,9 +210,9 @@ def _check_version(where: str, connection: Connection) -> None:
 
 
 def _tls(where: str, url: URL) -> Mapping[str, Any]:
-    """The arguments of the driver for TLS. A server on another machine shows who it is.
+    """Return the arguments of the driver for TLS. A server on another machine must prove its identity.
 
-    On this machine TLS is used if the server has it: some kinds of login need it.
+    On this machine TLS is used if the server offers it: some kinds of login need it.
     """
     if url.query.get("ssl_disabled") == "true":
         return {"ssl_disabled": True}

@@ -1,4 +1,6 @@
-"""A session with MySQL or MariaDB that does not wait for ever, and that sends nothing the server cannot take."""
+"""A session with MySQL or MariaDB that does not wait for ever, and that sends no statement longer than
+the server allows.
+"""
 
 import ssl
 import struct
@@ -11,35 +13,37 @@ from pymysql.constants import CR, ER
 from correlator.errors import ConnectionLost
 
 _ANSWER_TIMEOUT_S = 30
-"""Seconds without any answer after which a session is lost: no statement of a sender or receiver takes so long."""
+"""Seconds without an answer after which a session counts as lost: no statement of a sender or receiver
+takes that long.
+"""
 _NO_SERVER = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, struct.error)
-"""What the driver raises if no MySQL answers, or if it cannot log in because it lacks a package."""
+"""Errors that the driver raises if no MySQL answers, or if it cannot log in because it lacks a package."""
 
 
 class MysqlSession(Connection):  # type: ignore[misc]  # the driver has no types
-    """A session that is lost if its server sends nothing for `_ANSWER_TIMEOUT_S` while an answer is due.
+    """A session that counts as lost if its server sends nothing for `_ANSWER_TIMEOUT_S` while an answer is due.
 
     Attributes:
-        largest: the server takes no statement of so many bytes; it would end the session. 0 if that is not known yet.
+        largest: size in bytes at which the server would end the session instead of taking a statement; 0 if unknown.
     """
 
     largest = 0
 
     def connect(self, sock: Any = None) -> None:
-        """Connect and log in. Raises `pymysql.OperationalError`, also if something else than MySQL answers."""
+        """Connect and log in. Raises `pymysql.OperationalError`, even if another program than MySQL answers."""
         try:
             super().connect(sock)
         except _NO_SERVER as error:
             raise OperationalError(CR.CR_CONN_HOST_ERROR, f"no session with MySQL: {error}") from error
 
     def fileno(self) -> int:
-        """The descriptor of the socket; -1 when it is closed."""
+        """Return the descriptor of the socket; -1 when it is closed."""
         return -1 if self._sock is None else int(self._sock.fileno())
 
     def query(self, sql: Any, unbuffered: bool = False) -> Any:
-        """Send a statement. Raises `pymysql.DataError` if it is too long, and keeps the session."""
+        """Send a statement. Raises `pymysql.DataError` if it is too long; the session stays usable."""
         sent = sql.encode(self.encoding) if isinstance(sql, str) else sql
-        if self.largest and len(sent) + 1 >= self.largest:  # one byte says that it is a statement
+        if self.largest and len(sent) + 1 >= self.largest:  # one byte marks it as a statement
             what = f"{len(sent)} bytes are more than max_allowed_packet, {self.largest}"
             raise DataError(ER.NET_PACKET_TOO_LARGE, what, sqlstate="22001")
         return super().query(sent, unbuffered)
@@ -50,7 +54,7 @@ def dial(where: str, arguments: Mapping[str, Any]) -> MysqlSession:
 
     Args:
         where: the place of the sender or receiver.
-        arguments: those of the driver.
+        arguments: arguments of the driver.
 
     Raises:
         ConnectionLost: E7016, no encrypted session.
@@ -63,5 +67,5 @@ def dial(where: str, arguments: Mapping[str, Any]) -> MysqlSession:
         if not untrusted and error.args[:1] != (CR.CR_SSL_CONNECTION_ERROR,):
             raise
         what = f"no TLS with {arguments['host']}: {error.args[-1]}"
-        todo = "Name the certificate of the authority in ssl_ca, or write ?ssl_disabled=true behind the address"
+        todo = "Name the certificate of the authority in ssl_ca, or append ?ssl_disabled=true to the address"
         raise ConnectionLost("E7016", where, what, "", todo) from error

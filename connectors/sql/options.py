@@ -31,17 +31,17 @@ _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 
 def place_of(part: ReceiverSettings | SenderSettings) -> str:
-    """The place of a receiver or sender, for messages."""
+    """Return the place of a receiver or sender, for messages."""
     return f"{'receivers' if isinstance(part, ReceiverSettings) else 'senders'}.{part.id}"
 
 
 def is_captured(receiver: ReceiverSettings) -> bool:
-    """Whether the receiver takes the changes of tables from the log of the server."""
+    """Return whether the receiver takes the changes of tables from the log of the server."""
     return receiver.destination.startswith("topic:") and "slot" in receiver.options
 
 
 def is_polled(receiver: ReceiverSettings) -> bool:
-    """Whether the receiver reads the rows of a table and leaves them as they are."""
+    """Return whether the receiver reads the rows of a table and leaves them there."""
     return receiver.destination.startswith("topic:") and not is_captured(receiver)
 
 
@@ -63,7 +63,7 @@ def polled_of(receiver: ReceiverSettings) -> Polled:
     where, options = place_of(receiver), receiver.options
     check_options(where, options, _OF_POLLED)
     if "order_column" not in options:
-        what = "neither 'order_column' nor 'slot' is there"
+        what = "neither 'order_column' nor 'slot' is set"
         allowed = "order_column polls a table, slot captures the changes of the tables of a publication"
         raise ConfigError("E1021", where, what, allowed)
     _, table = check_destination(where, receiver.destination)
@@ -81,7 +81,7 @@ def polled_of(receiver: ReceiverSettings) -> Polled:
 
 
 def outbox_of(receiver: ReceiverSettings) -> Outbox:
-    """Read the settings of a receiver. Raises `ConfigError`."""
+    """Read the settings of a receiver of an outbox table. Raises `ConfigError`."""
     where = place_of(receiver)
     check_options(where, receiver.options, _OF_OUTBOXES)
     table = _table(where, receiver.destination)
@@ -89,7 +89,7 @@ def outbox_of(receiver: ReceiverSettings) -> Outbox:
 
 
 def poll_interval_of(receiver: ReceiverSettings) -> float:
-    """After how many seconds a receiver looks for rows by itself. Raises `ConfigError`."""
+    """Return the seconds after which a receiver looks for rows without a notification. Raises `ConfigError`."""
     where, options = place_of(receiver), receiver.options
     allowed = "From 10ms to 1h"
     given_s = duration_option(where, options, "poll_interval", allowed, lambda given: 0.01 <= given <= 3600)
@@ -97,10 +97,10 @@ def poll_interval_of(receiver: ReceiverSettings) -> float:
 
 
 def _columns(where: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-    """The names of columns by their roles. Raises `ConfigError` E1020 or E1022."""
+    """Return the names of columns by their roles. Raises `ConfigError` E1020 or E1022."""
     named = options.get("columns", {})
     if not isinstance(named, Mapping):
-        raise ConfigError("E1022", where, f"{quoted(named)} is no mapping", "As in {id: number, body: payload}")
+        raise ConfigError("E1022", where, f"{quoted(named)} is not a mapping", "As in {id: number, body: payload}")
     check_options(where, named, ROLES)
     for role, name in named.items():
         if not isinstance(name, str) or not is_name(name):
@@ -131,7 +131,7 @@ def writing_of(sender: SenderSettings) -> Writing:
 
 
 def _target(where: str, sender: SenderSettings) -> str:
-    """The name of the table of a sender. Raises `ConfigError` E1215 or E1216."""
+    """Return the name of the table of a sender. Raises `ConfigError` E1215 or E1216."""
     if sender.destination is None:
         what = "a sender to a database needs a destination of its own"
         raise ConfigError("E1216", f"{where}.destination", what, "Use queue:TABLE")
@@ -150,12 +150,12 @@ def _key_columns(where: str, options: Mapping[str, Any]) -> Sequence[str]:
         if not isinstance(key, str) or not is_name(key):
             raise ConfigError("E1022", where, f"{quoted(key)} is not a name of a column")
         if key in keys[:at]:
-            raise ConfigError("E1022", where, f"column {quoted(key)} is there twice")
+            raise ConfigError("E1022", where, f"column {quoted(key)} is named twice")
     return tuple(keys)
 
 
 def _table(where: str, destination: str) -> str:
-    """The name of the table. Raises `ConfigError` E1215 or E1216."""
+    """Return the name of the table. Raises `ConfigError` E1215 or E1216."""
     kind, name = check_destination(where, destination)
     if kind != "queue":
         what = f"{quoted(destination)} is not a table"

@@ -1,8 +1,8 @@
-"""The source of an outbox table: it reads the rows that a user's program has committed, and deletes acknowledged ones.
+"""The source of an outbox table: it reads the rows that a user's program has committed, and deletes acknowledged rows.
 
-One source at a time reads a table: in PostgreSQL and MySQL it holds a lock of the server as long as its session lives,
-beside a file of SQLite the lock on a file. It reads in the order of the keys, and leaves out only the rows that it
-holds. So it also finds a row whose transaction has committed after rows with higher keys were read.
+One source at a time reads a table. In PostgreSQL and MySQL it holds a lock of the server as long as its session lives;
+with SQLite it holds the lock on a file beside the database. It reads rows in the order of their keys, and skips only
+the rows that it holds. So it also finds a row whose transaction has committed after rows with higher keys were read.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class OutboxSource(TableSource):
         self._held: Held[Key] = Held()
 
     def peek(self, limit: int) -> Sequence[Message]:
-        """The first rows, whether a receiver holds them or not. Changes nothing; close the source afterwards."""
+        """Return the first rows, whether a receiver holds them or not. Changes nothing; close the source afterwards."""
         with translated(self._where, self.close):
             connection = self._open()
             with connection.begin():
@@ -72,13 +72,15 @@ class OutboxSource(TableSource):
                     self._table.delete(connection, rows)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Return these rows again, before all rows with higher keys."""
+        """Give these rows back: `receive` returns them before rows with higher keys. Raises `ConnectionLost`."""
         self._connected()
         self._held.release(tokens)
         self._next_look = 0.0
 
     def close(self) -> None:
-        """See `TableSource`. Gives the lock back: the server may notice the end of the session only after a moment."""
+        """See `TableSource`. Also release the lock: the server may notice the end of the session only
+        after a moment.
+        """
         connection = self._connection
         if connection is not None and not connection.invalidated and not self._process.is_another_process:
             with suppress(SQLAlchemyError), connection.begin():
@@ -112,7 +114,7 @@ class OutboxSource(TableSource):
         return connection
 
     def _become_reader(self, connection: Connection) -> None:
-        """Take the lock that one reader of the table has. Raises `ConnectionLost` E7009."""
+        """Take the lock that only one reader of the table can have. Raises `ConnectionLost` E7009."""
         if connection.dialect.name == "sqlite":
             path = path_of(self._url).resolve()
             digest = hashlib.sha256(self._outbox.table.encode()).hexdigest()[:16]
@@ -134,7 +136,7 @@ class OutboxSource(TableSource):
 
     def _taken(self, holder: str) -> ConnectionLost:
         what = f"another receiver reads the outbox table ({holder})"
-        return ConnectionLost("E7009", self._where, what, "One receiver reads it at a time, which keeps the order")
+        return ConnectionLost("E7009", self._where, what, "Only one receiver reads it at a time, to keep the order")
 
     def _read(self, connection: Connection, limit: int) -> list[OutboxRow]:
         bounds = self._receiver.max_message_bytes, self._receiver.max_batch_bytes

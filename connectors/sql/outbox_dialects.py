@@ -1,4 +1,4 @@
-"""What each database says in its own way about an outbox table: how it is made, and parts of its statements."""
+"""Statements about outbox tables that differ between databases: how a table is made, and parts of queries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -46,9 +46,9 @@ CREATE TABLE IF NOT EXISTS {table} (
     {unique_id} VARCHAR(255) NOT NULL DEFAULT (uuid())
 ) ENGINE = InnoDB CHARACTER SET utf8mb4"""
 _DOUBLE, _BACK = '"', "`"
-"""Marks around names."""
+"""Quotation marks of names."""
 _UNIX_EPOCH = 2440587.5
-"""As a Julian day."""
+"""The beginning of Unix time as a Julian day."""
 _DAY_MS = 86_400_000
 
 Key = tuple[int, bytes]
@@ -59,23 +59,25 @@ class OutboxDialect(Protocol):
     """Parts of statements about outbox tables. Times are milliseconds since the epoch."""
 
     def statements(self, table: str, schema: str | None, columns: Mapping[str, str]) -> Sequence[str]:
-        """The statements that make a table, and what wakes its receiver. `columns` are names by their roles."""
+        """Return the statements that make a table and its trigger, if it has one. `columns` gives the
+        names by their roles.
+        """
         ...
 
     def content(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """The content of a column as bytes, a text in UTF-8."""
+        """Return the content of a column as bytes; a text is in UTF-8."""
         ...
 
     def time_of(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """The time in a column."""
+        """Return the time in a column."""
         ...
 
     def now(self) -> sa.ColumnElement[Any]:
-        """The present time."""
+        """Return an expression of the present time, in milliseconds since the epoch."""
         ...
 
     def is_none_of(self, key: sa.ColumnElement[int], held: Sequence[int]) -> sa.ColumnElement[bool]:
-        """Whether a key is none of these."""
+        """Return whether a key is none of these."""
         ...
 
     def delete(
@@ -86,7 +88,7 @@ class OutboxDialect(Protocol):
         unique: sa.ColumnElement[bytes],
         rows: Sequence[Key],
     ) -> None:
-        """Delete these rows of the table, in which `key` and `unique` are expressions."""
+        """Delete these rows of the table, where `key` and `unique` are the expressions of their columns."""
         ...
 
 
@@ -180,10 +182,10 @@ class PostgresOutbox:
 
 
 class MysqlOutbox:
-    """See `OutboxDialect`. The zone of the session is UTC."""
+    """See `OutboxDialect`. The time zone of the session is UTC."""
 
     def statements(self, table: str, schema: str | None, columns: Mapping[str, str]) -> Sequence[str]:
-        """See `OutboxDialect`. Nothing there can wake a receiver."""
+        """See `OutboxDialect`. MySQL has no means to wake a receiver."""
         return (_MYSQL_TABLE.format_map(_quoted(table, schema, columns, _BACK)),)
 
     def content(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -213,7 +215,9 @@ class MysqlOutbox:
         unique: sa.ColumnElement[bytes],
         rows: Sequence[Key],
     ) -> None:
-        """See `OutboxDialect`. The server finds the rows by their keys: it locks each row at which it looks."""
+        """See `OutboxDialect`. The statement finds the rows by their keys, because MySQL locks each row
+        that it reads.
+        """
         keys = key.in_([number for number, _ in rows])
         connection.execute(sa.delete(table).where(keys, sa.tuple_(key, unique).in_(rows)))
 
@@ -226,12 +230,12 @@ _OF_DATABASES: Mapping[str, OutboxDialect] = {
 
 
 def outbox_dialect(database: str) -> OutboxDialect:
-    """That of a database: `sqlite`, `postgresql` or `mysql`."""
+    """Return the dialect of a database: `sqlite`, `postgresql` or `mysql`."""
     return _OF_DATABASES[database]
 
 
 def _quoted(table: str, schema: str | None, columns: Mapping[str, str], mark: str) -> Mapping[str, str]:
-    """The names in statements, the table with its schema as `table`."""
+    """Return the names for statements, the table with its schema as `table`."""
     whole = _quote(table, mark) if schema is None else f"{_quote(schema, mark)}.{_quote(table, mark)}"
     return {"table": whole, **{role: _quote(name, mark) for role, name in columns.items()}}
 

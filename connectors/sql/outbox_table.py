@@ -1,6 +1,6 @@
-"""An outbox table: which columns it has, how it is made, and the statements that read and delete its rows.
+"""An outbox table: its columns, how it is made, and the statements that read and delete its rows.
 
-All that a row holds is read as bytes, so that no content can fail in the driver and hold up the rows behind it.
+All columns of a row are read as bytes, so that no content can fail in the driver and block the rows after it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,22 @@ from connectors.sql.reading import cut, size, within
 from correlator.errors import ConnectionLost, quoted
 
 ROLES = ("id", "body", "properties", "created", "unique_id")
-"""What the columns of an outbox table are for; each is the name of its column, too, unless the user names another."""
+"""The roles of the columns of an outbox table. Each is also the default name of its column."""
 _NEEDED = ("id", "body", "unique_id")
 _LONGEST_ID = 1024
-"""Most bytes of a unique id that are read: more than an engine takes, so that it sees that the id is too long."""
+"""Most bytes of a unique id that are read: more than an engine accepts, so that it recognises an id
+that is too long.
+"""
 
 
 class Outbox(NamedTuple):
     """The outbox table of a receiver.
 
     Attributes:
-        where: place for messages.
+        where: place of the receiver, for messages.
         table: name of the table.
-        schema: its schema, or `None` for the one in which the database looks first.
-        columns: for each role the name of its column, where the user names one.
+        schema: its schema, or `None` for the one that the database searches first.
+        columns: for each role the name of its column, if the user has named one.
     """
 
     where: str
@@ -41,20 +43,20 @@ class Outbox(NamedTuple):
     columns: Mapping[str, str]
 
     def column(self, role: str) -> str:
-        """The name of the column for a role."""
+        """Return the name of the column for a role."""
         return self.columns.get(role, role)
 
 
 class OutboxRow(NamedTuple):
-    """A row as it is read.
+    """A row as it was read.
 
     Attributes:
         id: the key.
-        unique_id: never the same for two rows.
+        unique_id: differs between any two rows.
         properties: a JSON object, or `None`.
         created: milliseconds since the epoch, or `None`.
-        body: its first bytes, all if `size` is the number of them.
-        size: the number of bytes of the whole body.
+        body: its first bytes; the whole body if it has `size` bytes.
+        size: number of bytes of the whole body.
     """
 
     id: int
@@ -95,13 +97,13 @@ class OutboxTable:
             self._check_rights(connection, outbox, name)
 
     def read(self, connection: Connection, held: Sequence[int], most: int, bounds: tuple[int, int]) -> list[OutboxRow]:
-        """The first rows, in order.
+        """Return the first rows, in order.
 
         Args:
-            connection: in a transaction.
-            held: the keys of the rows that are left out.
+            connection: a connection in a transaction.
+            held: the keys of the rows to skip.
             most: the most rows to return, 1 or more.
-            bounds: how many bytes of one row are read at most, and at how many bytes of all of them the result ends.
+            bounds: the most bytes to read of one row, and the number of bytes in all after which the result ends.
         """
         longest, enough = bounds
         columns = self._table.c
@@ -130,22 +132,24 @@ class OutboxTable:
         ]
 
     def delete(self, connection: Connection, rows: Sequence[Key]) -> None:
-        """Delete the rows with these keys and unique ids. A row that has got the key meanwhile has another unique id.
+        """Delete the rows with these keys and unique ids. A row that has reused a key has another unique id, and stays.
 
         Args:
-            connection: in a transaction.
+            connection: a connection in a transaction.
             rows: key and unique id of each row; at least one.
         """
         self._dialect.delete(connection, self._table, self._table.c.id, self._unique, rows)
 
     def waiting(self, connection: Connection) -> tuple[int, int | None]:
-        """How many rows there are, and for how many seconds the oldest has been there, if the table tells that."""
+        """Return the number of rows, and for how many seconds the oldest has waited; `None` if the
+        table has no times.
+        """
         age = sa.cast((self._dialect.now() - sa.func.min(self._created)) / 1000, sa.BigInteger)
         rows, seconds = connection.execute(sa.select(sa.func.count(), age).select_from(self._table)).one()
         return rows, seconds
 
     def has_trigger(self, connection: Connection) -> bool:
-        """Whether the table of PostgreSQL has the trigger that wakes the receiver."""
+        """Return whether the table of PostgreSQL has the trigger that wakes the receiver."""
         query = (
             "SELECT count(*) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = %(oid)s::oid"
             " AND p.proname = %(function)s AND t.tgenabled <> 'D'"
@@ -157,7 +161,9 @@ class OutboxTable:
         return cut(self._dialect.content(self._table.c.unique_id), _LONGEST_ID)
 
     def _check_rights(self, connection: Connection, outbox: Outbox, name: str) -> None:
-        """Ask MySQL to delete no row. Raises `ConnectionLost` E7007 if the user may not delete rows."""
+        """Delete no row in MySQL, to check the rights. Raises `ConnectionLost` E7007 if the user may
+        not delete rows.
+        """
         try:
             connection.execute(sa.delete(self._table).where(sa.false()))
         except DBAPIError as error:
@@ -167,7 +173,7 @@ class OutboxTable:
 
 
 def statements(outbox: Outbox, database: str) -> Sequence[str]:
-    """The statements that make the table, and in PostgreSQL the trigger that wakes the receiver.
+    """Return the statements that make the table, and in PostgreSQL the trigger that wakes the receiver.
 
     Args:
         outbox: the table.
@@ -180,7 +186,7 @@ def statements(outbox: Outbox, database: str) -> Sequence[str]:
 def _roles(
     outbox: Outbox, name: str, found: Mapping[str, ReflectedColumn], primary: Sequence[str], *, is_sqlite: bool
 ) -> Mapping[str, TypeEngine[Any]]:
-    """The types of the columns of the roles that the table has. Raises `ConnectionLost` E7041."""
+    """Return the types of the columns for the roles that the table has. Raises `ConnectionLost` E7041."""
     roles: dict[str, TypeEngine[Any]] = {}
     for role in ROLES:
         column = outbox.column(role)
@@ -206,7 +212,7 @@ def _roles(
 
 
 def _oid(connection: Connection, outbox: Outbox, name: str) -> int:
-    """The number of a table in PostgreSQL. Raises `ConnectionLost` E7007 if the user may not delete its rows."""
+    """Return the number of a table in PostgreSQL. Raises `ConnectionLost` E7007 if the user may not delete its rows."""
     oid = oid_of(connection, outbox.table, outbox.schema)
     query = "SELECT has_table_privilege(%(oid)s::oid, 'DELETE')"
     if not connection.exec_driver_sql(query, {"oid": oid}).scalar_one():

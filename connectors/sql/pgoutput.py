@@ -1,7 +1,7 @@
-"""Reads what a server of PostgreSQL sends to a reader of a replication slot, and writes the answer. Pure.
+"""Decodes what a PostgreSQL server sends to a reader of a replication slot, and encodes the answer.
 
 The format of the changes is version 1 of `pgoutput`, the output plugin of PostgreSQL's own logical replication. A value
-is the text that the type's output function makes.
+is the text that the type's output function makes. This module does no I/O.
 """
 
 import struct
@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 _MICROSECONDS_2000 = 946_684_800_000_000
-"""From the epoch to the beginning of 2000, from which PostgreSQL counts."""
+"""Microseconds from the epoch to the beginning of 2000, from which PostgreSQL counts."""
 _u16, _u32 = struct.Struct("!H"), struct.Struct("!I")
 _wal, _keepalive, _status = struct.Struct("!cQQq"), struct.Struct("!cQq?"), struct.Struct("!cQQQq?")
 _begin, _commit, _column, _truncate = (
@@ -22,9 +22,9 @@ _begin, _commit, _column, _truncate = (
 
 
 class Kept(Enum):
-    """Takes the place of a value that the change has left as it was, and that the server does not send.
+    """Replaces a value that the change left as it was and that the server does not send.
 
-    PostgreSQL stores large values apart from their rows (TOAST), and its log has them only if they change.
+    PostgreSQL stores large values apart from their rows (TOAST), and its log contains them only if they change.
     """
 
     UNCHANGED = "unchanged"
@@ -41,10 +41,10 @@ class Wal(NamedTuple):
 
 
 class Keepalive(NamedTuple):
-    """What a server says when there is nothing else.
+    """A message of a server that has nothing else to send.
 
     Attributes:
-        end: everything before this place of the log is sent.
+        end: place in the log before which the server has sent everything.
         wants_answer: whether the server ends the session unless it soon gets an answer.
     """
 
@@ -53,7 +53,7 @@ class Keepalive(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The changes of a transaction follow.
+    """The beginning of a transaction, whose changes follow.
 
     Attributes:
         lsn: the place of its commit in the log.
@@ -65,7 +65,7 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The changes of a transaction are complete; `end` is the place behind it in the log."""
+    """The end of a transaction; `end` is the place after it in the log."""
 
     end: int
 
@@ -80,7 +80,7 @@ class Column(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """How a table looks in the changes that follow."""
+    """The description of a table for the changes that follow."""
 
     oid: int
     schema: str
@@ -89,14 +89,14 @@ class Relation(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A row was changed.
+    """A change of a row.
 
     Attributes:
         operation: `insert`, `update` or `delete`.
         relation: number of the table.
-        old: what the row was before: all of it if the replica identity is full, else its key, with null in the other
-            columns; `None` if the server does not tell, as for an update that has not changed the key.
-        new: what it is now; `None` for a deletion.
+        old: the row before the change: all of it if the replica identity is full, else its key, with null in the other
+            columns; `None` if the server does not send it, as for an update that has not changed the key.
+        new: the row after the change; `None` for a deletion.
         is_whole: whether `old` has all columns.
     """
 
@@ -108,19 +108,19 @@ class Change(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Tables were emptied."""
+    """The numbers of tables that were emptied."""
 
     relations: Sequence[int]
 
 
 class Other(NamedTuple):
-    """Something that tells of no change of a row, such as the name of a type."""
+    """A message that describes no change of a row, such as the name of a type."""
 
     kind: bytes
 
 
 def read_frame(data: bytes) -> Wal | Keepalive:
-    """Read what the server sends. Raises `ValueError`."""
+    """Decode a message of the server. Raises `ValueError`."""
     try:
         if data[:1] == b"w":
             _wal.unpack_from(data)
@@ -134,19 +134,19 @@ def read_frame(data: bytes) -> Wal | Keepalive:
 
 
 def status(received: int, flushed: int, time_ns: int, *, asks: bool) -> bytes:
-    """Tell the server what the reader has.
+    """Encode what the reader has, for the server.
 
     Args:
-        received: the place in the log up to which it has read.
-        flushed: the place up to which it needs nothing any more: the server never sends again what is before.
-        time_ns: now, in nanoseconds since the epoch.
-        asks: whether the server shall answer at once.
+        received: place in the log up to which the reader has read.
+        flushed: place up to which it no longer needs the log: the server never sends the part before this place again.
+        time_ns: the present time, in nanoseconds since the epoch.
+        asks: whether the server is to answer at once.
     """
     return _status.pack(b"r", received, flushed, flushed, time_ns // 1000 - _MICROSECONDS_2000, asks)
 
 
 def read_change(data: bytes) -> Begin | Commit | Relation | Change | Truncate | Other:
-    """Read the content of a `Wal`. Raises `ValueError`."""
+    """Decode the content of a `Wal`. Raises `ValueError`."""
     kind = data[:1]
     try:
         if kind in _CHANGES:
@@ -169,12 +169,12 @@ def read_change(data: bytes) -> Begin | Commit | Relation | Change | Truncate | 
 
 
 def lsn_text(lsn: int) -> str:
-    """A place in the log as PostgreSQL writes it."""
+    """Return a place in the log as PostgreSQL writes it."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def lsn_of(text: str) -> int:
-    """The place in the log that PostgreSQL writes so."""
+    """Return the place in the log for PostgreSQL's text of it."""
     upper, _, lower = text.partition("/")
     return int(upper, 16) << 32 | int(lower, 16)
 
@@ -225,7 +225,7 @@ def _relation(data: bytes) -> Relation:
     (oid,) = _u32.unpack_from(data, 1)
     schema, at = _text(data, 5)
     table, at = _text(data, at)
-    (count,) = _u16.unpack_from(data, at + 1)  # behind the kind of the replica identity
+    (count,) = _u16.unpack_from(data, at + 1)  # after the kind of the replica identity
     at += 3
     columns = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""What each database says in its own way about a polled table: its columns, places in the order, rows as JSON."""
+"""Statements about polled tables that differ between databases: columns, places in the order, rows as JSON."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ from connectors.sql.database import oid_of, raw_sqlite
 from connectors.sql.mysql import OF_BYTES, in_utf8, json_columns
 
 Place = tuple[int | float | str, ...]
-"""Where a row is in the order: the values of the ordering columns. Empty before all rows."""
+"""The place of a row in the order: the values of the ordering columns. An empty place is before all rows."""
 ROW = "correlator_row"
 """The name of the table in queries."""
 _POSTGRES_COLUMNS = """
@@ -26,10 +26,11 @@ _POSTGRES_COLUMNS = """
 """
 _IN_ORDER = (sa.Integer, sa.Numeric, sa.Date, sa.DateTime, sa.Time, sa.String, sa.Uuid, *OF_BYTES)
 _NOT_IN_ORDER = (sa.Enum, mysql.SET)
-"""The types of columns of MySQL whose values come out as they are compared, and those among them that do not."""
+"""`_IN_ORDER`: types of columns of MySQL whose values are read in the order in which the server compares them;
+`_NOT_IN_ORDER`: their subtypes for which this is not so."""
 _BYTES, _TEXT, _INFINITE = "X'", "CAST(X'", ("9e999", "-9e999")
 _LITERALS = (_BYTES, _TEXT, *_INFINITE)
-"""How the texts begin that are literals of SQLite in a place; a value that begins so is one, too."""
+"""Beginnings of texts in a place that are literals of SQLite; a value that begins so becomes a literal, too."""
 
 
 class Column(NamedTuple):
@@ -49,7 +50,7 @@ class Column(NamedTuple):
 
     @property
     def orders(self) -> bool:
-        """Whether its values can order rows."""
+        """Return whether its values can order rows."""
         return self.kind is NULLTYPE or (isinstance(self.kind, _IN_ORDER) and not isinstance(self.kind, _NOT_IN_ORDER))
 
 
@@ -57,29 +58,31 @@ class PolledDialect(Protocol):
     """Parts of statements about polled tables. The columns in `order` order the rows."""
 
     def columns(self, connection: Connection, table: str, schema: str | None) -> Mapping[str, Column]:
-        """The columns of a table, by name."""
+        """Return the columns of a table, by name."""
         ...
 
     def identity(self, connection: Connection, table: str, schema: str | None) -> str:
-        """What tells the table from others, and from one that is made anew, as far as the database tells."""
+        """Return an identity that differs between tables, and after a table was made anew, as far as
+        the database tells.
+        """
         ...
 
     def place(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
-        """The columns in the form of a place."""
+        """Return the columns in the form of a place."""
         ...
 
     def is_behind(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
-        """Whether a row is behind a place."""
+        """Return whether a row comes after a place."""
         ...
 
     def is_up_to(self, order: Sequence[sa.ColumnElement[Any]], place: Place) -> sa.ColumnElement[bool]:
-        """Whether a row is not behind a place."""
+        """Return whether a row does not come after a place."""
         ...
 
     def content(
         self, keyed: Mapping[str, sa.ColumnElement[Any]], columns: Mapping[str, Column]
     ) -> sa.ColumnElement[Any]:
-        """The row as a JSON object in UTF-8. The expressions in `keyed` are those of the columns, by name."""
+        """Return the row as a JSON object in UTF-8. `keyed` has the expressions of the columns, by name."""
         ...
 
 
@@ -95,7 +98,7 @@ class _Tuples:
         return sa.tuple_(*order) <= sa.tuple_(*map(self._value_of, place))
 
     def _value_of(self, part: float | str) -> sa.ColumnElement[Any]:
-        """Part of a place, of which the database makes the value of the column again."""
+        """Return an expression of the value that this part of a place stands for."""
         return _parameter(part)
 
 
@@ -103,7 +106,7 @@ class SqlitePolled(_Tuples):
     """See `PolledDialect`."""
 
     def columns(self, connection: Connection, table: str, schema: str | None) -> Mapping[str, Column]:
-        """See `PolledDialect`. Makes the functions with which `content` and `place` write a value."""
+        """See `PolledDialect`. Also define the SQL functions with which `content` and `place` write a value."""
         raw = raw_sqlite(connection)
         raw.create_function("correlator_json", 2, _json_of, deterministic=True)
         raw.create_function("correlator_place", 2, _part_of, deterministic=True)
@@ -111,7 +114,7 @@ class SqlitePolled(_Tuples):
         return {one["name"]: Column(one["name"], str(one["type"]), one["nullable"]) for one in found}
 
     def identity(self, connection: Connection, table: str, schema: str | None) -> str:
-        """See `PolledDialect`. That of the file."""
+        """See `PolledDialect`. Returns the identity of the file."""
         del schema
         (_, _, file) = next(iter(connection.exec_driver_sql("PRAGMA database_list")))
         return f"{Path(file).stat().st_ino} {table}"
@@ -140,7 +143,7 @@ class SqlitePolled(_Tuples):
         value = _parameter(bytes.fromhex(part.split("'")[1]))
         if part.startswith(_BYTES):
             return value
-        return sa.cast(value, sa.Text) + sa.literal("", sa.Text)  # a sum does not change how values are compared
+        return sa.cast(value, sa.Text) + sa.literal("", sa.Text)  # adding "" does not change how values are compared
 
 
 class PostgresPolled(_Tuples):
@@ -173,7 +176,7 @@ class PostgresPolled(_Tuples):
 
 
 class MysqlPolled:
-    """See `PolledDialect`. The zone of the session is UTC. MySQL uses no index to compare tuples."""
+    """See `PolledDialect`. The time zone of the session is UTC. MySQL uses no index to compare tuples."""
 
     def columns(self, connection: Connection, table: str, schema: str | None) -> Mapping[str, Column]:
         """See `PolledDialect`."""
@@ -183,7 +186,9 @@ class MysqlPolled:
         return {name: Column(name, str(one["type"]), one["nullable"], kinds[name]) for name, one in found.items()}
 
     def identity(self, connection: Connection, table: str, schema: str | None) -> str:
-        """See `PolledDialect`. Only the names: the server tells nothing else that stays as the table changes."""
+        """See `PolledDialect`. Returns only names: the server tells nothing else that survives a change
+        of the table.
+        """
         return f"{schema or connection.dialect.default_schema_name}.{table}"
 
     def place(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
@@ -223,23 +228,25 @@ _OF_DATABASES: Mapping[str, PolledDialect] = {
 
 
 def polled_dialect(database: str) -> PolledDialect:
-    """That of a database: `sqlite`, `postgresql` or `mysql`."""
+    """Return the dialect of a database: `sqlite`, `postgresql` or `mysql`."""
     return _OF_DATABASES[database]
 
 
 def _parameter(value: Any) -> sa.BindParameter[Any]:
-    """A parameter without a type, which the database takes from the column."""
+    """Return a parameter without a type; the database takes the type from the column."""
     return sa.bindparam(None, value, type_=NULLTYPE, unique=True)
 
 
 def _with_type(column: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
-    """The value of a column of SQLite for a function, and its type: a text as bytes, since it need not be UTF-8."""
+    """Return the value of a column of SQLite for a function, and its type; a text as bytes, since it
+    need not be UTF-8.
+    """
     kind = sa.func.typeof(column)
     return sa.case((kind == "text", sa.cast(column, sa.LargeBinary)), else_=column), kind
 
 
 def _part_of(value: Any, kind: str) -> float | str:
-    """The value of SQLite as part of a place: what JSON cannot hold exactly, as a literal of SQL."""
+    """Return a value of SQLite as part of a place; as a literal of SQL if JSON cannot represent it exactly."""
     if kind == "blob":
         return f"{_BYTES}{value.hex()}'"
     if kind == "real" and math.isinf(value):
@@ -254,14 +261,14 @@ def _part_of(value: Any, kind: str) -> float | str:
 
 
 def _json_of(value: Any, kind: str) -> str:
-    """The value of SQLite as JSON: bytes in Base64; a text comes as bytes, since it need not be UTF-8."""
+    """Return a value of SQLite as JSON: bytes in Base64; a text is passed as bytes, since it need not be UTF-8."""
     if kind == "text":
         value = value.decode(errors="backslashreplace")
     return msgspec.json.encode(value).decode()
 
 
 def _place_of(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """The value of a column of MySQL as a number or a text."""
+    """Return the value of a column of MySQL as a number or a text."""
     if isinstance(column.type, sa.Integer):
         return column
     if isinstance(column.type, OF_BYTES):
@@ -270,14 +277,14 @@ def _place_of(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 
 def _value_of(column: sa.ColumnElement[Any], part: float | str) -> sa.BindParameter[Any]:
-    """Part of a place, of which MySQL makes the value of the column again, exactly."""
+    """Return a parameter whose value in MySQL is exactly the value that this part of a place stands for."""
     if isinstance(column.type, sa.Numeric):
         return _parameter(Decimal(part))
     return _parameter(bytes.fromhex(str(part)) if isinstance(column.type, OF_BYTES) else part)
 
 
 def _json_value(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """The value of a column of MySQL for a JSON object."""
+    """Return the value of a column of MySQL for a JSON object."""
     kind = column.type
     if isinstance(kind, sa.JSON):
         return sa.func.json_extract(column, "$")

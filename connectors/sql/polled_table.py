@@ -1,8 +1,8 @@
 """A table that a receiver polls, as the database describes it, and the queries that read its rows in order.
 
-A row is read as one JSON object, which the database makes, so that no value can fail in the driver and hold up the rows
-behind it. A place is a list of values that the database has compared, never Python: a number or a text for each of the
-columns that order the rows.
+A row is read as one JSON object, which the database makes, so that no value can fail in the driver and block the rows
+after it. A place is a list of values, a number or a text for each column that orders the rows. Only the database
+compares places, never Python.
 """
 
 import hashlib
@@ -20,20 +20,20 @@ from connectors.sql.reading import cut, size, within
 from correlator.errors import ConnectionLost, quoted
 
 TRANSACTION = "xid8"
-"""The type of a column of PostgreSQL with the number of the transaction that has written a row."""
+"""Type of a PostgreSQL column that contains the number of the transaction that has written the row."""
 
 
 class Polled(NamedTuple):
-    """What a receiver polls.
+    """The table that a receiver polls, and how.
 
     Attributes:
-        where: place for messages.
+        where: place of the receiver, for messages.
         table: name of the table.
-        schema: its schema, or `None` for the one in which the database looks first.
+        schema: its schema, or `None` for the one that the database searches first.
         order: the column whose values grow.
         keys: the columns that order rows with equal values; empty for those of the primary key.
-        lag_s: how many seconds a row waits behind rows that may still come before it; `None` if nothing is configured.
-        starts_next: whether a receiver without a position begins behind the rows that are there.
+        lag_s: seconds for which a row waits for rows that may still come before it; `None` if it is not configured.
+        starts_next: whether a receiver without a position begins after the existing rows.
     """
 
     where: str
@@ -46,12 +46,12 @@ class Polled(NamedTuple):
 
 
 class PolledRow(NamedTuple):
-    """A row as it is read.
+    """A row as it was read.
 
     Attributes:
         place: its values in the ordering columns.
-        body: the first bytes of its JSON object, all if `size` is the number of them.
-        size: the number of bytes of the whole object.
+        body: the first bytes of its JSON object; the whole object if it has `size` bytes.
+        size: number of bytes of the whole object.
     """
 
     place: Place
@@ -63,9 +63,9 @@ class PolledTable:
     """The table of an open database.
 
     Attributes:
-        identity: of the database and the table; another one after the table was made anew, as far as the database
+        identity: identity of database and table, which differs after the table was made anew, as far as the database
             tells.
-        by_transaction: whether the order is that of transactions.
+        by_transaction: whether the number of the transaction orders the rows.
         order: the names of the columns that order the rows.
 
     Raises:
@@ -97,7 +97,7 @@ class PolledTable:
                 todo = "Poll a view of the table that has a value in its place"
                 raise ConnectionLost("E7041", polled.where, what, "", todo)
         if not keys:
-            todo = "Name columns that tell rows with an equal value apart in key_columns"
+            todo = "Name columns in key_columns that distinguish rows with an equal value"
             raise ConnectionLost("E7041", polled.where, f"{name} has no primary key", "", todo)
         self.by_transaction = columns[polled.order].type == TRANSACTION
         if database != "sqlite" and not self.by_transaction and polled.lag_s is None:
@@ -118,14 +118,14 @@ class PolledTable:
     def read(
         self, connection: Connection, after: Place, until: Place | None, most: int, bounds: tuple[int, int]
     ) -> list[PolledRow]:
-        """The rows behind a place, in order.
+        """Return the rows after a place, in order.
 
         Args:
-            connection: in a transaction.
+            connection: a connection in a transaction.
             after: the place.
             until: the last place, or `None` for no limit.
             most: the most rows to return, 1 or more.
-            bounds: how many bytes of one row are read at most, and at how many bytes of all of them the result ends.
+            bounds: the most bytes to read of one row, and the number of bytes in all after which the result ends.
         """
         longest, enough = bounds
         natives = [f"n{at}" for at in range(len(self._order))]
@@ -150,13 +150,13 @@ class PolledTable:
         return [PolledRow(tuple(place), body, length) for *place, body, length in connection.execute(found)]
 
     def last(self, connection: Connection) -> Place:
-        """The place of the last row that is there."""
+        """Return the place of the last row that exists."""
         query = sa.select(*self._place).where(*self._not_null).order_by(*[one.desc() for one in self._order]).limit(1)
         found = connection.execute(query).first()
         return () if found is None else tuple(found)
 
     def present(self, connection: Connection) -> Place:
-        """A place behind all rows that are there, and before all rows that are still to come."""
+        """Return a place after all existing rows, and before all rows that are still to come."""
         if not self.by_transaction:
             return self.last(connection)
         return (connection.exec_driver_sql("SELECT pg_snapshot_xmin(pg_current_snapshot())::text").scalar_one(),)
@@ -167,7 +167,7 @@ class PolledTable:
 
     def _conditions(self, after: Place) -> Sequence[sa.ColumnElement[bool]]:
         conditions = list(self._not_null)
-        if self.by_transaction:  # no transaction that is still open has a lower number
+        if self.by_transaction:  # no open transaction has a lower number
             conditions.append(self._order[0] < sa.func.pg_snapshot_xmin(sa.func.pg_current_snapshot()))
         if len(after) == len(self._order):
             conditions.append(self._dialect.is_behind(self._order, after))

@@ -1,8 +1,8 @@
-"""The source of a table that it does not change: it reads the rows in the order of a column whose values grow.
+"""The source of a table that it only reads: it reads the rows in the order of a column whose values grow.
 
-A row must not come before rows that were read. In PostgreSQL a column with the number of the transaction makes sure of
-this: the source reads the rows of a transaction when no transaction with a lower number is open any more. Otherwise the
-source leaves the newest rows for a while, in which the transactions of rows before them have to end (`Horizon`).
+No row may appear before rows that were already read. In PostgreSQL a column with the number of the transaction ensures
+this: the source reads the rows of a transaction only if no transaction with a lower number is still open. Otherwise the
+source waits with the newest rows for the time `lag`, in which the transactions of earlier rows must end (`Horizon`).
 """
 
 import time
@@ -27,15 +27,15 @@ from correlator.events import CUT_FROM, Headers, Message
 from correlator.settings import ReceiverSettings
 
 _MOST_ROWS = 10_000
-"""Most rows to remember behind one that is not acknowledged, beside those that the receiver holds."""
+"""Most rows to remember after an unacknowledged one, in addition to those that the receiver holds."""
 _SAMPLES = 16
 
 
 class _Position(msgspec.Struct):
-    """What the sidecar holds.
+    """The content of the sidecar.
 
     Attributes:
-        identity: of the table.
+        identity: identity of the table.
         order: the columns that order its rows.
         place: all rows up to this place are acknowledged.
         done: the places of further rows that are acknowledged.
@@ -51,10 +51,10 @@ _decoder = msgspec.json.Decoder(_Position)
 
 
 class Horizon:
-    """Knows which rows have been there for long enough. Its times are seconds of a clock that does not go back.
+    """Tracks which rows have existed for long enough. Times are seconds of a clock that does not go back.
 
     Args:
-        lag_s: how long a row must have been there.
+        lag_s: seconds for which a row must have existed.
     """
 
     def __init__(self, lag_s: float) -> None:
@@ -62,12 +62,12 @@ class Horizon:
         self._samples: deque[tuple[float, Place]] = deque()
 
     def sample(self, now: float, last: Place) -> None:
-        """Note the place of the last row that was there at some time before `now`."""
+        """Note the place of the last row that existed at some time before `now`."""
         if not self._samples or (last != self._samples[-1][1] and now >= self._samples[-1][0] + self._lag_s / _SAMPLES):
             self._samples.append((now, last))
 
     def place(self, now: float) -> Place | None:
-        """The place up to which all rows have been there for long enough; `None` if that is not known of any."""
+        """Return the place up to which all rows have existed for long enough; `None` if no such place is known."""
         while len(self._samples) > 1 and self._samples[1][0] + self._lag_s <= now:
             self._samples.popleft()
         if not self._samples or self._samples[0][0] + self._lag_s > now:
@@ -75,13 +75,13 @@ class Horizon:
         return self._samples[0][1]
 
     def due_in_s(self, now: float) -> float:
-        """In how many seconds further rows will have been there for long enough, as far as it knows."""
+        """Return the seconds until further rows will have existed for long enough, as far as it knows."""
         due = [at + self._lag_s - now for at, _ in self._samples if at + self._lag_s > now]
         return min(due, default=float("inf"))
 
 
 class PolledSource(TableSource):
-    """Reads a table.
+    """Reads the rows of a polled table.
 
     Args:
         receiver: the settings of the receiver.
@@ -109,13 +109,13 @@ class PolledSource(TableSource):
                 self._save()
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Return these rows again, before any new row."""
+        """Give these rows back: `receive` returns them again, before new rows. Raises `ConnectionLost`."""
         self._connected()
         self._progress.reject(tokens)
         self._next_look = 0.0
 
     def _begin(self) -> None:
-        """See `TableSource`. Goes on behind the acknowledged position.
+        """See `TableSource`. Continues after the acknowledged position.
 
         Raises `ConnectionLost` E7012 while another receiver with this subscription reads the table, and E7017 if the
         position belongs to another table.
@@ -123,7 +123,7 @@ class PolledSource(TableSource):
         self._lock = lock(self._lock_path, self._where)
         connection = self._connection = open_database(self._where, self._url, defers=True)
         with connection.begin():
-            if connection.dialect.name == "postgresql":  # the texts of places do not depend on settings
+            if connection.dialect.name == "postgresql":  # so that the texts of places do not depend on settings
                 connection.exec_driver_sql("SET datestyle = 'ISO'; SET timezone = 'UTC'; SET extra_float_digits = 1")
             self._table = PolledTable(connection, self._polled)
             self._find_place(connection)
@@ -132,7 +132,7 @@ class PolledSource(TableSource):
         self._horizon = Horizon(lag_s) if lag_s else None
 
     def _look(self, connection: Connection, limit: int, now: float) -> Chunk:
-        """The rows that were given back, then the next ones."""
+        """Return the rows that were given back, then the next ones."""
         rows = self._again(connection, limit) or self._further(connection, limit, now)
         return Chunk([self._message(row) for row in rows], self._progress.hold([row.place for row in rows]))
 
@@ -146,7 +146,7 @@ class PolledSource(TableSource):
         return min(self._poll_interval_s, self._horizon.due_in_s(now))
 
     def _find_place(self, connection: Connection) -> None:
-        """Go on from the kept position. Without one, begin as the options say, and keep that."""
+        """Continue from the stored position. Without one, begin as the options say, and store this position."""
         content = read_whole(self._path)
         if content is not None:
             kept = self._kept(content)
@@ -169,7 +169,7 @@ class PolledSource(TableSource):
         return kept
 
     def _misfit(self, what: str) -> ConnectionLost:
-        todo = f"Put back what was there, or remove {self._path} to begin anew"
+        todo = f"Restore what was there, or remove {self._path} to begin anew"
         return ConnectionLost("E7017", self._where, f"the position in {self._path} {what}", "", todo)
 
     def _save(self) -> None:
@@ -184,7 +184,7 @@ class PolledSource(TableSource):
         return self._receiver.max_message_bytes, self._receiver.max_batch_bytes
 
     def _again(self, connection: Connection, limit: int) -> list[PolledRow]:
-        """Rows that were given back. Those that are gone count as acknowledged."""
+        """Return rows that were given back. Rows that no longer exist count as acknowledged."""
         progress = self._progress
         after = progress.before_returned
         while after is not None:
@@ -198,7 +198,7 @@ class PolledSource(TableSource):
         return []
 
     def _further(self, connection: Connection, limit: int, now: float) -> list[PolledRow]:
-        """The next rows that were never acknowledged. The transaction began after `now`."""
+        """Return the next rows that were never acknowledged. The transaction began after `now`."""
         until: Place | None = None
         if self._horizon is not None:
             until = self._horizon.place(now)

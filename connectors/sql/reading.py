@@ -1,4 +1,4 @@
-"""What the queries of all sources have in common."""
+"""Parts of queries that all sources use."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import sqlalchemy as sa
 
 _MOST = 2**30
-"""No database has a value with more bytes, and each has a type for this number."""
+"""Largest number of bytes: no database has a longer value, and each has a type for this number."""
 
 
 def within(query: sa.Select[Any], order: Sequence[str], enough: int) -> sa.Select[Any]:
-    """The first rows of a query until the numbers of bytes in its column `taken` add up to `enough`; at least one row.
+    """Limit a query to its first rows whose numbers in the column `taken` add up to `enough`, but at least one row.
 
     Args:
-        query: has a column `taken`, and no order that matters.
-        order: names of its columns by which the result is ordered.
+        query: a query with a column `taken`, and without an order that matters.
+        order: names of the columns that order the result.
         enough: number of bytes.
     """
     rows = query.subquery("bounded")
@@ -25,10 +25,10 @@ def within(query: sa.Select[Any], order: Sequence[str], enough: int) -> sa.Selec
 
 
 def size(content: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-    """The number of bytes of an expression; 0 for null."""
+    """Return the number of bytes of an expression; 0 for null."""
     return sa.func.coalesce(sa.func.length(content), 0)
 
 
 def cut(content: sa.ColumnElement[Any], longest: int) -> sa.ColumnElement[Any]:
-    """The first bytes of an expression: one more than `longest`, so that a longer content is known as such."""
+    """Return the first bytes of an expression: one more than `longest`, which shows that a content is longer."""
     return sa.func.substr(content, 1, min(longest, _MOST) + 1)

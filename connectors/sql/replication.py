@@ -1,6 +1,6 @@
-"""Sessions with PostgreSQL that stream: the log of the server by a replication slot, and the rows of a query.
+"""Streaming sessions with PostgreSQL: the log of the server through a replication slot, and the rows of a query.
 
-The driver has no calls for this, so this module uses the functions of libpq that the driver has beneath them.
+The driver has no calls for this, so this module uses the libpq functions below the driver.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ SESSION = (
     " SET bytea_output = 'hex'; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;"
     " SET idle_session_timeout = 0"
 )
-"""Let the texts of values not depend on settings of the server or the user, and let a stream take long."""
+"""Makes the texts of values independent of settings of the server or the user, and lets a stream take a long time."""
 STATUS_S = 10.0
 """Seconds between two messages to the server."""
 SILENT_S = 30.0
-"""No server counts as lost that has not answered for fewer seconds; see `silence_s`."""
+"""Fewest seconds without an answer after which a server counts as lost; see `silence_s`."""
 _SENDER_TIMEOUT = "SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'"
 _CREATE_S = 20
 _END_S = 1.0
 
 
 def silence_s(sender_timeout_ms: int) -> float:
-    """After how many seconds without an answer a server counts as lost.
+    """Return the number of seconds without an answer after which a server counts as lost.
 
-    While it decodes a large transaction, a server that works may say nothing for half its `wal_sender_timeout` or more.
-    If that is 0, it may say nothing for any time. Then only TCP notices that it is lost: the session has keepalives and
-    a `tcp_user_timeout`.
+    While it decodes a large transaction, a working server may send nothing for half its `wal_sender_timeout` or more.
+    If that setting is 0, there is no limit. Then only TCP notices a lost server: the session has keepalives and a
+    `tcp_user_timeout`.
     """
     return max(SILENT_S, 2 * sender_timeout_ms / 1000) if sender_timeout_ms else math.inf
 
@@ -55,16 +55,16 @@ class Made(NamedTuple):
 
 
 class CopyStream:
-    """Takes the pieces of a COPY one after the other, and waits no longer than the caller wants.
+    """Takes the pieces of a COPY one by one, and waits no longer than the caller wants.
 
     Args:
-        session: is not in the middle of another statement.
-        command: begins to copy out, or in both directions.
+        session: a session that executes no other statement meanwhile.
+        command: the statement that begins to copy out, or in both directions.
 
     The methods raise `psycopg.Error`.
 
     Attributes:
-        heard: when something has come at last, in seconds of the monotonic clock.
+        heard: time of the last piece, in seconds of the monotonic clock.
     """
 
     def __init__(self, session: "psycopg.Connection[Any]", command: str) -> None:
@@ -76,7 +76,7 @@ class CopyStream:
             raise psycopg.errors.error_from_result(result)
 
     def take(self, timeout_s: float) -> bytes | None:
-        """The next piece; `None` if it has not come as a whole in time, an empty one at the end."""
+        """Return the next piece; `None` if it did not arrive completely in time, an empty one at the end."""
         pgconn = self._session.pgconn
         size, piece = pgconn.get_copy_data(1)
         if size == 0:
@@ -95,12 +95,12 @@ class CopyStream:
         return bytes(piece) if size else None
 
     def put(self, piece: bytes) -> None:
-        """Send a piece to the server. It leaves with a later one if the server takes nothing at present."""
+        """Send a piece to the server, or with a later one if the server takes nothing at present."""
         self._session.pgconn.put_copy_data(piece)
         self._session.pgconn.flush()
 
     def end(self, within_s: float) -> None:
-        """Tell the server to end the COPY, and wait until it has done so, but not for long."""
+        """Tell the server to end the COPY, and wait at most `within_s` seconds until it has done so."""
         deadline = time.monotonic() + within_s
         self._session.pgconn.put_copy_end()
         self._session.pgconn.flush()
@@ -109,14 +109,14 @@ class CopyStream:
 
 
 class Replication:
-    """A session that makes a replication slot, and reads it.
+    """A session that makes a replication slot, and reads it. The receiver's thread uses it.
 
     Args:
-        where: place for messages.
-        url: the database.
+        where: place of the receiver, for messages.
+        url: address of the database.
 
     Raises:
-        ConnectionLost: as all methods.
+        ConnectionLost: the session failed; all methods except `close` raise it, too.
     """
 
     def __init__(self, where: str, url: URL) -> None:
@@ -124,7 +124,7 @@ class Replication:
         self._stream: CopyStream | None = None
         self._next_status = 0.0
         self._asked: float | None = None
-        """Since when the server owes an answer."""
+        """Time since which the server owes an answer; `None` if it owes none."""
         with driver_told(where):
             self._session = replication_session(url)
             try:
@@ -137,11 +137,11 @@ class Replication:
         self._silent_s = silence_s(row[0])
 
     def create(self, slot: str, *, exports: bool) -> Made:
-        """Make the slot, and wait until the transactions that have begun before have ended.
+        """Make the slot, and wait until all transactions that began earlier have ended.
 
         Args:
-            slot: its name.
-            exports: whether to make a snapshot of its beginning. It can be taken until the next call of a method.
+            slot: name of the slot.
+            exports: whether to make a snapshot of its beginning. It can be used until the next call of a method.
         """
         option = "export" if exports else "nothing"
         with driver_told(self._where):
@@ -152,7 +152,7 @@ class Replication:
         return Made(lsn_of(row[1]), row[2])
 
     def begin(self, slot: str, publication: str, lsn: int) -> None:
-        """Let the server send the transactions that end behind this place."""
+        """Let the server send the transactions that end after this place."""
         names = identifier(publication).replace("'", "''")
         command = (
             f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn_text(lsn)}"
@@ -163,18 +163,18 @@ class Replication:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to tell the server what the receiver has."""
+        """Return whether it is time to tell the server what the receiver has."""
         return time.monotonic() >= self._next_status
 
     def take(self, timeout_s: float) -> Wal | Keepalive | None:
-        """What the server sends next; `None` if nothing comes in time."""
+        """Return the next message of the server; `None` if none comes in time."""
         assert self._stream is not None
         with driver_told(self._where):
             piece = self._stream.take(timeout_s)
         if piece is None:
             asked, heard = self._asked, self._stream.heard
             if asked is not None and time.monotonic() - max(asked, heard) >= self._silent_s - STATUS_S:
-                raise ConnectionLost("E7003", self._where, f"the server has said nothing for {self._silent_s:g} s")
+                raise ConnectionLost("E7003", self._where, f"the server has sent nothing for {self._silent_s:g} s")
             return None
         if not piece:
             raise ConnectionLost("E7003", self._where, "the server has ended the replication")
@@ -182,7 +182,7 @@ class Replication:
         return read_frame(piece)
 
     def tell(self, received: int, flushed: int, *, at_once: bool = False) -> None:
-        """Tell the server what the receiver has, at once or when it is time; call it often. Then the server answers."""
+        """Tell the server what the receiver has, at once or when it is due; call this often. The server answers."""
         is_due = self.is_due
         if self._stream is None or not (is_due or at_once):
             return
@@ -194,7 +194,7 @@ class Replication:
             self._asked = self._asked or now
 
     def close(self) -> None:
-        """End the session, after which another one can read the slot. Never raises."""
+        """End the session, so that another session can read the slot. Never raises."""
         with contextlib.suppress(psycopg.Error, OSError):
             if self._stream is not None:
                 self._stream.end(_END_S)
@@ -203,20 +203,20 @@ class Replication:
 
 @contextlib.contextmanager
 def driver_told(where: str) -> Iterator[None]:
-    """Raise an error of the driver as `ConnectionLost`."""
+    """Within the block, turn an error of the driver into `ConnectionLost`."""
     try:
         yield
     except psycopg.Error as error:
         state, said = error.sqlstate or "", reason_of(error)
         if state == "42704" and "publication" in said:
-            what = f"the slot has to read the log of a time at which the publication was not there: {said}"
+            what = f"the slot has to read the log of a time at which the publication did not exist: {said}"
             raise ConnectionLost("E7609", where, what, "", _MADE_ANEW) from error
         if state == "55P03":
             what = "transactions that began before the slot have been open for too long"
             raise ConnectionLost("E7611", where, what, "", "End them; the receiver tries again") from error
         if state == "55006":
             what = f"another session reads the slot: {said}"
-            raise ConnectionLost("E7607", where, what, "One receiver reads it at a time") from error
+            raise ConnectionLost("E7607", where, what, "Only one receiver at a time may read it") from error
         raise ConnectionLost("E7003", where, f"the database failed: {said}") from error
 
 

@@ -1,4 +1,4 @@
-"""What a receiver that captures changes needs of its server: the slot, the publication and its tables, as they are."""
+"""The slot, the publication and the tables that a receiver needs to capture changes, as the server has them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -40,13 +40,13 @@ LOST = "lost"
 
 
 class Captured(NamedTuple):
-    """What a receiver captures.
+    """The slot and the publication from which a receiver captures changes.
 
     Attributes:
-        where: place for messages.
-        publication: name of the publication, whose tables it gets the changes of.
+        where: place of the receiver, for messages.
+        publication: name of the publication; it names the tables.
         slot: name of the replication slot.
-        takes_snapshot: whether a receiver without a position begins with the rows that are there.
+        takes_snapshot: whether a receiver without a position begins with the existing rows.
     """
 
     where: str
@@ -61,7 +61,7 @@ class Slot(NamedTuple):
     Attributes:
         flushed: the place in the log before which its reader needs nothing.
         reader: the session that reads it at present; empty for none.
-        wal_status: whether the log behind `flushed` is still there; `LOST` if not.
+        wal_status: whether the server still has the log after `flushed`; `LOST` if not.
     """
 
     flushed: int
@@ -70,13 +70,13 @@ class Slot(NamedTuple):
 
 
 class Server(NamedTuple):
-    """A server as a receiver finds it.
+    """The state of a server.
 
     Attributes:
-        system: number of the server, which only its replicas and restored copies share.
+        system: number of the server; only its replicas and restored copies have the same.
         database: name of the database.
         lsn: the end of its log.
-        slot: the slot, if it is there.
+        slot: the slot; `None` if it does not exist.
     """
 
     system: str
@@ -100,10 +100,10 @@ class Table(NamedTuple):
 
 
 def server_of(connection: Connection, captured: Captured) -> Server:
-    """Look at the server.
+    """Read the state of the server.
 
-    Raises `ConnectionLost`: E7010, the publication is not there; E7600, the server keeps no changes of rows; E7608, the
-    slot is of another kind.
+    Raises `ConnectionLost`: E7010, the publication does not exist; E7600, the log of the server does not contain
+    changes of rows; E7608, the slot is of another kind.
     """
     found = connection.exec_driver_sql(_SERVER).one()
     if found.wal_level != "logical":
@@ -120,13 +120,13 @@ def server_of(connection: Connection, captured: Captured) -> Server:
 
 
 def check_slot(captured: Captured, server: Server, flushed: int, *, begin_anew: str) -> None:
-    """Check that a slot still has all changes behind a place, and that nobody reads it.
+    """Check that a slot still has all changes after a place, and that nobody reads it.
 
     Args:
-        captured: names it.
-        server: as it is.
-        flushed: everything before is acknowledged.
-        begin_anew: what to do about a slot that has not.
+        captured: the slot and the publication.
+        server: the state of the server.
+        flushed: place in the log before which everything is acknowledged.
+        begin_anew: the advice for the error if the slot does not have these changes.
 
     Raises `ConnectionLost` E7601 to E7607.
     """
@@ -155,17 +155,17 @@ def check_unread(captured: Captured, slot: Slot) -> None:
     """Raise `ConnectionLost` E7607 while a session reads the slot."""
     if slot.reader:
         what = f"another session reads replication slot {quoted(captured.slot)} ({slot.reader})"
-        raise ConnectionLost("E7607", captured.where, what, "One receiver reads it at a time")
+        raise ConnectionLost("E7607", captured.where, what, "Only one receiver at a time may read it")
 
 
 def tables_of(connection: Connection, captured: Captured) -> Sequence[Table]:
-    """The tables of the publication."""
+    """Return the tables of the publication."""
     rows = connection.exec_driver_sql(_TABLES, {"publication": captured.publication}).all()
     return [_table(connection, row) for row in rows]
 
 
 def _slot(row: Any, database: str, captured: Captured) -> Slot:
-    """Raises `ConnectionLost` E7608 if the slot is not one that a receiver makes."""
+    """Return the slot. Raises `ConnectionLost` E7608 if it is not one that a receiver makes."""
     if row.plugin != _PLUGIN or row.database != database or row.two_phase:
         kind = f"plugin {row.plugin}, database {row.database}" + (", two-phase" if row.two_phase else "")
         what = f"replication slot {quoted(captured.slot)} is of another kind ({kind})"
@@ -181,5 +181,5 @@ def _table(connection: Connection, row: Any) -> Table:
     only = "" if row.is_partitioned else "ONLY "
     where = "" if row.filter is None else f" WHERE {row.filter}"
     name = f"{identifier(row.schema)}.{identifier(row.name)}"
-    query = f"SELECT {listed} FROM {only}{name}{where}"  # noqa: S608  # all of it is from the catalog
+    query = f"SELECT {listed} FROM {only}{name}{where}"  # noqa: S608  # all parts come from the catalog
     return Table(Relation(row.oid, row.schema, row.name, columns), query, row.has_identity)

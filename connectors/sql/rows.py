@@ -1,4 +1,4 @@
-"""The table of a sender as the database describes it: turns messages into rows, and rows into statements."""
+"""The table of a sender as the database describes it: converts messages to rows, and rows to statements."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ from correlator.events import Message
 Row = Mapping[str, Any]
 _SQLITE_DIGITS = 15
 _IN_NO_FIELD = re.compile(r'["\\\x00-\x1f]')
-"""What the decoder takes in no name of a field."""
+"""Characters that the decoder does not accept in the name of a field."""
 _BITS = ((mysql.TINYINT, 8), (sa.SmallInteger, 16), (mysql.MEDIUMINT, 24), (sa.BigInteger, 64), (sa.Integer, 32))
 _PLAIN: Sequence[tuple[type[TypeEngine[Any]] | tuple[type[TypeEngine[Any]], ...], Any]] = (
     (sa.Boolean, bool),
@@ -39,16 +39,16 @@ _PLAIN: Sequence[tuple[type[TypeEngine[Any]] | tuple[type[TypeEngine[Any]], ...]
 
 
 class Writing(NamedTuple):
-    """How a sender writes.
+    """The table of a sender, and how it writes there.
 
     Attributes:
-        where: place for messages.
+        where: place of the sender, for messages.
         table: name of the table.
-        schema: its schema, or `None` for the one in which the database looks first.
+        schema: its schema, or `None` for the one that the database searches first.
         mode: `insert`, `upsert`, `delete` or `statement`.
         keys: the columns that identify a row; empty for those of the primary key.
         takes_extra_fields: whether a body may have fields without a column.
-        statement: what the sender executes for each message, in the mode `statement`.
+        statement: the statement for each message, in the mode `statement`.
     """
 
     where: str
@@ -61,19 +61,19 @@ class Writing(NamedTuple):
 
 
 class Rows(Protocol):
-    """Makes rows of messages and statements of rows, for one open connection."""
+    """Makes rows from messages and statements from rows, for one open connection."""
 
     def row(self, message: Message) -> Row:
-        """The row of a message. Raises `ValueError` with the reason if the body does not fit."""
+        """Return the row of a message. Raises `ValueError` with the reason if the body does not fit."""
         ...
 
     def statement(self, names: tuple[str, ...]) -> sa.Executable:
-        """The statement that writes rows with these keys."""
+        """Return the statement that writes rows with these keys."""
         ...
 
 
 def rows_of(connection: Connection, writing: Writing) -> Rows:
-    """What makes the rows of a sender. Raises as `TableRows` and `StatementRows`."""
+    """Return the `Rows` of a sender. Raises as `TableRows` and `StatementRows`."""
     if writing.mode == "statement":
         extra = writing.takes_extra_fields
         return StatementRows(connection, writing.where, writing.statement, takes_extra_fields=extra)
@@ -87,9 +87,9 @@ class _Column(NamedTuple):
 
 
 class TableRows:
-    """Makes rows of messages and statements of rows, for one open connection.
+    """Makes rows from messages and statements from rows, for one open connection.
 
-    A key of a row is `c` and the position of the column, so no name of a column becomes a name of a parameter.
+    A key of a row is `c` with the position of the column, so that no name of a column is a name of a parameter.
 
     Raises:
         ConnectionLost: E7010, E7041, E7042, E7640, E7641: the table is missing or does not fit the sender.
@@ -116,7 +116,7 @@ class TableRows:
         self._statements: dict[tuple[str, ...], sa.Executable] = {}
 
     def row(self, message: Message) -> Row:
-        """The row of a message. Raises `ValueError` with the reason if the body does not fit the columns."""
+        """Return the row of a message. Raises `ValueError` with the reason if the body does not fit the columns."""
         try:
             body = self._decode(message.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
@@ -134,7 +134,7 @@ class TableRows:
         return row
 
     def statement(self, names: tuple[str, ...]) -> sa.Executable:
-        """The statement that writes rows with these keys."""
+        """Return the statement that writes rows with these keys."""
         if names not in self._statements:
             self._statements[names] = self._delete() if self._mode == "delete" else self._insert(names)
         return self._statements[names]
@@ -161,9 +161,9 @@ class TableRows:
         )
 
     def _body(self, columns: Sequence[_Column], writing: Writing) -> type[msgspec.Struct]:
-        """The type of a body: keys of upsert and delete must be there; any other field may be missing or null.
+        """Make the type of a body. Keys of upsert and delete must be present; any other field may be missing or null.
 
-        To delete takes any value in other fields.
+        With the mode `delete`, other fields may have any value.
         """
         needed: list[Any] = []
         optional: list[Any] = []
@@ -185,7 +185,7 @@ class TableRows:
         )
 
     def _bound(self, kind: TypeEngine[Any]) -> TypeEngine[Any]:
-        """The type by which values are passed. SQLite turns the text of a number into a number itself."""
+        """Return the type for passing values. SQLite itself turns the text of a number into a number."""
         if self._is_sqlite and _value(kind, self._is_sqlite) is Decimal:
             return sa.String()
         if isinstance(kind, sa.JSON):
@@ -201,7 +201,7 @@ class TableRows:
 
 
 def _reflected(inspector: Inspector, writing: Writing) -> Sequence[_Column]:
-    """The columns that a sender can write, after the checks of the table."""
+    """Check the table, and return the columns that a sender can write."""
     table, schema = writing.table, writing.schema
     name = check_table(inspector, writing.where, table, schema, no_view="A sender writes to tables")
     found = {
@@ -212,14 +212,14 @@ def _reflected(inspector: Inspector, writing: Writing) -> Sequence[_Column]:
         and not _IN_NO_FIELD.search(one["name"])
     }
     if inspector.dialect.name == "mysql":
-        found = {one: kind for one, kind in found.items() if "`" not in one}  # SQLAlchemy tells another name
+        found = {one: kind for one, kind in found.items() if "`" not in one}  # SQLAlchemy would report another name
         found |= dict.fromkeys(json_columns(connection_of(inspector), table, schema) & found.keys(), sa.JSON())
     keys = _keys(inspector, name, found, writing) if writing.mode != "insert" else ()
     return [_Column(column, _base(kind), column in keys) for column, kind in found.items()]
 
 
 def _keys(inspector: Inspector, name: str, columns: Collection[str], writing: Writing) -> Collection[str]:
-    """The columns that identify a row. Raises `ConnectionLost` E7041 if the database does not hold them unique."""
+    """Return the columns that identify a row. Raises `ConnectionLost` E7041 unless the database keeps them unique."""
     where, table, schema = writing.where, writing.table, writing.schema
     primary = inspector.get_pk_constraint(table, schema=schema)["constrained_columns"]
     keys = writing.keys or primary
@@ -245,7 +245,7 @@ def _keys(inspector: Inspector, name: str, columns: Collection[str], writing: Wr
 
 
 def _unique_keys(inspector: Inspector, table: str, schema: str | None) -> Sequence[Sequence[str | None]]:
-    """The columns of each key that the database holds unique."""
+    """Return the columns of each key that the database keeps unique."""
     if inspector.dialect.name == "mysql":
         return unique_keys(connection_of(inspector), table, schema)
     unique: list[Sequence[str | None]] = [inspector.get_pk_constraint(table, schema=schema)["constrained_columns"]]
@@ -259,18 +259,18 @@ def _unique_keys(inspector: Inspector, table: str, schema: str | None) -> Sequen
 
 
 def _base(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """The type below the domains of PostgreSQL."""
+    """Return the base type below domains of PostgreSQL."""
     while isinstance(kind, postgresql.DOMAIN):
         kind = kind.data_type
     return kind
 
 
 def _annotated(kind: TypeEngine[Any], is_sqlite: bool) -> Any:
-    """The type of a value in the body, as msgspec decodes it; `None` for a column that takes only null."""
+    """Return the type of a value in the body for msgspec; `None` for a column that accepts only null."""
     if isinstance(kind, sa.Integer):
         bits = 64 if is_sqlite else next(bits for one, bits in _BITS if isinstance(kind, one))
         whole = _natural(bits) if getattr(kind, "unsigned", False) else _whole(bits)
-        is_flag = isinstance(kind, mysql.TINYINT) and kind.display_width == 1  # what BOOLEAN is in MySQL
+        is_flag = isinstance(kind, mysql.TINYINT) and kind.display_width == 1  # MySQL's BOOLEAN
         return whole | bool if is_flag else whole
     if isinstance(kind, sa.DateTime):
         return Annotated[datetime, Meta(tz=kind.timezone or isinstance(kind, mysql.TIMESTAMP))]
@@ -294,12 +294,14 @@ def _whole(bits: int) -> Any:
 
 
 def _natural(bits: int) -> Any:
-    """A whole number without sign. The largest ones of 64 bits are for the database to refuse: the decoder has none."""
+    """Return the type of a whole number without a sign. The decoder has none for all 64 bits; the
+    database checks these.
+    """
     return Annotated[int, Meta(ge=0, le=2**bits - 1) if bits < 64 else Meta(ge=0)]
 
 
 def _in_utc(value: datetime) -> datetime:
-    """The time without an offset that a session in UTC takes. Raises `ValueError`."""
+    """Return the time without an offset, as a session in UTC takes it. Raises `ValueError`."""
     try:
         return value.astimezone(UTC).replace(tzinfo=None)
     except OverflowError as error:

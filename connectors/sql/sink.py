@@ -1,9 +1,9 @@
 """The sink of the connector `sql`: one transaction holds the rows of a batch and the number of its last message.
 
-The number is the only truth about what the database has. A sink reads it once for each connection. Each transaction
-first replaces the number that the sink knows by that of the last message of the batch. If another process has written
-with the same source meanwhile, the number is another one, and the transaction is rolled back. If an answer to COMMIT
-is lost, the sink connects again and reads the number.
+Only this number says what the database has stored. A sink reads it once for each connection. Each transaction first
+replaces the number that the sink knows with the number of the last message of the batch. If another process has written
+with the same source meanwhile, the number differs, and the transaction is rolled back. If the answer to a COMMIT is
+lost, the sink connects again and reads the number.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ SENDER = sa.Table(
     sa.Column("sequence", sa.BigInteger, nullable=False),
     mysql_engine="InnoDB",
 )
-"""For each source the number of the last message that the database accounts for."""
+"""The number of the last message of each source that the database accounts for."""
 REFUSED = sa.Table(
     "correlator_refused",
     _metadata,
@@ -47,9 +47,9 @@ REFUSED = sa.Table(
     sa.Column("reason", _REASON, nullable=False),
     mysql_engine="InnoDB",
 )
-"""The messages among them that were refused: a message that comes again is refused again."""
+"""The refused messages among them: if such a message is sent again, it is refused again."""
 _MAKING = 0x636F7274
-"""Key of the lock of PostgreSQL under which the tables are made."""
+"""Key of the PostgreSQL lock that protects the creation of the tables."""
 _source_of = attrgetter("source")
 
 
@@ -59,8 +59,8 @@ class SqlSink:
     Args:
         sender: the settings of the sender; its destination is the table.
         url: address of the database.
-        writing: how the sender writes.
-        missing_up_to: up to this number the database may lack messages of the sender.
+        writing: the table and how to write there.
+        missing_up_to: number up to which the database may lack messages of the sender.
     """
 
     def __init__(self, sender: SenderSettings, url: URL, writing: Writing, missing_up_to: int) -> None:
@@ -74,10 +74,10 @@ class SqlSink:
         self._connection: Connection | None = None
         self._last: dict[str, int] = {}
         self._began: set[str] = set()
-        """The sources of which this sink has got messages."""
+        """The sources of which this sink has received messages."""
 
     def connect(self) -> None:
-        """Connect, look at the table, and make the tables of the sink. `UsageError` E2050 in a forked child."""
+        """Connect, check the table, and make the tables of the sink. Raises `UsageError` E2050 in a forked child."""
         if self._connection is not None:
             self._process.check(self._where)
         self.close()
@@ -89,7 +89,7 @@ class SqlSink:
                 _make_tables(connection, self._where)
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Write the rows of a batch; they are on disk when this returns."""
+        """Write the rows of a batch; they are on disk when this returns. Raises `ConnectionLost`."""
         self._process.check(self._where)
         connection = self._connection
         if connection is None:
@@ -99,7 +99,7 @@ class SqlSink:
             return [one for source, part in parts for one in self._add(connection, source, list(part))]
 
     def close(self) -> None:
-        """Close the connection. In a forked child it does nothing."""
+        """Close the connection. Does nothing in a forked child."""
         if self._process.is_another_process or self._connection is None:
             return
         connection, self._connection = self._connection, None
@@ -107,7 +107,9 @@ class SqlSink:
         close_quietly(connection)
 
     def _add(self, connection: Connection, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Write the rows of messages of one source. Those of a session have none, and their repeats are unknown."""
+        """Write the rows of messages of one source. Messages of a session have no source, so repeats
+        are not recognised.
+        """
         if not source:
             part = [msgspec.structs.replace(out, sequence=at) for at, out in enumerate(part, 1)]
         else:
@@ -132,7 +134,7 @@ class SqlSink:
     def _store(
         self, connection: Connection, source: str, last: int, new: Sequence[Outgoing]
     ) -> dict[int, SendRejected]:
-        """Write rows and number in one transaction; returns the refusals by number."""
+        """Write rows and number in one transaction; return the refusals by number."""
         refusals: dict[int, SendRejected] = {}
         rows: list[tuple[int, Row]] = []
         for out in new:
@@ -159,21 +161,24 @@ class SqlSink:
     @contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:
         with connection.begin():
-            if connection.dialect.name == "postgresql":  # otherwise some constraints fail at COMMIT, and name no row
+            if connection.dialect.name == "postgresql":  # some constraints would fail only at COMMIT
                 connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
             yield
 
     def _advance(self, connection: Connection, source: str, last: int, to: int) -> None:
-        """Replace the number, and lock its row. Raises `ConnectionLost` E7046 if it is not the one that was read."""
+        """Replace the number, and lock its row. Raises `ConnectionLost` E7046 if it differs from the
+        number that was read.
+        """
         of_source = (SENDER.c.source == source) & (SENDER.c.sequence == last)
         if connection.execute(sa.update(SENDER).where(of_source).values(sequence=to)).rowcount != 1:
             what = f"another process has written with source {quoted(source)}"
             raise ConnectionLost("E7046", self._where, what, "One engine at a time uses a source")
 
     def _write(self, connection: Connection, rows: Sequence[tuple[int, Row]]) -> Iterator[tuple[int, str]]:
-        """Write rows in order; yields number and reason of each that the database refuses.
+        """Write rows in order; yield number and reason of each row that the database refuses.
 
-        All rows go at once. If that fails, the halves go, and so on; after many tries the others go one by one.
+        Writes all rows at once. If that fails, writes each half, and so on; after many tries, writes the rest one by
+        one.
         """
         parts = [rows] if rows else []
         tries_left = 2 * isqrt(len(rows))
@@ -191,16 +196,16 @@ class SqlSink:
                 yield part[0][0], reason
 
     def _refusal_of(self, connection: Connection, rows: Sequence[Row]) -> str:
-        """Write all of the rows or none; returns "", or why a row is refused."""
+        """Write all of the rows or none; return "", or why a row is refused."""
         savepoint = connection.begin_nested()
         try:
             for names, run in groupby(rows, tuple):
-                # Rows of defaults go one by one: for several, SQLite would get NULL instead.
+                # Rows that consist of defaults are written one by one: SQLite would store NULL for several.
                 for values in [list(run)] if names else [[row] for row in run]:
                     connection.execute(self._rows.statement(names), values)
         except DBAPIError as error:
             if error.connection_invalidated or not refuses_a_row(error):
-                raise  # the whole transaction ends; MySQL has none any more after a deadlock, and no savepoint
+                raise  # this ends the transaction; after a deadlock MySQL has none any more, and no savepoint
             savepoint.rollback()
             return f"the database refuses the row: {reason_of(error)}"
         savepoint.commit()
@@ -213,7 +218,7 @@ class SqlSink:
 def _make_tables(connection: Connection, where: str) -> None:
     """Make the tables of the sink that are missing. Raises `ConnectionLost` E7640 if one cannot be used."""
     missing = [table for table in (SENDER, REFUSED) if not sa.inspect(connection).has_table(table.name)]
-    if missing and connection.dialect.name == "postgresql":  # where two that make one table at once may fail
+    if missing and connection.dialect.name == "postgresql":  # two sessions that create one table at once may fail
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MAKING)))
     for table in missing:
         connection.execute(CreateTable(table, if_not_exists=True))
@@ -223,7 +228,7 @@ def _make_tables(connection: Connection, where: str) -> None:
 
 
 def _read_last(connection: Connection, source: str) -> int:
-    """The number of the last message of a source that the database accounts for; makes the row if there is none."""
+    """Return the number of the last message of a source that the database accounts for; add a row if there is none."""
     with connection.begin():
         found = connection.execute(sa.select(SENDER.c.sequence).where(SENDER.c.source == source)).scalar()
         if found is None:
@@ -232,17 +237,17 @@ def _read_last(connection: Connection, source: str) -> int:
 
 
 def _forget_refused(connection: Connection, source: str, first: int) -> None:
-    """Forget the refused messages before the first one that the engine sends in this life: they do not come again.
+    """Forget refused messages before the first one that the engine sends in this life: it does not send them again.
 
-    A later batch says nothing about this: the store of the engine records what is confirmed only at the next
-    checkpoint, so a next life may send older messages again.
+    A later batch does not show this: the store of the engine records confirms only at the next checkpoint, so the next
+    life may send older messages again.
     """
     with connection.begin():
         connection.execute(sa.delete(REFUSED).where(REFUSED.c.source == source, REFUSED.c.sequence < first))
 
 
 def _read_refused(connection: Connection, source: str, first: int, last: int) -> Sequence[tuple[int, str]]:
-    """Number and reason of each message of a source that was refused before."""
+    """Return number and reason of each message of a source that was refused before."""
     between = REFUSED.c.sequence.between(first, last)
     query = sa.select(REFUSED.c.sequence, REFUSED.c.reason).where(REFUSED.c.source == source, between)
     with connection.begin():

@@ -18,7 +18,7 @@ from correlator.events import Message
 _QUOTED = re.compile(
     r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | \$(\w*)\$.*?\$\1\$ | --[^\n]* | /\*.*?\*/""", re.DOTALL | re.VERBOSE
 )
-"""Parts of a statement in which nothing is a keyword or a parameter: texts, quoted names, comments."""
+"""Parts of a statement that contain no keyword or parameter: texts, quoted names, comments."""
 _ALLOWED = "INSERT, UPDATE, DELETE, MERGE, or WITH before one of them"
 _CHANGES = re.compile(
     r"\s*(?:insert|update|delete|merge|with\b.*\b(?:insert|update|delete|merge))\b", re.IGNORECASE | re.DOTALL
@@ -28,14 +28,14 @@ _Scalar = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float | str | bool |
 
 
 def check_statement(where: str, statement: str) -> None:
-    """Check the option `statement`. Raises `ConfigError` E1022.
+    """Check the option `statement`. Raises `ConfigError` E1022 if it is wrong.
 
-    The statement changes rows, is the only one, has parameters, and leaves the transaction to the sink.
+    It must be one statement that changes rows and has parameters, and must leave the transaction to the sink.
     """
     plain = _QUOTED.sub(" ", statement)
     shown = quoted(statement)
     if not _CHANGES.match(plain):
-        raise ConfigError("E1022", where, f"{shown} is no statement that changes rows", _ALLOWED)
+        raise ConfigError("E1022", where, f"{shown} is not a statement that changes rows", _ALLOWED)
     if ";" in plain.rstrip().removesuffix(";"):
         raise ConfigError("E1022", where, f"{shown} is more than one statement", "One statement for each message")
     if _ROLLS_BACK.search(plain):
@@ -52,13 +52,13 @@ def check_statement(where: str, statement: str) -> None:
 
 
 class StatementRows:
-    """Takes the parameters of the statement from messages.
+    """Reads the parameters of the statement from messages.
 
     Args:
-        connection: open; it checks the statement.
+        connection: an open connection, which checks the statement.
         where: the place of the sender.
         statement: see `check_statement`.
-        takes_extra_fields: whether a body may have fields that are no parameters.
+        takes_extra_fields: whether a body may have fields that are not parameters.
 
     Raises:
         ConnectionLost: E7041, the database does not accept the statement.
@@ -84,7 +84,7 @@ class StatementRows:
             check_targets(connection, where, statement)
 
     def row(self, message: Message) -> dict[str, Any]:
-        """The parameters of a message. Raises `ValueError` with the reason if the body does not have them."""
+        """Return the parameters of a message. Raises `ValueError` with the reason if the body does not contain them."""
         try:
             values = msgspec.structs.astuple(self._decode(message.body))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
@@ -94,13 +94,13 @@ class StatementRows:
         return dict(zip(self._names, values, strict=True))
 
     def statement(self, names: tuple[str, ...]) -> sa.Executable:
-        """The statement that takes these parameters."""
+        """Return the statement that takes these parameters."""
         del names
         return self._clause
 
 
 def _clause(statement: str) -> sa.TextClause:
-    """The statement, in which a colon within a text, a quoted name or a comment begins no parameter."""
+    """Return the statement for SQLAlchemy; a colon within a text, a quoted name or a comment begins no parameter."""
     return sa.text(_QUOTED.sub(lambda part: re.sub(r"(?<!\\):", r"\\:", part[0]), statement.strip().removesuffix(";")))
 
 
@@ -109,7 +109,7 @@ def _names(clause: sa.TextClause) -> Sequence[str]:
 
 
 def _text(value: str | float | None) -> str | None:
-    """A value in the form in which PostgreSQL takes the type of a parameter from the statement, whatever the value is.
+    """Return a value in a form for which PostgreSQL takes the type of the parameter from the statement.
 
     So the statement does not fail as a whole because one body has a number where others have a text.
     """

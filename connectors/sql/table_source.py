@@ -1,4 +1,4 @@
-"""A source that looks for rows again and again, over one session: the base of those of outbox and polled tables."""
+"""A source that looks for rows repeatedly, with one session: the base class for outbox tables and polled tables."""
 
 import time
 from abc import ABC, abstractmethod
@@ -19,11 +19,11 @@ class TableSource(ABC):
     """Reads rows of a table.
 
     Args:
-        where: place for messages.
+        where: place of the receiver, for messages.
         receiver: the settings of the receiver.
         url: address of the database.
         table: name of the table.
-        poll_interval_s: after so many seconds the source looks for rows although nothing has told it of any.
+        poll_interval_s: seconds after which the source looks for rows even without a notification.
     """
 
     def __init__(self, where: str, receiver: ReceiverSettings, url: URL, table: str, poll_interval_s: float) -> None:
@@ -40,7 +40,7 @@ class TableSource(ABC):
         self._next_look = 0.0
 
     def connect(self) -> None:
-        """Connect, look at the table, and become its reader. `UsageError` E2050 in a forked child."""
+        """Connect, check the table, and become its reader. Raises `UsageError` E2050 in a forked child."""
         if self._connection is not None:
             self._process.check(self._where)
         self.close()
@@ -50,7 +50,7 @@ class TableSource(ABC):
         self._next_look = 0.0
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The next rows that it does not hold."""
+        """Return the next rows that the receiver does not hold; see `connector.Source`."""
         deadline = time.monotonic() + timeout_s
         with translated(self._where, self.close):
             connection = self._connected()
@@ -74,7 +74,7 @@ class TableSource(ABC):
                     time.sleep(deadline - now)
 
     def close(self) -> None:
-        """Close the connection; another source may take its place. In a forked child it does nothing."""
+        """Close the connection; another source may then read the table. Does nothing in a forked child."""
         if self._process.is_another_process:
             return
         connection, self._connection = self._connection, None
@@ -86,18 +86,22 @@ class TableSource(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Set the connection, become the reader, and set what tells of changes. Any error closes the source."""
+        """Set up the connection, become the reader, and set up notifications of changes. Any error
+        closes the source.
+        """
 
     @abstractmethod
     def _look(self, connection: Connection, limit: int, now: float) -> Chunk:
-        """The next rows, at most `limit`, and hold them. The connection is in a transaction that began after `now`."""
+        """Return the next rows, at most `limit`, and hold them. The connection is in a transaction that
+        began after `now`.
+        """
 
     @abstractmethod
     def _room(self) -> int:
-        """How many more rows the receiver may hold."""
+        """Return how many more rows the receiver may hold."""
 
     def _pause_s(self, now: float) -> float:
-        """How many seconds after `now` to look again, if the look at this time has found nothing."""
+        """Return the seconds after `now` until the next look, if the look at this time has found nothing."""
         del now
         return self._poll_interval_s
 
@@ -108,5 +112,5 @@ class TableSource(ABC):
         return self._connection
 
     def _ids(self, unique: str) -> dict[str, PropertyValue]:
-        """The properties that the templates of the receiver use, for a row with a unique id."""
+        """Return the properties that the templates of the receiver use, for a row with a unique id."""
         return self._wanted_ids.properties(unique, self._name)

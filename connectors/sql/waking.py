@@ -1,6 +1,6 @@
-"""Tells a source that somebody has changed the database: by LISTEN in PostgreSQL, by a look at a counter in SQLite.
+"""Tells a source that the database has changed: by LISTEN in PostgreSQL, by a counter of SQLite.
 
-It only shortens a wait: each source looks by itself from time to time.
+It only shortens a wait: each source also looks for rows by itself from time to time.
 """
 
 import math
@@ -15,28 +15,29 @@ from correlator.storage.postgres import session_of
 
 _LOOK_AGAIN_S = 0.05
 _NOTICES_LOST_READER = "SET tcp_user_timeout = '60s'"
-"""The server ends a session that reads no notices for so long, as that of a paused receiver. Otherwise it would keep
-all notices for this session, and let COMMIT fail once it has no more room."""
+"""The server ends a session that reads no notices for this long, such as the session of a paused receiver. Otherwise it
+would keep all notices for this session, and let COMMIT fail once it has no more room.
+"""
 
 
 class Watch(Protocol):
     """Notices changes. One thread at a time calls the methods; they raise errors of the database."""
 
     def begin(self) -> None:
-        """From now on notice changes. Call it before a look at the table."""
+        """Notice changes from now on. Call this before a look at the table."""
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there may be a change since `begin`; false if there was none within `timeout_s`."""
+        """Wait until there may be a change since `begin`; return false if there was none within `timeout_s` seconds."""
         ...
 
 
 class Notices:
-    """Listens to a channel of PostgreSQL with the session of the source, which is in no transaction meanwhile.
+    """Listens to a channel of PostgreSQL with the session of the source, which has no transaction meanwhile.
 
     Args:
-        connection: is not in a transaction.
-        channel: consists of letters, digits and `_`.
+        connection: a connection that is not in a transaction.
+        channel: name of letters, digits and `_`.
     """
 
     def __init__(self, connection: Connection, channel: str) -> None:
@@ -52,8 +53,8 @@ class Notices:
         self._has_come = False
 
     def wait(self, timeout_s: float) -> bool:
-        """See `Watch`. The loss of the session is a change, too: the next look raises."""
-        while self._session.pgconn.notifies():  # that came together with the last answer
+        """See `Watch`. The loss of the session counts as a change: the next look raises the error."""
+        while self._session.pgconn.notifies():  # it came together with the last answer
             self._has_come = True
         if self._has_come:
             return True
@@ -66,7 +67,7 @@ class Notices:
 
 
 class Changes:
-    """Compares the number that SQLite changes whenever another connection has changed the database."""
+    """Watches the number that SQLite changes whenever another connection changes the database."""
 
     def __init__(self, connection: Connection) -> None:
         self._raw = raw_sqlite(connection)
@@ -92,7 +93,7 @@ class Changes:
 
 
 class Nothing:
-    """Notices nothing, where nobody tells of changes."""
+    """Notices nothing, for databases without notifications."""
 
     def begin(self) -> None:
         """See `Watch`."""

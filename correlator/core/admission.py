@@ -29,8 +29,8 @@ def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: 
         raise ConfigError("E1222", f"{where}.durable_topic_subscription_name", what, "", "Leave it out")
     selector = Selector.optional(receiver.selector, f"{where}.selector")
     if selector is not None and queue and not selects:
-        what = "this broker cannot leave what is not selected on a queue for other consumers"
-        raise ConfigError("E1220", f"{where}.selector", what, "Topics can be selected from", "Or select in a monitor")
+        what = "this broker cannot leave unselected messages in a queue for other consumers"
+        raise ConfigError("E1220", f"{where}.selector", what, "Only topics allow selectors", "Or select in a monitor")
     return selector
 
 

@@ -42,10 +42,10 @@ from correlator.testing.store import StoreAround
 
 STAGES = ("take", "handle", "commit", "send", "other")
 _DISK_S = 0.2
-"""How long the disk is measured, before the run and after it."""
+"""Seconds of each measurement of the disk; there is one before the run and one after it."""
 _PAGE = 4096
 _BUSY = 0.5
-"""The share of the time from which on a core or the disk is the limit."""
+"""Share of the time from which on a core or the disk counts as the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,14 @@ class Figures:
 
     Attributes:
         messages: number of messages that were received.
-        duplicates: how many of them were dropped as duplicates.
-        dead_letters: how many messages became dead letters.
+        duplicates: number of messages that were dropped as duplicates.
+        dead_letters: number of messages that became dead letters.
         sent: number of messages that were sent.
-        seconds: from the end of the start until everything was handled, sent, confirmed and in a checkpoint.
+        seconds: time from the end of the start until everything was handled, sent, confirmed and in a checkpoint.
         cpu_us: CPU time of each stage for each message, in microseconds; Python runs one of its threads at a time.
-        commits: transactions of the store; 0 without a store.
-        commit_s: the sum of their durations.
-        disk_commits_per_second: how often this disk confirmed 4 KiB a second that were appended to a file.
+        commits: number of transactions of the store; 0 without a store.
+        commit_s: sum of the durations of these transactions, in seconds.
+        disk_commits_per_second: number of times a second that this disk could append 4 KiB to a file and confirm it.
     """
 
     messages: int
@@ -76,27 +76,29 @@ class Figures:
 
     @property
     def messages_per_second(self) -> float:
-        """The rate."""
+        """Received messages for each second of the run."""
         return self.messages / self.seconds
 
     @property
     def cpu_share(self) -> float:
-        """The share of the time in which a core was busy."""
+        """Share of the time in which a core was busy."""
         return sum(self.cpu_us.values()) * self.messages / 1e6 / self.seconds
 
     @property
     def commit_share(self) -> float:
-        """The share of the time in which a transaction was under way."""
+        """Share of the time in which a transaction was under way."""
         return self.commit_s / self.seconds
 
     @property
     def disk_limit(self) -> float | None:
-        """Messages a second if nothing took time but as many commits of this disk; `None` without commits."""
+        """Messages a second if only the commits took time, at the rate that this disk can do; `None`
+        without commits.
+        """
         return self.messages / self.commits * self.disk_commits_per_second if self.commits else None
 
     @property
     def limit(self) -> str:
-        """What limits the rate."""
+        """A text that says what limits the rate."""
         if self.commit_share > max(_BUSY, self.cpu_share):
             return f"the disk: a commit is under way {self.commit_share:.0%} of the time"
         if self.cpu_share < _BUSY:
@@ -105,7 +107,7 @@ class Figures:
         return f"the code: a core is busy {self.cpu_share:.0%} of the time, most of it with '{largest}'"
 
     def as_json(self) -> dict[str, Any]:
-        """All figures."""
+        """Return all figures as values that JSON can hold."""
         derived = ("messages_per_second", "cpu_share", "commit_share", "disk_limit", "limit")
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
@@ -160,7 +162,7 @@ def bench(
 def _published(
     configured: Configured, messages: Sequence[str], number: int
 ) -> Mapping[tuple[str, str], Sequence[Message]]:
-    """The messages of each place. Raises `UsageError` E1070 if there are none."""
+    """Return the messages of each destination. Raises `UsageError` E1070 if there are none."""
     given: dict[tuple[str, str], list[Message]] = {}
     for destination, bodies in lines_of(messages):
         given.setdefault(configured.place(destination), []).extend(map(Message, bodies))
@@ -193,7 +195,7 @@ def measured(configured: Configured, published: Mapping[tuple[str, str], Sequenc
     brokers = {name: MemoryBroker(features=one) for name, one in configured.brokers.items()}
     for receiver in configured.settings.receivers:
         name, destination = _place(receiver, configured.settings)
-        with brokers[name].changed:  # a subscription of a topic gets what is published from now on
+        with brokers[name].changed:  # a subscription of a topic gets only what is published from now on
             brokers[name].destination(destination).subscription(receiver.subscription)
     for (name, destination), messages in published.items():
         brokers[name].publish(destination, messages)
@@ -237,7 +239,7 @@ def measured(configured: Configured, published: Mapping[tuple[str, str], Sequenc
 
 
 def _disk(settings: PipelineFile) -> Path | None:
-    """The directory of the store of the file, if it is a SQLite file in a directory that is there.
+    """Return the directory of the store of the file if it is a SQLite file in a directory that exists, else `None`.
 
     Raises `UsageError` E1071 for another kind of store.
     """
@@ -245,14 +247,16 @@ def _disk(settings: PipelineFile) -> Path | None:
         return None
     url = parse(settings.store)
     if url.get_backend_name() != "sqlite":
-        what = "the store is no SQLite file, and no other server than yours could stand in for it"
+        what = "the store is not a SQLite file, and the measurement must not use your server"
         raise UsageError("E1071", "store", what, "", "Name a SQLite store in a copy of the file")
     directory = path_of(url).parent
     return directory if directory.is_dir() else None
 
 
 def _own(settings: PipelineFile, directory: Path, control: str) -> PipelineFile:
-    """The settings with places of their own, without servers, and without calls, which reach the rest of the world."""
+    """Return the settings with places of their own, without servers, and without calls, which would
+    reach other systems.
+    """
     return replace(
         settings,
         senders=tuple(replace(one, call=None) for one in settings.senders),
@@ -267,7 +271,7 @@ def _own(settings: PipelineFile, directory: Path, control: str) -> PipelineFile:
 
 
 def _cpu_s(engine: Engine) -> dict[str, float]:
-    """The CPU seconds of the threads of each stage so far."""
+    """Return the CPU seconds of the threads of each stage so far."""
     spent = dict.fromkeys(STAGES, 0.0)
     for actor in engine.actors():
         if actor.ident is not None and not actor.join(0):
@@ -287,7 +291,7 @@ def _stage(actor: Actor, engine: Engine) -> str:
 
 
 class TimedStore(StoreAround):
-    """A store that counts its transactions, and how long they take. Its owner is that of the store."""
+    """A store that counts its transactions, and measures how long they take. The thread that owns the store uses it."""
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
@@ -303,19 +307,19 @@ class TimedStore(StoreAround):
 
 
 class EndingConnection(MemoryConnection):
-    """A connection whose sources have messages when `begun` is set, and end when the broker has nothing left."""
+    """A connection whose sources have messages after `begun` is set, and end when the broker has none left."""
 
     def __init__(self, broker: MemoryBroker, name: str, begun: threading.Event) -> None:
         super().__init__(broker, name)
         self._begun = begun
 
     def source(self, receiver: ReceiverSettings) -> Source:  # type: ignore[override]
-        """Make a source."""
+        """Make a source that ends after the last message; it does not connect. See `connector.Connection`."""
         return EndingSource(super().source(receiver), self._begun)
 
 
 class EndingSource:
-    """A source in memory that ends behind the last message."""
+    """A source in memory that ends after the last message."""
 
     def __init__(self, source: MemorySource, begun: threading.Event) -> None:
         self._source = source
@@ -334,7 +338,7 @@ class EndingSource:
 
 
 class _Disk:
-    """How many commits a second a disk can do: each appends a page to a file, and waits for the disk."""
+    """Measures how many commits a second a disk can do: each appends a page to a file, and waits for the disk."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / "disk"
@@ -342,7 +346,7 @@ class _Disk:
         self._seconds = 0.0
 
     def measure(self) -> None:
-        """Commit for a while."""
+        """Commit again and again for `_DISK_S` seconds."""
         page = os.urandom(_PAGE)
         descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -357,5 +361,5 @@ class _Disk:
 
     @property
     def rate(self) -> float:
-        """Commits a second."""
+        """Commits for each second of the measurements."""
         return self._commits / self._seconds

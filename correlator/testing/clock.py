@@ -12,11 +12,11 @@ class ManualClock:
         self.now = now
 
     def monotonic(self) -> float:
-        """The present reading, in seconds."""
+        """Return the present reading, in seconds."""
         return self.now
 
     def wall(self) -> float:
-        """The present reading, taken as seconds since the epoch."""
+        """Return the present reading, taken as seconds since the epoch."""
         return self.now
 
     def advance(self, seconds: float) -> None:

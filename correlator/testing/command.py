@@ -89,7 +89,7 @@ def crashtest(
 
 
 def _levels(asked: str, again: replay.Replay | None) -> Sequence[str]:
-    """The levels to run: the level of the replay file if there is one, else those that the option names."""
+    """Return the levels to run: the level of the replay file if there is one, else those that the option names."""
     if again is not None:
         return [again.level]
     return list(LEVELS) if asked == "all" else [asked]
@@ -113,7 +113,9 @@ def _opened(names: Sequence[str], file: Path, store: str | None, *, all_of_them:
 
 
 def lines_of(messages: Iterable[str]) -> Iterator[tuple[str, list[bytes]]]:
-    """Destination and bodies of each `--messages`. Raises `UsageError` E2427 for a wrong one or an unreadable file."""
+    """Yield destination and bodies of each `--messages`. Raises `UsageError` E2427 if one is wrong or a
+    file is unreadable.
+    """
     for given in messages:
         destination, found, path = given.rpartition("=")
         if not (destination and found and path):

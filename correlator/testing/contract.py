@@ -90,7 +90,7 @@ class ContractWorld(Protocol):
         ...
 
     def body(self, text: str) -> bytes:
-        """A body that contains the text, and that this broker carries unchanged."""
+        """Return a body that contains the text, and that this broker carries unchanged."""
         ...
 
     def publish(self, destination: str, messages: Sequence[Message]) -> None:
@@ -101,15 +101,17 @@ class ContractWorld(Protocol):
         ...
 
     def collect(self, destination: str, at_least: int) -> list[Message]:
-        """All messages that sinks put into the destination, in order. Waits until there are at least `at_least`."""
+        """Return all messages that sinks put into the destination, in order. Waits until there are at
+        least `at_least`.
+        """
         ...
 
     def refused(self) -> Outgoing | None:
-        """A message that the broker refuses, with sequence 0, or `None` if the broker accepts every message."""
+        """Return a message that the broker refuses, with sequence 0, or `None` if the broker accepts every message."""
         ...
 
     def restart(self) -> None:
-        """Restart the broker. If the broker is no process of its own, cut all its connections instead."""
+        """Restart the broker. If the broker is not a process of its own, cut all its connections instead."""
         ...
 
 
@@ -138,7 +140,9 @@ class BrokerWorld:
         raise NotImplementedError
 
     def destination(self, kind: str = "queue", label: str = "") -> str:
-        """The name of the next destination. The first source or sink that uses the name creates the destination."""
+        """Return the name of the next destination. The first source or sink that uses the name creates
+        the destination.
+        """
         return f"{kind}:{label}{next(self._numbers)}"
 
     def body(self, text: str) -> bytes:
@@ -162,7 +166,7 @@ class BrokerWorld:
         return [message for chunk in chunks for message in chunk.messages]
 
     def refused(self) -> Outgoing | None:
-        """A message for an invalid destination. Override this if the broker refuses other messages."""
+        """Return a message for an invalid destination. Override this if the broker refuses other messages."""
         return Outgoing(0, "", "nonsense", Message(b"x"))
 
     def restart(self) -> None:
@@ -174,7 +178,7 @@ _checks: list[tuple[Check, tuple[str, ...], Collection[Order]]] = []
 
 
 def checks_for(world: ContractWorld | type) -> list[Check]:
-    """The checks that apply to a world or to its class.
+    """Return the checks that apply to a world or to its class.
 
     A check applies if the world and its features have every property that the check needs, such as `receives` and
     `durable`, and if the check is meant for the order of deliveries in `features`.
@@ -236,14 +240,14 @@ class _Ends:
 
 
 def receiver(destination: str, name: str = "taker", max_batch_size: int = 1000, **settings: Any) -> ReceiverSettings:
-    """The settings of a receiver for a source under test; `settings` are further fields of `ReceiverSettings`."""
+    """Make the settings of a receiver for a source under test; `settings` are further fields of `ReceiverSettings`."""
     return ReceiverSettings(
         id=name, connection="contract", destination=destination, max_batch_size=max_batch_size, **settings
     )
 
 
 def sender(destination: str | None, name: str = "giver") -> SenderSettings:
-    """The settings of a sender for a sink under test; without a destination, each message names its own."""
+    """Make the settings of a sender for a sink under test; without a destination, each message names its own."""
     return SenderSettings(id=name, connection="contract", destination=destination)
 
 
@@ -271,12 +275,12 @@ def take(source: Source, wanted: int, max_messages: int = 1000) -> list[Chunk]:
 
 
 def bodies(chunks: Sequence[Chunk]) -> list[bytes]:
-    """The bodies of all messages of these chunks, in order."""
+    """Return the bodies of all messages of these chunks, in order."""
     return [message.body for chunk in chunks for message in chunk.messages]
 
 
 def tokens(chunks: Sequence[Chunk]) -> list[Any]:
-    """The tokens of these chunks, for `acknowledge` and `reject`."""
+    """Return the tokens of these chunks, for `acknowledge` and `reject`."""
     return [token for chunk in chunks for token in chunk.tokens]
 
 
@@ -293,7 +297,7 @@ def _publish(world: ContractWorld, number: int, destination: str = "") -> tuple[
 
 
 def outgoing(destination: str, contents: Sequence[bytes | Message], source: str = "", first: int = 1) -> list[Outgoing]:
-    """A batch for a sink.
+    """Make a batch for a sink.
 
     Args:
         destination: the destination of every message.
@@ -479,7 +483,9 @@ def check_a_waiting_receive_wakes(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers")
 def check_unacknowledged_come_again_to_the_next_consumer(world: ContractWorld) -> None:
-    """Messages that a closed source has not acknowledged come to the next consumer, in order, before later ones."""
+    """The broker redelivers what a closed source has not acknowledged to the next consumer, in order,
+    before later messages.
+    """
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         assert bodies(take(ends.source(destination), 12)) == published[:12]
@@ -489,7 +495,7 @@ def check_unacknowledged_come_again_to_the_next_consumer(world: ContractWorld) -
 
 @_check("receives", "redelivers")
 def check_unacknowledged_come_again_after_a_reconnect(world: ContractWorld) -> None:
-    """If an open source connects again, it gets its unacknowledged messages again, oldest first."""
+    """If an open source connects again, the broker redelivers its unacknowledged messages to it, oldest first."""
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -557,14 +563,14 @@ def check_exactly_these_are_acknowledged(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers", "acknowledges_surely")
 def check_messages_of_a_chunk_are_acknowledged_one_by_one(world: ContractWorld) -> None:
-    """If every third message of what came is acknowledged, the newest first, the others are redelivered, in order."""
+    """If every third received message is acknowledged, the newest first, the others are redelivered, in order."""
     destination, published = _publish(world, 30)
     with _Ends(world) as ends:
         source = ends.source(destination)
         acknowledged = tokens(take(source, 30))[::3]
         for token in reversed(acknowledged):
             source.acknowledge([token])
-        source.acknowledge(acknowledged)  # once more: nothing is left of them
+        source.acknowledge(acknowledged)  # a second time: none of them is left
     with _Ends(world) as ends:
         source = ends.source(destination)
         again = take(source, 20)
@@ -591,7 +597,7 @@ def check_acknowledged_messages_never_come_again(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers", "acknowledges_surely")
 def check_a_token_ends_with_its_connection(world: ContractWorld) -> None:
-    """A token from before a reconnect acknowledges nothing, in particular no chunk that was received afterwards."""
+    """A token from before a reconnect acknowledges nothing, and no chunk that was received afterwards."""
     destination, published = _publish(world, 10)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -622,7 +628,7 @@ def check_rejected_messages_come_again(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers")
 def check_messages_of_a_chunk_are_rejected_one_by_one(world: ContractWorld) -> None:
-    """Rejecting every third message of what came gives back these; the others stay with the source."""
+    """Rejecting every third received message gives back these; the source keeps the others."""
     destination, published = _publish(world, 30)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -1061,7 +1067,7 @@ def check_key_and_headers(world: ContractWorld) -> None:
 
 @_check("sends", "receives", "delays", "not ends", "whole_messages")
 def check_a_delayed_message_comes_later(world: ContractWorld) -> None:
-    """A message with `delivery_delay_ms` comes after that time, and later messages come before it."""
+    """A message with `delivery_delay_ms` is delivered after that time, and later messages are delivered before it."""
     destination, delay_s = world.destination(), 1.5
     with _Ends(world) as ends:
         source, sink = ends.source(destination), ends.sink(destination)
@@ -1099,7 +1105,7 @@ def check_hostile_names_of_senders(world: ContractWorld) -> None:
 @_check("sends", "receives")
 def check_hostile_names(world: ContractWorld) -> None:
     """A destination with a hostile name is either refused with `ConfigError`, or works like any other destination."""
-    for life, name in enumerate(HOSTILE_TEXTS):  # a source for each: a broker may know numbers whatever the destination
+    for life, name in enumerate(HOSTILE_TEXTS):  # each has its source, since sequences may belong to a source
         try:
             destination = world.destination(label=name)
             received = _round_trip(world, [Message(world.body("a"))], destination, f"life {life}")

@@ -11,12 +11,12 @@ from correlator.errors import UsageError, quoted
 
 
 def as_json(content: Any) -> bytes:
-    """The content as indented JSON."""
+    """Encode the content as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(content)) + b"\n"
 
 
 def write(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file with mode 0600, in place of an earlier one. Raises `OSError`."""
+    """Write a file with mode 0600, in place of an earlier one. Raises `OSError` if the file cannot be written."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)

@@ -34,7 +34,7 @@ MEMORY_FEATURES = Features(order=Order.PLACE, flags_redelivery=True, acknowledge
 
 
 class Faults:
-    """Decides which faults occur; this class: none. Override single methods.
+    """Decides which faults occur. This class causes none: override single methods.
 
     A method may raise `ConnectionLost`: the source or sink raises it in turn, as if the connection were lost. The
     thread that uses the source or sink calls the methods, under the lock of the broker. So a schedule of faults is
@@ -48,22 +48,26 @@ class Faults:
         """Called before the source takes messages."""
 
     def at_most(self, receiver: str, messages: int) -> int:
-        """How many messages one `receive` takes at most, from 1 to `messages`, which is what it could take."""
+        """Return how many messages one `receive` takes at most, from 1 to `messages`, which is what it could take."""
         return messages
 
     def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
-        """Positions of messages in the chunk that are delivered again at its end. Called only for the order `ANY`."""
+        """Return the positions of messages that the chunk repeats at its end. Called only for the order `ANY`."""
         return ()
 
     def noticed_after(self, receiver: str, messages: Sequence[Message]) -> float:
-        """Seconds until the broker notices a lost connection and redelivers. Called only for the order `ANY`."""
+        """Return the seconds until the broker notices a lost connection and redelivers. Called only for
+        the order `ANY`.
+        """
         return 0.0
 
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
         """Called before the broker takes an acknowledgement: if it raises, the acknowledgement never arrived."""
 
     def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
-        """Whether the acknowledgement is lost though the call returns; the broker redelivers after a reconnect."""
+        """Return whether the acknowledgement is lost though the call returns; the broker redelivers
+        after a reconnect.
+        """
         return False
 
     def after_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
@@ -73,11 +77,11 @@ class Faults:
         """Called before the broker takes a batch: if it raises, nothing of the batch arrived."""
 
     def refused(self, sender: str, batch: Sequence[Outgoing]) -> Mapping[int, str]:
-        """Positions of the messages in the batch that the broker refuses, each with the reason."""
+        """Return the positions of the messages in the batch that the broker refuses, each with the reason."""
         return {}
 
     def accepted_before_loss(self, sender: str, batch: Sequence[Outgoing]) -> int | None:
-        """How many messages of the batch the broker stores before the connection is cut; `None` does not cut it.
+        """Return how many messages of the batch the broker stores before it cuts the connection; `None` for no cut.
 
         If it is the whole batch, only the confirm is lost.
         """
@@ -93,7 +97,7 @@ class _Range(NamedTuple):
 
 
 class _Subscription:
-    """A position in the list of a destination, and ranges before it that were given back or that no selector has
+    """A position in the list of a destination, and ranges before it that consumers gave back or that no selector
     matched.
 
     Attributes:
@@ -132,7 +136,7 @@ class _Subscription:
         return None
 
     def waiting(self, available: int) -> list[_Range]:
-        """The ranges that no source holds: those before the position, and the rest of the list behind it."""
+        """Return the ranges that no source holds: those before the position, and the rest of the list after it."""
         return [*(one for _, one in self._unnoticed), *self._within_reach(available)]
 
     def _within_reach(self, available: int) -> list[_Range]:
@@ -145,7 +149,9 @@ class _Subscription:
 
 
 def _selected(waiting: _Range, limit: int, log: Sequence[Message], selector: Selector | None) -> tuple[int, int]:
-    """The first contiguous messages of a range that the selector matches, as (first, end); equal if there are none."""
+    """Return the first contiguous messages of a range that match the selector as (first, end); equal if
+    there are none.
+    """
     start = stop = waiting.start
     if selector is None:
         return start, min(waiting.stop, start + limit)
@@ -169,7 +175,7 @@ class _Destination:
             self.subscriptions[""] = _Subscription(0)
 
     def subscription(self, name: str) -> _Subscription:
-        """The one subscription of a shared queue, or the subscription of this name, which is made if it is new.
+        """Return the one subscription of a shared queue, or the subscription of this name; make it if it is new.
 
         A new subscription of a topic begins at the end of the list, that of a queue without sharing with the first
         message.
@@ -233,18 +239,18 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def received(self, destination: str) -> list[Message]:
-        """All messages that ever arrived at the destination, from sinks and by `publish`, in order."""
+        """Return all messages that ever arrived at the destination, from sinks and by `publish`, in order."""
         with self.changed:
             return list(self.destination(destination).log)
 
     def unacknowledged(self, destination: str) -> int:
-        """How many messages the sources of the destination hold unacknowledged."""
+        """Return how many messages the sources of the destination hold unacknowledged."""
         with self.changed:
             sources = [end for end in self._ends if isinstance(end, MemorySource)]
             return sum(source.held_count for source in sources if source.destination == destination)
 
     def waiting(self, destination: str, selectors: Sequence[Selector] = ()) -> int:
-        """How many messages no source holds; for a topic, the sum over all its subscriptions.
+        """Return how many messages no source holds; for a topic, the sum over all its subscriptions.
 
         With selectors, only messages count that at least one of them matches.
         """
@@ -295,7 +301,7 @@ class MemoryBroker:
             self._ends.remove(end)
 
     def destination(self, name: str) -> _Destination:
-        """The destination of this name, made if it is new. Called by sources and sinks, under the lock."""
+        """Return the destination of this name; make it if it is new. Called by sources and sinks, under the lock."""
         there = self._destinations.get(name)
         if there is None:
             there = self._destinations[name] = _Destination(name, shares=self.features.shares)
@@ -333,7 +339,7 @@ class MemoryConnection:
         return sink
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """The oldest messages of a queue that no consumer holds; see `connector.Browsable`.
+        """Return the oldest messages of a queue that no consumer holds; see `connector.Browsable`.
 
         Raises `UsageError` E2110 for a topic, `ConnectionLost` E7001 while the broker is down.
         """
@@ -372,7 +378,7 @@ class MemorySource:
 
     @property
     def held_count(self) -> int:
-        """How many unacknowledged messages this source holds."""
+        """Number of unacknowledged messages that this source holds."""
         return len(self._held)
 
     def connect(self) -> None:
@@ -472,7 +478,7 @@ class MemorySource:
         return Chunk(messages, tokens)
 
     def _messages(self, tokens: Sequence[Any]) -> list[Message]:
-        """The held messages of these tokens, each once: a duplicate has the token of its original."""
+        """Return the held messages of these tokens, each once: a duplicate has the token of its original."""
         log, held = self._there().log, self._held
         return [log[token + held[token].offset] for token in dict.fromkeys(tokens) if token in held]
 
@@ -511,7 +517,7 @@ class _Delivery(NamedTuple):
 
 
 def _ranges(held: Iterable[_HeldMessage]) -> list[_Range]:
-    """The messages as ranges: consecutive ones of a chunk together."""
+    """Return the messages as ranges; consecutive messages of a chunk form one range."""
     ranges: list[_Range] = []
     last: _HeldMessage | None = None
     for one in sorted(held):
@@ -598,7 +604,7 @@ class MemorySink:
 
 
 def _delayed(batch: Sequence[Outgoing]) -> dict[int, str]:
-    """Positions of messages that ask for a delay, with the reason why this broker refuses them."""
+    """Return the positions of messages that ask for a delay, with the reason why this broker refuses them."""
     headers = [out.message.headers for out in batch]
     return {at: "it cannot delay a message" for at, one in enumerate(headers) if one and one.delivery_delay_ms}
 
@@ -609,7 +615,7 @@ def _named(out: Outgoing, message_id: str) -> Outgoing:
 
 
 def _first_time(batch: Sequence[Outgoing], sequences: dict[str, int]) -> list[Outgoing]:
-    """The messages of a batch that were not stored before, by source and sequence; `sequences` is updated."""
+    """Return the messages of a batch that were not stored before, by source and sequence, and update `sequences`."""
     fresh = []
     for out in batch:
         if not out.source or out.sequence > sequences.get(out.source, 0):

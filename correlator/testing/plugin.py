@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of all crash tests."""
     group = parser.getgroup("crash tests")
     group.addoption("--crash-budget", metavar="DURATION", help="how long each level looks for a failure: 30s, 5m")
-    group.addoption("--crash-seed", metavar="N", type=int, help="the seed of all drawn faults")
+    group.addoption("--crash-seed", metavar="N", type=int, help="the seed of all random choices")
     group.addoption("--crash-level", metavar="LEVEL", help="run the tests of this level only")
     group.addoption(
         "--crash-store",

@@ -1,7 +1,8 @@
-"""Which faults strike and when: drawn from a seed, or given as a list to repeat or shrink a failure.
+"""Which faults strike and when: chosen at random from a seed, or given as a list to repeat or shrink a failure.
 
 A fault is named by its kind and by the count of opportunities for that kind. So a run can be repeated with some of its
-faults left out. Another random generator draws the order in which actors run: leaving out faults does not change it.
+faults left out. Another random generator determines the order in which actors run: leaving out faults does not change
+it.
 """
 
 import random
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 KILL = "kill"
 LATE = "return.late"
-"""The broker notices a lost connection late, and redelivers its messages behind others."""
+"""The broker notices a lost connection late, and redelivers its messages after others."""
 CUT_AGAIN = "receive.cut_again"
 """A connection is lost while messages of an earlier lost connection are still unacknowledged."""
 LOST_BESIDE = "ack.lost_beside"
@@ -20,7 +21,7 @@ AWAY_BESIDE = "connect.away_beside"
 PART = "receive.part"
 """Only some of the waiting messages arrive, so redelivered messages come in other batches than before."""
 APART = (LATE, CUT_AGAIN, LOST_BESIDE, AWAY_BESIDE, PART)
-"""Kinds with few opportunities. They are drawn apart from the others, with the faults that lead to an opportunity."""
+"""Kinds with few opportunities. They are chosen apart from the others, with the faults that lead to an opportunity."""
 DOUBTS = {
     "ack.lost": 0.4,
     "ack.silent": 0.5,
@@ -61,7 +62,7 @@ class Schedule:
 
     Args:
         seed: determines the random faults.
-        rates: the probability of each kind at each opportunity. The run itself draws when the engine is killed.
+        rates: the probability of each kind at each opportunity. The run itself decides when the engine is killed.
         exactly: if given, these faults strike and no others.
 
     Attributes:
@@ -102,17 +103,21 @@ class Schedule:
         return struck
 
     def detail(self, kind: str, limit: int) -> int:
-        """A number from 0 to `limit` (inclusive), determined by the seed, the kind and the count of opportunities."""
+        """Return a number from 0 to `limit` (inclusive), determined by the seed, the kind and the count of
+        opportunities.
+        """
         return random.Random(f"{self._seed} {kind} {self._counts[kind]}").randint(0, limit)
 
 
 def is_doubtful(seed: int) -> bool:
-    """Whether the run of this seed concentrates on messages in doubt: it loses connections again and again."""
+    """Return whether the run of this seed concentrates on messages in doubt: it loses connections again and again."""
     return random.Random(f"doubts {seed}").random() < 0.3
 
 
 def draw_rates(seed: int) -> dict[str, float]:
-    """The kinds of faults of a seed, with their rates. One seed in ten has no faults, one in ten has only kills."""
+    """Choose the kinds of faults of a seed, with their rates. One seed in ten has no faults, one in ten
+    has only kills.
+    """
     rng = random.Random(f"swarm {seed}")
     control = rng.randrange(10)
     if control == 0:
@@ -129,7 +134,7 @@ def draw_rates(seed: int) -> dict[str, float]:
     if random.Random(f"late {seed}").random() < 0.4:
         rates[LATE] = 0.3
     kills = rng.random() < 0.9
-    if is_doubtful(seed):  # a start doubts more messages than a loss: half of these runs have no kills
+    if is_doubtful(seed):  # a start has more messages in doubt than a loss has: half of these runs have no kills
         rates |= DOUBTS
         kills = kills and random.Random(f"unkilled {seed}").random() < 0.5
     return {KILL: 1.0 if kills else 0.0, **rates}

@@ -1,8 +1,7 @@
 """A message service in memory for tests: transactions, client ids, kinds of subscriptions, priorities and delays.
 
 It is the smallest broker that does all that `correlator.connector.MessageService` promises, except for durability: it
-ends with the process. `MemoryBroker` is the broker for engines, whose batches it hands out without a look at each
-message.
+ends with the process. `MemoryBroker` is the broker for engines: it delivers batches without looking at each message.
 """
 
 import threading
@@ -51,7 +50,7 @@ class _Copy:
 
     @property
     def shown(self) -> Message:
-        """The message as the next consumer gets it."""
+        """Return the message as the next consumer gets it."""
         headers = self.message.headers
         assert headers is not None
         counted = msgspec.structs.replace(
@@ -71,7 +70,7 @@ class _Subscription:
         self.consumers: list[ServiceSource] = []
 
     def take(self, most: int, selector: Selector | None, now_ms: float) -> list[_Copy]:
-        """Remove and return up to `most` messages that are due; messages that have expired vanish."""
+        """Remove and return at most `most` messages that are due; drop messages that have expired."""
         self.waiting = [one for one in self.waiting if not expired(one.message, now_ms)]
         due = (one for one in self.waiting if one.due_ms <= now_ms)
         taken = [one for one in due if selector is None or selector.matches(one.message)][:most]
@@ -80,7 +79,7 @@ class _Subscription:
         return taken
 
     def wants(self, message: Message) -> bool:
-        """Whether the selector of its consumers matches a message."""
+        """Return whether the selector of its consumers matches a message."""
         return self._wanted is None or self._wanted.matches(message)
 
     def give_back(self, copies: Sequence[_Copy]) -> None:
@@ -132,27 +131,27 @@ class ServiceBroker:
                 self.drop_connections()
 
     def drop_connections(self) -> None:
-        """Cut every source and sink. The messages that sources hold come again."""
+        """Cut every source and sink. The messages that sources hold are redelivered."""
         with self.changed:
             for end in list(self._ends):
                 end.cut()
             self.stir()
 
     def waiting(self, destination: str) -> int:
-        """How many messages nobody holds; for a topic, the sum over its subscriptions."""
+        """Return how many messages nobody holds; for a topic, the sum over its subscriptions."""
         with self.changed:
             return sum(len(one.waiting) for one in self.subscriptions(destination).values())
 
     def held(self, destination: str) -> int:
-        """How many messages the consumers of a destination hold."""
+        """Return how many messages the consumers of a destination hold."""
         with self.changed:
             sources = [end for end in self._ends if isinstance(end, ServiceSource)]
             return sum(len(source.holds) for source in sources if source.destination == destination)
 
-    # What follows is called by connections, under the lock of the broker.
+    # The following methods are called by connections, under the lock of the broker.
 
     def stir(self) -> None:
-        """Wake everybody who waits for messages."""
+        """Wake all threads that wait for messages."""
         self.version += 1
         self.changed.notify_all()
 
@@ -172,7 +171,7 @@ class ServiceBroker:
             self._ends.remove(end)
 
     def subscriptions(self, destination: str) -> dict[str, _Subscription]:
-        """The subscriptions of a destination by key; a queue has one, named ""."""
+        """Return the subscriptions of a destination by key; a queue has one, named ""."""
         there = self._destinations.get(destination)
         if there is None:
             there = self._destinations[destination] = {}
@@ -187,12 +186,12 @@ class ServiceBroker:
         self._destinations.pop(destination, None)
 
     def refusal(self, out: Outgoing) -> SendRejected | None:
-        """Why the broker does not store a message; `None` if it does."""
+        """Return why the broker does not store a message; `None` if it does."""
         where = f"message {out.sequence}"
         headers = out.message.headers or Headers()
         name = out.destination
         if parse_destination(name) is None:
-            return SendRejected("E8104", where, f"{quoted(name)} is no destination", "queue:NAME or topic:NAME")
+            return SendRejected("E8104", where, f"{quoted(name)} is not a destination", "queue:NAME or topic:NAME")
         if ":temporary-" in name and name not in self.temporaries:
             return SendRejected("E8103", where, f"the temporary {quoted(name)} has ended with its connection")
         if headers.priority is not None and not 0 <= headers.priority <= _HIGHEST_PRIORITY:
@@ -203,7 +202,7 @@ class ServiceBroker:
         return None
 
     def store(self, out: Outgoing, sent_ms: float | None = None) -> None:
-        """Store a message for each subscription that wants it; it was sent now, or at another time."""
+        """Store a message for each subscription that wants it. It was sent now, or at `sent_ms`."""
         now_ms = _now_ms() if sent_ms is None else sent_ms
         self._number += 1
         given = out.message.headers or Headers()
@@ -225,7 +224,7 @@ class ServiceBroker:
         self.stir()
 
     def next_due_s(self) -> float:
-        """Seconds until the next delayed message is due; infinity if there is none."""
+        """Return the seconds until the next delayed message is due; infinity if there is none."""
         every = [copy for there in self._destinations.values() for one in there.values() for copy in one.waiting]
         now_ms = _now_ms()
         return min((one.due_ms - now_ms for one in every if one.due_ms > now_ms), default=float("inf")) / 1000
@@ -316,13 +315,13 @@ class ServicePart:
         self._woken = False
 
     def source(self, receiver: ReceiverSettings) -> "ServiceSource":
-        """Make a source; for a topic as a consumer of a durable, shared subscription."""
+        """Make a source; for a topic it becomes a consumer of a durable, shared subscription."""
         if receiver.destination.startswith("topic:"):
             return self.subscriber(receiver, Subscriber(receiver.subscription, durable=True, shared=True))
         return self.subscriber(receiver, _QUEUE)
 
     def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> "ServiceSource":
-        """Make a source for a topic."""
+        """Make a source for a topic, as a consumer of the subscription that `subscriber` describes."""
         check_destination(f"receivers.{receiver.id}.destination", receiver.destination)
         source = ServiceSource(self._broker, receiver, subscriber, self._client)
         self._ends.append(source)
@@ -337,7 +336,7 @@ class ServicePart:
         return sink
 
     def settle(self, work: Work) -> None:
-        """Do all of the work, or nothing."""
+        """Do all of the work, or nothing. Raises `ConnectionLost` and `SendRejected` as `ServiceSession.settle`."""
         with self._transaction(work) as acknowledged:
             del acknowledged
             for out in work.sends:
@@ -374,7 +373,7 @@ class ServicePart:
             broker.stir()
 
     def look(self) -> int:
-        """The number of changes of the broker so far."""
+        """Return the number of changes of the broker so far."""
         with self._broker.changed:
             return self._broker.version
 
@@ -399,7 +398,7 @@ class ServicePart:
         """Do nothing: no call of this service waits for room, since its destinations have no limits."""
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """The oldest messages of a queue that nobody holds; see `connector.Browsable`."""
+        """Return the oldest messages of a queue that nobody holds; see `connector.Browsable`."""
         with self._broker.changed:
             self._broker.check_up(f"browser of {destination}")
             if destination.startswith("topic:"):
@@ -491,7 +490,7 @@ class ServiceSource:
             self._broker.join(self)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """Take messages by priority, then in order."""
+        """Take messages by priority, and by the order of sending if the priority is equal."""
         broker = self._broker
         deadline = time.monotonic() + timeout_s
         with broker.changed:
@@ -518,13 +517,13 @@ class ServiceSource:
             self._broker.stir()
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Give back these messages, which the program has seen."""
+        """Give back these messages after the program has seen them, so that they count as delivered."""
         with self._broker.changed:
             self.check_connected()
             self._give_back(self.holds.release(tokens), seen=True)
 
     def release(self, tokens: Sequence[Any]) -> None:
-        """Give back these messages, which the program has not seen."""
+        """Give back these messages before the program has seen them, so that they do not count as delivered."""
         with self._broker.changed:
             self.check_connected()
             self._give_back(self.holds.release(tokens), seen=False)
@@ -555,7 +554,7 @@ class ServiceSource:
         self._broker.stir()
 
     def _leave(self, subscription: _Subscription) -> None:
-        """Be no consumer any more; the last consumer of a subscription that is not durable ends it."""
+        """Stop being a consumer; the last consumer of a subscription that is not durable ends it."""
         if self in subscription.consumers:
             subscription.consumers.remove(self)
         there = self._broker.subscriptions(self.destination)
@@ -563,7 +562,9 @@ class ServiceSource:
             del there[self._key]
 
     def check_connected(self) -> _Subscription:
-        """The subscription. Raises `ConnectionLost` without a connection. Called under the lock of the broker."""
+        """Return the subscription. Raises `ConnectionLost` without a connection. Called under the lock
+        of the broker.
+        """
         if self._subscription is None:
             raise _lost(self._where, "the connection was cut")
         return self._subscription
@@ -572,7 +573,7 @@ class ServiceSource:
         """Raise `ConnectionLost` unless all these messages are held. Called under the lock of the broker."""
         self.check_connected()
         if not self.holds.has_all(tokens):
-            raise _lost(self._where, "the connection was cut, and its messages come again")
+            raise _lost(self._where, "the connection was cut, and its messages are redelivered")
 
     def _check_kind(self, there: _Subscription | None, selector: str | None) -> None:
         if there is None:

@@ -1,4 +1,4 @@
-"""The contract of message services, as `correlator.testing.contract` has that of all connectors.
+"""The contract of message services; `correlator.testing.contract` has the contract of all connectors.
 
 `service_checks_for(world)` returns the checks for a world that declares `is_service`. A world that does not declare it
 although its connection is a `MessageService` fails `check_a_message_service_declares_itself` of the general contract.
@@ -42,7 +42,7 @@ _service_checks: list[Check] = []
 
 
 def service_checks_for(world: ContractWorld | type) -> list[Check]:
-    """The checks of message services, if the world or its class declares that its connector is one."""
+    """Return the checks of message services, if the world or its class declares that its connector is one."""
     return list(_service_checks) if getattr(world, "is_service", False) else []
 
 
@@ -95,7 +95,7 @@ def _taken(source: Source, count: int) -> list[Chunk]:
 
 
 def _left(program: _Program, destination: str) -> list[bytes]:
-    """The bodies of all messages that wait in a queue; they are taken."""
+    """Take all messages that wait in a queue, and return their bodies."""
     source = program.source(destination)
     chunk = source.receive(1000, EMPTY_S)
     source.acknowledge(chunk.tokens)
@@ -162,7 +162,7 @@ def check_a_transaction_with_a_refused_message_does_nothing(world: ContractWorld
 
 @_check
 def check_a_transaction_of_messages_that_are_held_no_more_does_nothing(world: ContractWorld) -> None:
-    """Messages of an earlier connection cannot be settled: they are redelivered, so nothing may be sent."""
+    """Messages of an earlier connection cannot be settled: they are redelivered, so `settle` must send nothing."""
     queue, out = world.destination(), world.destination()
     with _Program(world) as program:
         program.send(queue, b"1")
@@ -209,7 +209,7 @@ def check_a_prepared_transaction_is_undone(world: ContractWorld) -> None:
         assert _left(program, out) == []
 
 
-# Fetching ahead.
+# Prefetching.
 
 
 @_check
@@ -245,7 +245,7 @@ def check_a_cancelled_source_takes_nothing_and_keeps_what_it_holds(world: Contra
 
 @_check
 def check_the_highest_priority_comes_first(world: ContractWorld) -> None:
-    """Messages come by priority, and with equal priority in the order in which they were sent."""
+    """Messages are received by priority, and with equal priority in the order in which they were sent."""
     queue = world.destination()
     with _Program(world) as program:
         given = [(b"1", 4), (b"2", 9), (b"3", None), (b"4", 0), (b"5", 9)]
@@ -255,7 +255,7 @@ def check_the_highest_priority_comes_first(world: ContractWorld) -> None:
 
 @_check
 def check_a_wait_is_ended_by_a_message(world: ContractWorld) -> None:
-    """`wait` returns when a message has come since `look`, also if it came before `wait`."""
+    """`wait` returns when a message has arrived since `look`, also if it arrived before `wait`."""
     queue = world.destination()
     with _Program(world) as program, _Program(world) as other:
         source = program.source(queue)
@@ -314,7 +314,7 @@ def check_another_source_takes_the_place_of_a_cancelled_one(world: ContractWorld
 
 @_check
 def check_a_client_id_is_that_of_one_client(world: ContractWorld) -> None:
-    """A second client with the same id is refused, until the first one is closed."""
+    """The service refuses a second client with the same id until the first one is closed."""
     name = uuid.uuid4().hex
     with _Program(world, name):
         _refused(UsageError, "E7515", lambda: _Program(world, name))
@@ -360,7 +360,7 @@ def check_kinds_of_subscriptions_allow_their_consumers(world: ContractWorld) -> 
 
 @_check
 def check_temporary_destinations_end_with_their_client(world: ContractWorld) -> None:
-    """Any client may send to a temporary queue, only its own consumes; after its end a send fails."""
+    """Any client may send to a temporary queue, only its own client consumes; after its end a send fails."""
     with _Program(world) as stranger:
         with _Program(world) as program:
             queue, other = program.client.create_temporary("queue"), program.client.create_temporary("queue")

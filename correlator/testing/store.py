@@ -32,10 +32,10 @@ from correlator.events import DeadLetter
 from correlator.ports import Store
 
 CommitFault = Literal["busy", "lost_request", "lost_reply", "failed", "failed_committed"]
-"""What goes wrong with one commit.
+"""A fault of one commit.
 
 `busy`: the transaction is rolled back. `lost_request`, `lost_reply`: the connection is lost before or after the
-transaction takes place; the answer is unknown until the engine calls `resolve`. `failed`, `failed_committed`: an I/O
+transaction takes place; the outcome is unknown until the engine calls `resolve`. `failed`, `failed_committed`: an I/O
 error after which the engine must stop; the transaction is absent or present.
 """
 
@@ -77,15 +77,15 @@ class Disk:
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """All dead letters, oldest first."""
+        """Return all dead letters, oldest first."""
         return [_dead_decoder.decode(content) for content in self.dead if content]
 
     def content(self) -> tuple[object, ...]:
-        """A copy of the whole content, for comparison with the content at another moment."""
+        """Return a copy of the whole content, for comparison with the content at another moment."""
         return tuple(value.copy() if isinstance(value, dict | list) else value for value in vars(self).values())
 
     def recovered(self) -> Recovered:
-        """The whole content, as the start of an engine reads it."""
+        """Return the whole content, as the start of an engine reads it."""
         cut = _checkpoint_decoder.decode(self.checkpoint)
         return Recovered(
             epoch=self.epoch,
@@ -106,7 +106,7 @@ class Disk:
         )
 
     def segments(self, numbers: Sequence[int]) -> list[StateSegment]:
-        """The state segments with these numbers, in order; missing ones are left out."""
+        """Return the state segments with these numbers, in order; missing ones are left out."""
         return [_state_decoder.decode(self.state[number]) for number in sorted(numbers) if number in self.state]
 
     def apply(self, number: int, writes: Sequence["_Prepared"]) -> None:
@@ -120,10 +120,10 @@ _Prepared = Callable[[Disk], None]
 
 
 class StoreAround:
-    """A store that does what another one does. Subclasses change some of it; see `correlator.ports.Store`.
+    """A store that passes all calls on to another one. Subclasses change some methods; see `correlator.ports.Store`.
 
     Args:
-        store: the other one.
+        store: the other store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -228,7 +228,9 @@ class ModelStore:
         point(f"{kind}.tx.commit.after")
 
     def resolve(self, number: int) -> bool:
-        """Whether transaction `number` was committed. Raises `Fenced` E3202 if another engine has taken the disk."""
+        """Return whether transaction `number` was committed. Raises `Fenced` E3202 if another engine
+        has taken the disk.
+        """
         self._check_owner(number, number + 1)
         return self._disk.commit == number
 
@@ -237,7 +239,7 @@ class ModelStore:
         return None
 
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """The state segments with these numbers, in order."""
+        """Return the state segments with these numbers, in order."""
         return self._disk.segments(numbers)
 
     def close(self) -> None:
@@ -338,7 +340,7 @@ def _prepare_discard(write: DiscardCommit) -> _Prepared:
 def _discard(disk: Disk, numbers: Sequence[int]) -> None:
     for number in numbers:
         if number <= len(disk.dead):
-            disk.dead[number - 1] = b""  # no number is used twice
+            disk.dead[number - 1] = b""  # no number is used a second time
 
 
 def _prepare_registry(write: RegistryCommit) -> _Prepared:

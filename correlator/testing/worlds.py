@@ -42,11 +42,11 @@ class Messages(Sequence[Message]):
         return f"Messages({self.bodies()!r})"
 
     def bodies(self) -> list[bytes]:
-        """The body of each message, in the order of the messages."""
+        """Return the body of each message, in the order of the messages."""
         return [message.body for message in self._messages]
 
     def values(self, field: str) -> list[Any]:
-        """The value of one field of each body, in order.
+        """Return the value of one field of each body, in order.
 
         Every body must be a JSON object. Raises `KeyError` if one lacks the field, `msgspec.DecodeError` if one is no
         JSON.
@@ -54,7 +54,8 @@ class Messages(Sequence[Message]):
         return [msgspec.json.decode(message.body)[field] for message in self._messages]
 
     def ids(self) -> list[Any]:
-        """The field `id` of each body, sorted. If two such lists are equal, no message is lost and none is repeated.
+        """Return the field `id` of each body, sorted. If two such lists are equal, no message is lost and none is
+        repeated.
 
         Raises as `values`.
         """
@@ -98,14 +99,14 @@ class World(Protocol):
         ...
 
     def published(self, destination: str) -> Messages:
-        """All messages that the test has published to this destination, in order.
+        """Return all messages that the test has published to this destination, in order.
 
         Raises `UsageError` E2420 for a destination from which no receiver receives.
         """
         ...
 
     def sent(self, sender: str) -> Messages:
-        """The messages that the broker accepted from a sender, in order.
+        """Return the messages that the broker accepted from a sender, in order.
 
         Of messages with the same unique id from an EXACTLY_ONCE sender, only the first is included: a consumer that
         drops duplicates sees the same. The messages of other senders include repeats. Raises `UsageError` E2420 for a
@@ -114,7 +115,8 @@ class World(Protocol):
         ...
 
     def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
-        """Attributes and tables of every living instance of a persistent monitor, as the last checkpoint holds them.
+        """Return attributes and tables of every living instance of a persistent monitor, as the last checkpoint holds
+        them.
 
         One dict for each instance, in the order in which the instances were made. The values are plain: a struct is a
         dict, a set is a list, a `Decimal` is text.
@@ -128,7 +130,7 @@ class World(Protocol):
         ...
 
     def dead_letters(self) -> list[DeadLetter]:
-        """All dead letters in the store, oldest first."""
+        """Return all dead letters in the store, oldest first."""
         ...
 
     def check(self) -> None:

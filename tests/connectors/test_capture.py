@@ -732,7 +732,7 @@ def test_a_server_that_says_nothing(own_shop: Shop, monkeypatch: pytest.MonkeyPa
         clock.now += 109
         source.receive(1, 0.0)
         clock.now += 1
-        with pytest.raises(ConnectionLost, match="E7003 .*the server has said nothing for 120 s"):
+        with pytest.raises(ConnectionLost, match="E7003 .*the server has sent nothing for 120 s"):
             source.receive(1, 0.0)
         monkeypatch.undo()
 

@@ -185,7 +185,7 @@ def test_a_row_that_is_no_csv_has_no_id(files, tmp_path, row) -> None:
 
 def test_a_header_that_is_no_csv(files, tmp_path) -> None:
     (tmp_path / "a.csv").write_bytes(b'"id",a\rb\n1,2\n')
-    with pytest.raises(ConnectionLost, match=r"E7015 .*header that is no CSV"):
+    with pytest.raises(ConnectionLost, match=r"E7015 .*header that is not CSV"):
         source_of(files, "a.csv", unique_message_id="${row.id}")
 
 

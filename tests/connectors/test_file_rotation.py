@@ -541,7 +541,7 @@ def test_a_renamed_file_that_is_gone_is_told(path: Path, seen: Seen, change: Cal
     rotate(path)
     change(path.with_name("a.jsonl.1"))
     write(path, "3")
-    with pytest.raises(ConnectionLost, match=r"E7011 .*the content before line 2 is not what was read"):
+    with pytest.raises(ConnectionLost, match=r"E7011 .*the content before line 2 differs from what was read"):
         source_of(path)
 
 
@@ -589,7 +589,7 @@ def test_another_file_that_got_the_inode_is_not_read(tmp_path: Path, seen: Seen,
     write(path.with_name(f"{other}{path.suffix}"), "666")
     write(path, *([content] if content else []), "1")
     for _ in range(2):
-        with pytest.raises(ConnectionLost, match=r"E7011 .*no line of the file that was there before.*\.position"):
+        with pytest.raises(ConnectionLost, match=r"E7011 .*no line of the former file.*\.position"):
             source_of(path)
     (tmp_path / ".positions" / f"{path.name}.r.position").unlink()
     assert seen.read(source_of(path)) == [b"1"]

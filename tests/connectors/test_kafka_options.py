@@ -124,7 +124,7 @@ def test_a_pattern_matches_whole_names_and_no_internal_topic() -> None:
     topics = topics_of_receiver(receiver("topic:^(orders|__c).*"))
     assert topics.among(["orders", "__consumer_offsets", "my-orders", "orders-2", "__c"]) == ["orders", "orders-2"]
     assert topics_of_receiver(receiver("topic:orders.2")).pattern is None
-    with pytest.raises(ConfigError, match=r"E1216 receivers\.r\.destination: '\^\[' is no regular expression: "):
+    with pytest.raises(ConfigError, match=r"E1216 receivers\.r\.destination: '\^\[' is not a regular expression: "):
         made().source(receiver("topic:^["))
 
 

@@ -105,9 +105,9 @@ def test_options_of_connections(options: dict[str, object], code: str, text: str
         ({"schema": "id INT, at TIME"}, "E1022", "column 'at' has type 'TIME(6)', which cannot be written"),
         ({"schema": "id INT, took INTERVAL DAY TO SECOND"}, "E1022", "column 'took' has type 'INTERVAL DAY TO SECOND'"),
         ({"schema": "id GEOMETRY(4326)"}, "E1022", "cannot be understood"),
-        ({"schema": "id INT, ID INT"}, "E1022", "there twice"),
+        ({"schema": "id INT, ID INT"}, "E1022", "named twice"),
         ({"schema": "`a b` INT"}, "E1022", "not a name of a column"),
-        ({"key_column": "id"}, "E1022", "there twice"),
+        ({"key_column": "id"}, "E1022", "named twice"),
         ({"key_column": ""}, "E1022", "senders.s.key_column"),
         ({"extra_fields": "drop"}, "E1022", "refuse, ignore"),
         ({"missing_up_to": -1}, "E1022", "senders.s.missing_up_to"),
@@ -573,7 +573,7 @@ def test_a_table_of_the_other_format_is_refused(tmp_path: Path, form: str) -> No
 @pytest.mark.parametrize(
     ("configuration", "partition_by", "text"),
     [
-        ({RETENTION: "interval 7 days"}, None, "forgets which messages it has"),
+        ({RETENTION: "interval 7 days"}, None, "does not remember its messages"),
         ({"delta.enableChangeDataFeed": "true"}, None, "needs writers of version|has the features"),
         ({}, ["id"], "is partitioned by id"),
     ],

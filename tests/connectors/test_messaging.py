@@ -818,7 +818,7 @@ def test_r13_what_has_no_body_or_no_properties_is_no_message(no_message):
 
 @pytest.mark.parametrize(("part", "kind"), [("headers", "Headers"), ("destination", "str")])
 def test_a_message_whose_headers_or_destination_have_a_wrong_type_is_refused(part, kind):
-    with pytest.raises(UsageError, match=f"^E7504 send: the {part} of the message: '?5'? is no {kind}"):
+    with pytest.raises(UsageError, match=f"^E7504 send: the {part} of the message: '?5'? is not of the type {kind}"):
         as_sent(Message(b"", **{part: 5}))
 
 

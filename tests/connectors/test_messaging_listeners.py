@@ -437,7 +437,7 @@ def test_after_each_failure_the_pause_is_longer_until_a_message_is_taken(memory,
     memory.connection.start()
     assert bodies(inbox.take(6)) == ["1", "1", "1", "1", "2", "2"]
     pauses = [0.01, 0.02, 0.04, 0.01]
-    assert caplog.messages == [f"consumer of queue:q, goes on in {pause:g} s: it fails" for pause in pauses]
+    assert caplog.messages == [f"consumer of queue:q, continues in {pause:g} s: it fails" for pause in pauses]
     times = [record.created for record in caplog.records]
     assert all(later - earlier >= pause for earlier, later, pause in zip(times, times[1:], pauses, strict=False))
 
@@ -469,7 +469,7 @@ def test_a_listener_goes_on_when_its_broker_is_back(memory, caplog):
     memory.broker.publish("queue:q", numbered(1, first=2))
     memory.broker.down = False
     assert bodies(inbox.take(1)) == ["2"]
-    assert caplog.messages[0].startswith("consumer of queue:q, goes on in 0.01 s: E7001")
+    assert caplog.messages[0].startswith("consumer of queue:q, continues in 0.01 s: E7001")
     assert caplog.records[0].exc_info[0] is ConnectionLost
 
 
@@ -487,7 +487,7 @@ def test_a_listener_that_would_end_its_thread_has_failed(memory, caplog):
     memory.connection.start()
     assert bodies(inbox.take(2)) == ["1", "1"]
     memory.connection.stop()
-    assert caplog.messages == ["consumer of queue:q, goes on in 0.01 s: done"]
+    assert caplog.messages == ["consumer of queue:q, continues in 0.01 s: done"]
     assert memory.left("queue:q") == (0, 0)
 
 

@@ -82,7 +82,7 @@ def test_a_subscription_that_is_in_use_or_not_there_is_not_deleted(connection, s
 
 def test_the_topic_must_be_named(session):
     expected = (
-        r"^E7510 unsubscribe reader: a topic and a subscription must be named: a name alone may be a subscription"
+        r"^E7510 unsubscribe reader: a topic and a subscription must be named: many topics may have a subscription"
     )
     with pytest.raises(UsageError, match=expected):
         session.unsubscribe("reader")

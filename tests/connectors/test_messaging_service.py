@@ -164,7 +164,7 @@ def test_q19_without_a_thread_for_idle_sessions_no_message_is_lost(service, monk
     with monkeypatch.context() as patch:
         patch.setattr("connectors.messaging.housekeeping.Thread", NoThread)
         assert bodies(receive(consumer, 2)) == ["1", "2"]
-    told = "What idle sessions leave behind is not settled at present: can't start new thread"
+    told = "Messages of idle sessions are not settled at present: can't start new thread"
     assert caplog.messages == [told] * 2
     assert bodies(receive(consumer, 1)) == ["3"]
     until(lambda: service.left() == (1, 0))
@@ -471,7 +471,7 @@ def test_q13_a_message_that_is_refused_rolls_everything_back(service, transacted
     receive(consumer, 1)
     producer.send(Message(b"good"))
     producer.send(Message(b"bad", destination="nonsense"))
-    with pytest.raises(SendRejected, match="^E8104 .* The transaction was rolled back: nothing was sent, and what was"):
+    with pytest.raises(SendRejected, match="^E8104 .* The transaction was rolled back: nothing was sent, and received"):
         transacted.commit()
     assert service.left("queue:out") == (0, 0)
     assert [(one.body, one.headers.redelivered) for one in receive(consumer, 1)] == [(b"1", True)]
@@ -883,7 +883,7 @@ def test_a_question_has_a_new_queue_when_the_old_one_has_ended(tmp_path):
 
 
 def test_a_transaction_asks_no_question(transacted):
-    with pytest.raises(UsageError, match="^E7547 session: the question would leave with the commit"):
+    with pytest.raises(UsageError, match="^E7547 session: the question would be sent at the commit"):
         transacted.request(QUEUE, Message(b"?"))
 
 

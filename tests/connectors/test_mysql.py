@@ -130,7 +130,7 @@ def test_names_that_no_table_can_have(table: str) -> None:
         lambda: tables.outbox_statements(receiver(table=table)),
     ):
         with pytest.raises(
-            ConfigError, match=r"E1216 (senders\.s|receivers\.r)\.destination: .* no name of a table in MySQL"
+            ConfigError, match=r"E1216 (senders\.s|receivers\.r)\.destination: .* not a name of a table in MySQL"
         ):
             make()
     tables.sink(sender(table=table, mode="statement", statement="DELETE FROM t WHERE id = :id"))

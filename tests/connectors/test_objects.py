@@ -863,8 +863,8 @@ def test_credentials_are_known_as_secrets(option: str) -> None:
     [
         ({}, "E1021", "'path' is missing"),
         ({"path": "p", "pth": 1}, "E1020", "unknown key"),
-        ({"path": "gs://bucket"}, "E1022", "no place for objects"),
-        ({"path": "s3://"}, "E1022", "no place for objects"),
+        ({"path": "gs://bucket"}, "E1022", "not a place for objects"),
+        ({"path": "s3://"}, "E1022", "not a place for objects"),
         ({"path": "p", "endpoint": "http://x"}, "E1022", "endpoint is of no use in a folder"),
         ({"path": "s3://b3t", "endpoint": "ftp://x"}, "E1214", "not the address of a store"),
         ({"path": "s3://b3t", "endpoint": "https://me:secret@x"}, "E1214", "not the address of a store"),

@@ -104,7 +104,7 @@ def unique_ids(chunk: Chunk) -> list[object]:
     ("options", "code", "text"),
     [
         ({"colums": {}}, "E1020", "Did you mean 'columns'?"),
-        ({"columns": ["id"]}, "E1022", "no mapping"),
+        ({"columns": ["id"]}, "E1022", "not a mapping"),
         ({"columns": {"boby": "x"}}, "E1020", "Did you mean 'body'?"),
         ({"columns": {"body": 1}}, "E1022", "receivers.r.columns.body"),
         ({"columns": {"body": ""}}, "E1022", "not a name of a column"),

@@ -114,7 +114,7 @@ def settled(source: PolledSource, clock: Clock) -> list[object]:
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        ({}, "E1021", "neither 'order_column' nor 'slot' is there"),
+        ({}, "E1021", "neither 'order_column' nor 'slot' is set"),
         ({"order_column": ""}, "E1022", "receivers.r.order_column"),
         ({"order_column": "id", "key_column": "x"}, "E1020", "Did you mean 'key_columns'?"),
         ({"order_column": "id", "columns": {}}, "E1020", "receivers.r.columns"),

@@ -210,9 +210,9 @@ def test_a_map_that_is_cut_off_or_goes_on_is_refused():
         with pytest.raises(ValueError):
             read_map(MAP[:end])
     for more in (b"p", b"w\0", b"\0"):
-        with pytest.raises(ValueError, match="behind the last entry"):
+        with pytest.raises(ValueError, match="after the last entry"):
             read_map(MAP + more)
-    with pytest.raises(ValueError, match="behind the last entry"):
+    with pytest.raises(ValueError, match="after the last entry"):
         read_map(MAGIC + b"w\5\0\0\0\0\0")
 
 

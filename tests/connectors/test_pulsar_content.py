@@ -340,7 +340,7 @@ def test_s3_2_the_names_of_the_system_are_hidden():
     names = (*SYSTEM_NAMES, *OUR_NAMES)
     sent = {**dict.fromkeys(names, "1"), "x_jsmtype": "int", "a": "1", "a_jsmtype": "int", "_jsmtype": "", "JMSX": "y"}
     properties = received(sent).properties
-    assert properties.pop(UNREADABLE) == "correlator_nulls: '1' is no list of names"
+    assert properties.pop(UNREADABLE) == "correlator_nulls: '1' is not a list of names"
     assert properties == {"a": 1, "JMSX": "y", "jms_message_type": "header"}
 
 
@@ -826,15 +826,15 @@ def can_be_sent_on(message):
         (Message(b"", {"jms_message_type": "Text"}), "'Text' and must be one of bytes, header"),
         (Message(b"", {"jms_message_type": ""}), "must be one of"),
         (Message(b"", {"jms_message_type": 1}), "must be a text"),
-        (Message(b"{}", {"jms_message_type": "map"}), "is 'map', and the body is none"),
-        (Message(b"\xac\xed", {"jms_message_type": "object"}), "is 'object', and the body is none"),
+        (Message(b"{}", {"jms_message_type": "map"}), "is 'map', and the body does not fit"),
+        (Message(b"\xac\xed", {"jms_message_type": "object"}), "is 'object', and the body does not fit"),
         (Message(b"", {"jms_null": "yes"}), "true or false"),
         (Message(b"", {"jms_null": 1}), "true or false"),
         (Message(b"", {"jms_types": 1}), "must be a text"),
         (Message(b"", {"jms_types": "byte"}), "JSON"),
         (Message(b"", {"jms_types": "[" * 9999}), "JSON"),
         (Message(b"", {"jms_types": '{"a":1}'}), "JSON"),
-        (Message(b"", {"jms_types": '{"a":"int"}'}), "none of byte, short, long, float"),
+        (Message(b"", {"jms_types": '{"a":"int"}'}), "not one of byte, short, long, float"),
     ],
 )
 def test_what_cannot_be_carried_is_told_before_it_is_sent(message, reason):

@@ -140,7 +140,9 @@ def test_repeats_are_dropped_where_the_option_says_so():
     assert connection(deduplication=True).features.deduplicates_sends
 
 
-NO_TOPIC = "is no topic. Use queue:NAME or topic:NAME, NAME without slashes or as persistent://TENANT/NAMESPACE/NAME."
+NO_TOPIC = (
+    "is not a topic. Use queue:NAME or topic:NAME, NAME without slashes or as persistent://TENANT/NAMESPACE/NAME."
+)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ NO_TOPIC = "is no topic. Use queue:NAME or topic:NAME, NAME without slashes or a
         (
             "queue:q",
             {"dead_letter_policy": {"max_redeliver_count": 1, "dead_letter_topic": "a/b"}},
-            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'a/b' is no topic. NAME without slashes or as persis",
+            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'a/b' is not a topic. NAME without slashes or as persis",
         ),
         (
             "topic:t",
@@ -240,17 +242,17 @@ NO_TOPIC = "is no topic. Use queue:NAME or topic:NAME, NAME without slashes or a
         (
             "queue:q",
             {"dead_letter_policy": {"max_redeliver_count": 1, "dead_letter_topic": "queue:bad"}},
-            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'queue:bad' is no topic. NAME without slashes or as ",
+            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'queue:bad' is not a topic. NAME without slashes or as ",
         ),
         (
             "queue:q",
             {"dead_letter_policy": {"max_redeliver_count": 1, "dead_letter_topic": "q"}},
-            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'q' is what it receives from: nothing would ever ",
+            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'q' is its own topic: no message would ever ",
         ),
         (
             "queue:multi:p,q",
             {"dead_letter_policy": {"max_redeliver_count": 1, "dead_letter_topic": "persistent://public/default/q"}},
-            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'persistent://public/default/q' is what it receives ",
+            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'persistent://public/default/q' is its own topic",
         ),
         ("queue:multi:", {}, "E1215 receivers.r.destination: 'queue:' is not a destination."),
         ("queue:regex:", {}, "E1215 receivers.r.destination: 'queue:regex:' has no regular expression."),
@@ -352,7 +354,7 @@ def test_the_receivers_of_the_page_can_be_made():
 def test_s4_3_a_selector_that_would_leave_messages_to_nobody():
     selective = dataclasses.replace(receiver("queue:q", subscription_type="key_shared"), selector="n = 1")
     assert refusal(lambda: connection().source(selective)).startswith(
-        "E1220 receivers.r.selector: what is not selected would come to this receiver again and again"
+        "E1220 receivers.r.selector: unselected messages would come back to this receiver for ever"
     )
 
 
@@ -421,7 +423,7 @@ def warnings_of(receiver):
 def test_s1_11_lint_warns_of_a_reliable_receiver_that_begins_at_the_latest_message(mode):
     (warning,) = warnings_of(f"destination: 'topic:t', reliability: {mode}, options: {{initial_position: latest}}")
     assert warning.startswith("W1227 config.yaml:6:")
-    assert f"receivers[0].options.initial_position: {mode} loses what is published before" in warning
+    assert f"receivers[0].options.initial_position: {mode} loses messages published before" in warning
 
 
 def test_s1_11_lint_is_silent_about_the_others():
@@ -434,7 +436,7 @@ def test_s2_4_lint_warns_of_a_selector_beside_a_dead_letter_policy():
     policy = "dead_letter_policy: {max_redeliver_count: 3}"
     (warning,) = warnings_of(f"destination: 'queue:q', selector: 'n = 1', options: {{{policy}}}")
     assert warning.startswith("W1228 config.yaml:6:")
-    assert "may become a dead letter" in warning
+    assert "may become dead letters" in warning
     assert warnings_of(f"destination: 'queue:q', options: {{{policy}}}") == []
     drops = f"{policy}, acknowledge_rejected_messages: true"
     assert warnings_of(f"destination: 'queue:q', selector: 'n = 1', options: {{{drops}}}") == []

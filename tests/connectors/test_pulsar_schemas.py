@@ -301,7 +301,7 @@ def test_a_decimal_of_more_digits_than_its_schema_allows_does_not_fit(pulsar: Pu
 
 
 def test_a_decimal_without_a_byte_is_not_zero():
-    with pytest.raises(ValueError, match="a byte at least"):
+    with pytest.raises(ValueError, match="at least one byte"):
         decoded(decimal(6, 2), b"\0")
 
 
@@ -323,8 +323,8 @@ def long_of(value):
     return bytes([*content, value])
 
 
-DIGITS = "its decimals are not of 1 to 1000 digits"
-SCALE = "its decimals have another scale than one of 0 to their digits"
+DIGITS = "its decimals do not have 1 to 1000 digits"
+SCALE = "the scale of its decimals is not between 0 and their number of digits"
 
 
 @pytest.mark.parametrize(
@@ -539,7 +539,7 @@ TOO_LONG = "its JSON may be too long"
         (listed({"type": "fixed", "name": "F", "size": 0}), TOO_LONG),
         (record("R", a=record("null", x="int"), b=listed("null")), TOO_LONG),
         (chain(1000), "it is nested too deeply"),
-        ([record("D", a="int"), record("E", d="D"), record("D", e="E")], "D is there twice"),
+        ([record("D", a="int"), record("E", d="D"), record("D", e="E")], "D is defined twice"),
         (record("Deep", a={"type": "map", "values": "Deep"}), "Deep contains itself"),
     ],
 )

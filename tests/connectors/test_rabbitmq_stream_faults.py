@@ -288,7 +288,7 @@ def test_a_batch_that_cannot_be_unpacked_is_passed(rabbit: RabbitServer):
     with opened(rabbit.stream_connection().source(receiver(stream))) as source:
         messages = [one for chunk in take(source, 3) for one in chunk.messages]
     assert [(one.body, one.properties["x-stream-offset"]) for one in messages] == [(b"1", 0), (b"???", 1), (b"", 2)]
-    assert "snappy is not read" in messages[1].properties[UNREADABLE]
+    assert "snappy is not supported" in messages[1].properties[UNREADABLE]
     assert "message 2 of a batch of 2" in messages[2].properties[UNREADABLE]
 
 

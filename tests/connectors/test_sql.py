@@ -109,7 +109,7 @@ def test_options_of_connections(options: dict[str, object], code: str, text: str
         ({"mode": "upsert", "key_columns": "id"}, "E1022", "not a list of columns"),
         ({"mode": "upsert", "key_columns": []}, "E1022", "not a list of columns"),
         ({"mode": "upsert", "key_columns": ["id", 1]}, "E1022", "not a name of a column"),
-        ({"mode": "upsert", "key_columns": ["id", "id"]}, "E1022", "there twice"),
+        ({"mode": "upsert", "key_columns": ["id", "id"]}, "E1022", "named twice"),
         ({"schema": ""}, "E1022", "senders.s.schema"),
         ({"statement": "DELETE FROM t WHERE id = :id"}, "E1022", "no meaning with mode: insert"),
         ({"mode": "statement", "schema": "x"}, "E1022", "no meaning with mode: statement"),

@@ -546,7 +546,7 @@ def test_u8_without_messages_little_can_go_wrong(place, monkeypatch, capsys):
         ((), "E2428", "FILE is missing"),
         (("nowhere.yaml",), "E1001", "no such file"),
         (("engine.yaml", "--messages", "queue:nowhere=orders.jsonl"), "E2420", "Receivers read: queue:orders"),
-        (("engine.yaml", "--replay", "orders.jsonl"), "E2423", "is no replay file"),
+        (("engine.yaml", "--replay", "orders.jsonl"), "E2423", "is not a replay file"),
         (("engine.yaml", *MESSAGES, "--budget", "1s", "--report", "no/r.json"), "E2424", "cannot be written"),
         (("engine.yaml", "--level", "sin"), "E2425", "Did you mean 'sim'?"),
         (("engine.yaml", "--budget", "1d"), "E2426", "Examples: 30s"),

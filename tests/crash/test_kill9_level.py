@@ -146,7 +146,9 @@ def test_each_life_goes_on_where_the_store_is():
 def test_a_number_of_another_epoch_is_another_transaction():
     intents = Intents()
     intents.announced(intent(1))
-    with pytest.raises(ValueError, match="the store holds transaction 1 of epoch 2, done were 0 and announced 1"):
+    with pytest.raises(
+        ValueError, match="the store holds transaction 1 of epoch 2, but the child reported 0 and an announced 1"
+    ):
         intents.settled(2, 1)
 
 
@@ -154,7 +156,7 @@ def test_a_number_of_another_epoch_is_another_transaction():
 def test_what_nobody_announced_cannot_be_done(number: int):
     intents = Intents()
     intents.announced(intent(2))
-    with pytest.raises(ValueError, match=f"transaction {number} is said to be done, announced was 2"):
+    with pytest.raises(ValueError, match=f"transaction {number} was reported as done, but 2 was announced"):
         intents.done(number)
 
 
@@ -163,7 +165,9 @@ def test_a_store_that_went_back_is_noticed():
     intents.announced(intent(1))
     intents.done(1)
     intents.announced(intent(2))
-    with pytest.raises(ValueError, match="the store holds transaction 0 of epoch 1, done were 1 and announced 2"):
+    with pytest.raises(
+        ValueError, match="the store holds transaction 0 of epoch 1, but the child reported 1 and an announced 2"
+    ):
         intents.settled(1, 0)
 
 

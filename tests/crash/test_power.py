@@ -214,7 +214,7 @@ def test_a_trace_that_ends_within_a_record_is_refused(tmp_path: Path, cut: int, 
 
 def test_something_else_is_no_trace(tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(b"SQLite format 3\0" * 10)
-    with pytest.raises(UsageError, match=r"^E2403 .*holds something that is no record"):
+    with pytest.raises(UsageError, match=r"^E2403 .*contains something that is not a record"):
         list(Trace(tmp_path / "trace"))
 
 

@@ -59,4 +59,4 @@ def test_the_faults_that_are_enough_are_left_and_two_directories(level: Keeping)
     assert level.shares == {PLAN.shares}
     assert set(level.place.iterdir()) == {failure.kept, shrunk.kept}
     result = Result(figures=CrashTestFigures("keeping"), reference=failure, found=failure, shrunk=shrunk)
-    assert f"kept: {shrunk.kept}, before it was made small: {failure.kept}" in report.failure(result, "again")
+    assert f"kept: {shrunk.kept}, before shrinking: {failure.kept}" in report.failure(result, "again")

@@ -8,6 +8,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a process that can import the harness in any working directory, with these variables added."""
+    """Return the environment of a process that can import the harness in any directory, with these variables added."""
     paths = (str(ROOT), os.environ.get("PYTHONPATH"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}

@@ -67,8 +67,8 @@ def test_38_a_queue_that_cannot_keep_the_rest_is_refused(world, mode):
     with pytest.raises(ConfigError) as refused:
         world.engine(selective, monitors=[Hears]).start()
     assert str(refused.value) == (
-        "E1220 receiver 'in'.selector: this broker cannot leave what is not selected on a queue for other consumers. "
-        "Topics can be selected from. Or select in a monitor."
+        "E1220 receiver 'in'.selector: this broker cannot leave unselected messages in a queue for other consumers. "
+        "Only topics allow selectors. Or select in a monitor."
     )
     with world.engine(monitors=[Hears]) as engine:
         with pytest.raises(ConfigError, match="E1220"):

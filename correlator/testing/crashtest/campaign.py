@@ -10,10 +10,10 @@ from correlator.testing.crashtest.runs import Body, Level, Outcome, RunPlan
 from correlator.testing.schedule import Fault
 
 SINGLES_SHARE = 0.5
-"""The share of the budget for runs with a single fault; the rest is for drawn plans with many faults."""
+"""Share of the budget for runs with a single fault; the rest is for random plans with many faults."""
 SHRINK_S = 20.0
 SHARES = 2
-"""In how many parts the messages are published in runs with a single fault, so that the life after a death has work."""
+"""Number of parts in which runs with a single fault publish their messages, so that the life after a death has work."""
 TRIES = 3
 """How often a plan is repeated before it counts as a plan that does not fail: runs of real processes differ."""
 
@@ -27,7 +27,7 @@ class CrashTestFigures:
         runs: runs of the body, including the first one without faults.
         without_fault: runs in which no fault struck.
         crashes: engines that died.
-        faults: faults that struck, by kind.
+        faults: number of faults that struck, by kind.
         points: deaths by named fault point, if the level knows the point.
         singles: places at which a single fault can strike, as the first run passed them.
         singles_tried: how many of these places were tried.
@@ -55,7 +55,7 @@ class CrashTestFigures:
         self.points.update(record.who for _, record in outcome.history.of("died"))
 
     def line(self) -> str:
-        """The figures as one line."""
+        """Return the figures as one line of text."""
         return (
             f"level {self.level}: {self.runs:,} runs ({self.without_fault:,} without a fault), "
             f"{self.crashes:,} crashes, {self.singles_tried:,} of {self.singles:,} single faults, {self.seconds:.1f} s"
@@ -68,9 +68,9 @@ class Result:
 
     Attributes:
         figures: what the campaign did.
-        reference: the run without faults.
-        found: the first run that failed, `None` if none did.
-        shrunk: a run with the same failure and as few faults as were found to be enough.
+        reference: the outcome of the run without faults.
+        found: the outcome of the first run that failed, `None` if none did.
+        shrunk: the outcome of a run with the same failure and as few faults as shrinking found to be enough.
     """
 
     figures: CrashTestFigures
@@ -80,13 +80,13 @@ class Result:
 
 
 def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
-    """Run a body without faults, then with one fault at each place in turn, then with many drawn faults.
+    """Run a body without faults, then with one fault at each place in turn, then with many random faults.
 
     Args:
         level: runs the body.
         body: the test body; see `runs.Body`.
         budget_s: seconds after which no other run begins. Shrinking a failure takes up to `SHRINK_S` seconds more.
-        seed: determines everything that is drawn.
+        seed: determines all random choices.
     """
     begin = time.monotonic()
     figures = CrashTestFigures(level.name)
@@ -126,7 +126,7 @@ def repeated(level: Level, body: Body, plan: RunPlan) -> Result:
 def _plans(
     singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: float
 ) -> Iterator[tuple[RunPlan, bool]]:
-    """Plans as long as the budget lasts, at least one; the flag says that the plan has a single fault."""
+    """Yield plans as long as the budget lasts, at least one; the flag tells that the plan has a single fault."""
     random.Random(f"singles {seed}").shuffle(singles)
     for number, faults in enumerate(singles):
         if number and time.monotonic() - begin > budget_s * SINGLES_SHARE:
@@ -139,10 +139,9 @@ def _plans(
 
 
 def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
-    """Leave out faults as long as the same invariant is violated: first half of them at once, then fewer.
+    """Leave out faults as long as the run violates the same invariant: first half of the faults at once, then fewer.
 
-    Ends after `SHRINK_S` seconds with the smallest plan found so far. Removes the directories that the runs in between
-    keep.
+    Ends after `SHRINK_S` seconds with the smallest plan found so far. Removes the directories that all other runs keep.
     """
     deadline = time.monotonic() + SHRINK_S
     best = _fails_again(level, body, failure, failure.faults)
@@ -161,7 +160,7 @@ def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
 
 
 def _without_some(level: Level, body: Body, failure: Outcome, size: int, deadline: float) -> Outcome | None:
-    """Leave out `size` neighbouring faults of a failure, at the first place where the run fails all the same."""
+    """Leave out `size` neighbouring faults of a failure, at the first place where the run still fails."""
     faults = list(failure.faults)
     for start in range(0, len(faults), size):
         if time.monotonic() > deadline:
@@ -173,7 +172,9 @@ def _without_some(level: Level, body: Body, failure: Outcome, size: int, deadlin
 
 
 def _fails_again(level: Level, body: Body, failure: Outcome, faults: Sequence[Fault]) -> Outcome | None:
-    """A run with exactly these faults that violates the same invariant as the failure; `None` if there is none."""
+    """Return a run with exactly these faults that violates the same invariant as the failure; `None` if
+    it does not fail.
+    """
     assert failure.violated is not None
     for _ in range(TRIES):
         outcome = level.run(body, RunPlan(failure.plan.seed, tuple(faults), failure.plan.shares))

@@ -34,10 +34,10 @@ NOTICES_LOSS_WITHIN_S = 0.5
 
 
 def uncalled(settings: PipelineFile) -> PipelineFile:
-    """Let senders call no function, and send each message itself to a queue that no receiver reads.
+    """Let senders call no function; instead, let each send the message itself to a queue that no receiver reads.
 
-    A crash test would call the functions, and the services behind them, hundreds of times. So the messages with which
-    they would be called are what such a sender sends, and the test publishes the results that it wants to come back.
+    A crash test would call the functions, and the services that they use, hundreds of times. So such a sender sends the
+    messages that would be the arguments of its calls, and the test publishes the results that it needs.
     """
     senders = [
         one if one.call is None else replace(one, call=None, destination=f"queue:calls-of-{one.id}")
@@ -97,11 +97,13 @@ class Configured:
         return self.settings.store is not None
 
     def label(self, connection: str, destination: str) -> str:
-        """How history and test name a destination: with its connection if the file has several connections."""
+        """Return the name of a destination in history and test: with its connection if the file has
+        several connections.
+        """
         return destination if len(self.brokers) == 1 else f"{connection}:{destination}"
 
     def setup(self) -> Setup:
-        """The facts about receivers and senders that the invariants need."""
+        """Return the facts about receivers and senders that the invariants need."""
         windows = self.settings.duplicate_detection
         return Setup(
             receivers={
@@ -130,7 +132,9 @@ class Configured:
         )
 
     def place(self, name: str) -> tuple[str, str]:
-        """Connection and destination of a test's name for them. Raises `UsageError` E2420 if no receiver reads it."""
+        """Return connection and destination for the name that a test uses; raises `UsageError` E2420 if
+        no receiver reads it.
+        """
         logical = self.settings.destinations.get(name, name)
         found = [place for place in self._readers if name == self.label(*place) or logical == place[1]]
         if len(found) != 1:
@@ -140,7 +144,7 @@ class Configured:
         return found[0]
 
     def sent(self, name: str, accepted: Sequence[Outgoing]) -> Messages:
-        """The messages of a sender as a consumer sees them that drops repeats by unique id.
+        """Return the messages of a sender as a consumer sees them that drops repeats by unique id.
 
         Args:
             name: id of the sender.
@@ -157,7 +161,7 @@ class Configured:
         return Messages(one.message for one in accepted)
 
     def state(self, monitor: type[Monitor] | str, held: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Attributes and tables of the instances of a monitor.
+        """Return attributes and tables of the instances of a monitor.
 
         Args:
             monitor: the class, or its name in the store.
@@ -178,7 +182,7 @@ class Configured:
         return [{name: value for name, value in one.items() if name.isidentifier()} for one in found]
 
     def messages(self, place: tuple[str, str], given: Iterable[Publishable], first: int) -> Iterator[Message]:
-        """Messages as the broker gets them: each with a name of its own, and with an id for duplicate detection.
+        """Yield the messages as the broker gets them: each with a unique pid, and with an id for duplicate detection.
 
         Args:
             place: connection and destination.
@@ -189,7 +193,7 @@ class Configured:
             UsageError: E2421, a body cannot become a message, or `given` is one message instead of a list.
         """
         if isinstance(given, str | bytes | Mapping | msgspec.Struct):
-            raise UsageError("E2421", "publish", "one message is no list of messages", "", "Write [message]")
+            raise UsageError("E2421", "publish", "one message is not a list of messages", "", "Write [message]")
         stamped = self._readers[place][0].unique_message_id == f"${{property.{UNIQUE_ID}}}"
         for number, one in enumerate(given, first):
             message = one if isinstance(one, Message) else Message(_body(one))
@@ -200,7 +204,9 @@ class Configured:
             yield msgspec.structs.replace(message, properties=properties, headers=headers)
 
     def known(self, connection: str, destination: str, message: Message, *, own: bool = False) -> Published:
-        """The history's record of a message that reaches a place; `own`: a sender of the same engine has sent it."""
+        """Return the history's record of a message that reaches a destination; `own`: the same engine
+        has sent the message.
+        """
         readers = self._readers[connection, destination]
         receiver = readers[0]
         if receiver.id not in self._mappings:
@@ -222,7 +228,7 @@ class Configured:
         return selector is None or selector.matches(message)
 
     def _physical(self) -> Iterator[ReceiverSettings]:
-        """The receivers, with physical destinations in place of logical ones."""
+        """Yield the receivers, with physical destinations in place of logical ones."""
         for one in self.settings.receivers:
             yield replace(one, destination=self._destination(one))
 
@@ -231,7 +237,7 @@ class Configured:
 
 
 def _state_names(cls: type[Monitor]) -> Iterator[str]:
-    """The names in the store of all imported monitors, since handlers may spawn any of them."""
+    """Yield the names in the store of all imported monitors, since handlers may spawn any of them."""
     for one in cls.__subclasses__():
         if one.persistent:
             yield one.state_name
@@ -250,7 +256,7 @@ def _body(given: Any) -> bytes:
 
 
 def _modelled(features: Features) -> Features:
-    """The features of a connector that a broker in memory can imitate."""
+    """Return those features of a connector that a broker in memory can imitate."""
     return Features(
         order=features.order,
         flags_redelivery=features.flags_redelivery,

@@ -37,7 +37,7 @@ def crash_test(
 
     The test is a function or a method with an argument `world` (`correlator.testing.World`). It may use fixtures:
     pytest makes them once, while each run gets a new world. The first run has no faults. The following runs have a
-    single fault each, at one place after another, for at most half of the budget. The other runs have drawn faults. A
+    single fault each, at one place after another, for at most half of the budget. The other runs have random faults. A
     run fails by an assertion of the test, by `world.check()`, or by any other exception. The test may be skipped in its
     first run only.
 
@@ -47,11 +47,11 @@ def crash_test(
             processes, and the disk loses power when one is killed), `broker` (real processes over a real PostgreSQL
             server, whose connections are cut).
         budget: how long each level looks for a failure, such as `20s` or `5m`; `--crash-budget` overrides it.
-        seed: determines everything that is drawn; `--crash-seed` overrides it.
+        seed: determines all random choices; `--crash-seed` overrides it.
 
-    The test fails without any run if the function is no body of a crash test (E2436), if a level is unknown (E2425) or
-    the budget is no duration (E2426), and if the configuration file has mistakes. It fails in its first run if it names
-    unknown destinations or senders (E2420), and after the last run if no fault has struck (E2437). A failed run
+    The test fails without any run if the function is not a body of a crash test (E2436), if a level is unknown (E2425),
+    if the budget is not a duration (E2426), or if the configuration file has mistakes. It fails in its first run if it
+    names unknown destinations or senders (E2420), and after the last run if no fault has struck (E2437). A failed run
     prints the violation and the command that repeats it.
     """
 
@@ -81,7 +81,7 @@ def crash_test(
             else:
                 _tell(request, result, file)
                 return
-            pytest.fail(refused, pytrace=False)  # outside of `except`, so that pytest shows no other error
+            pytest.fail(refused, pytrace=False)  # outside of `except`, so that pytest shows this error only
 
         asked = [inspect.Parameter(name, _KEYWORD) for name in ("request", "crash_level")]
         vars(test).update(__signature__=inspect.Signature([*own, *asked]))  # the arguments that pytest has to supply
@@ -93,7 +93,9 @@ def crash_test(
 
 
 def _body(function: Callable[..., None]) -> Body:
-    """The call for each world. The test may be skipped in its first run only: a later skip would hide a failure."""
+    """Return the function to call for each world. A skip is allowed in the first run only: later it
+    would hide a failure.
+    """
     calls = itertools.count(1)
 
     def body(world: World) -> None:
@@ -111,10 +113,12 @@ def _body(function: Callable[..., None]) -> Body:
 
 
 def _mistake(function: Callable[..., None], levels: Sequence[str]) -> UsageError | None:
-    """The mistake that prevents calling the function once for each run, or in the levels; `None` if there is none."""
+    """Return the mistake for which the function cannot be called once for each run, or a wrong level;
+    `None` if all is well.
+    """
     where = f"crash test {function.__name__}"
     if isinstance(levels, str) or not levels or len(set(levels)) < len(levels):
-        return UsageError("E2425", where, f"levels={levels!r} are no levels", 'A list of names, each once: ["sim"]')
+        return UsageError("E2425", where, f"levels={levels!r} are not levels", 'A list of names, each once: ["sim"]')
     world = inspect.signature(function).parameters.get("world")
     if world is None or world.kind is inspect.Parameter.POSITIONAL_ONLY:
         return UsageError("E2436", where, "it has no argument 'world'", "def test(world): …")

@@ -11,7 +11,7 @@ EXPLAINED = 'See docs/crash-tests.md, "Order"'
 
 
 def disorder(history: History) -> str:
-    """The first message that was taken after one published later, and the possible reason; "" if there is none."""
+    """Return the first message that a receiver took after one published later, with the reason; "" if there is none."""
     facts = Facts(history)
     for name, receiver in facts.setup.receivers.items():
         places = {one.pid: at for at, one in enumerate(facts.published_to.get(receiver.destination, ()))}
@@ -28,14 +28,14 @@ def _first(places: dict[str, int], pids: list[str]) -> str:
         if last and places[pid] < places[last]:
             if pid in seen:
                 return f"{pid} again, after {last}: its mode allows repeats"
-            return f"{pid} after {last}, which was published later: its broker may do that with what comes again"
+            return f"{pid} after {last}, which was published later: its broker may redeliver messages out of order"
         seen.add(pid)
         last = pid
     return ""
 
 
 def _taken(history: History, receivers: set[str], *, stored: bool) -> Iterator[list[str]]:
-    """The messages that the receivers of a queue have taken, in order; of each life if they are not stored."""
+    """Yield the messages that the receivers of a queue have taken, in order; life by life if they are not stored."""
     if stored:
         yield [pid for _, record in history.of("received") if record.who in receivers for pid in record.data.pids]
         return

@@ -41,9 +41,9 @@ class Kill9World(ConfiguredWorld):
     Args:
         level: the name of the level.
         configured: the file under test.
-        lives: the run.
+        lives: the run in real processes.
         kills: one kill for each life under faults.
-        shares: in how many parts messages are published.
+        shares: the number of parts in which messages are published.
     """
 
     restless = G7
@@ -58,7 +58,7 @@ class Kill9World(ConfiguredWorld):
         self._kills = kills
 
     def dead_letters(self) -> list[DeadLetter]:
-        """All dead letters in the store, oldest first; none while there is no store with content."""
+        """Return all dead letters in the store, oldest first; none if the store does not exist yet."""
         store = self._store_with_content()
         return [row.letter for row in inspect.dead_letters(store)] if store is not None else []
 
@@ -134,17 +134,19 @@ class Kill9:
 
     @contextlib.contextmanager
     def world(self, plan: RunPlan) -> Iterator[Kill9World]:
-        """A new world of real processes for one plan of faults, in a directory that is removed unless the run fails."""
+        """Make a world of real processes for one plan of faults, in a directory that is removed unless
+        the run fails.
+        """
         with directory_of_a_run() as directory, self._world(plan, self._schedule(plan), directory) as world:
             yield world
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """See `runs.Level`: a kill each time a fault point is passed, and before each call that changes a file."""
+        """See `runs.Level`: yield a kill for each passing of a fault point, and for each call that changes a file."""
         for fault in draws.singles(reference.points):
             yield (fault,)
 
     def close(self) -> None:
-        """End the server that children are forked from, if a run has started it."""
+        """End the server that forks the children, if a run has started it."""
         if "_zygote" in vars(self):
             self._zygote.close()
 
@@ -174,7 +176,9 @@ class Kill9:
                 lives.close()
 
     def _kills(self, plan: RunPlan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
-        """One kill for each life under faults. If other faults need a life to strike in, one life is not killed."""
+        """Return one kill for each life under faults. If other faults need a life to strike in, one
+        life is not killed.
+        """
         if plan.faults is not None:
             kills = draws.kills_of(one for one in plan.faults if one.kind not in self.disturbances)
             return kills if len(kills) == len(plan.faults) else deque([*kills, SPARED])
@@ -185,7 +189,7 @@ class Kill9:
         return draws.drawn_kills(rng, lives, self._passed, by_call=by_call)
 
     def _outages(self, directory: Path, seed: int) -> Outages | None:
-        """The losses of power of a run; `None` at levels without them."""
+        """Return the losses of power of a run; `None` at levels without them."""
         del directory, seed
         return None
 
@@ -223,7 +227,9 @@ def _scenario(configured: Configured, seed: int, store: str | None) -> Scenario:
 
 
 def _settings(settings: EngineSettings, store: str | None, interval: float) -> EngineSettings:
-    """The settings of the file with the store of the run and short waits, and without the options of connections."""
+    """Return the settings of the file with the store of the run and short waits, and without the
+    options of connections.
+    """
     connections = {name: replace(one, options={}) for name, one in settings.connections.items()}
     return replace(
         settings,

@@ -25,7 +25,7 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def known(name: str) -> Callable[[Configured], Level]:
-    """The factory of a level. Raises `UsageError` E2425 for an unknown name."""
+    """Return the factory of a level. Raises `UsageError` E2425 for an unknown name."""
     if name not in LEVELS:
         hint = did_you_mean(name, LEVELS) or ""
         raise UsageError("E2425", "level", f"{quoted(name)} is not a level", f"Levels: {', '.join(LEVELS)}", hint)
@@ -56,7 +56,7 @@ def opened(name: str, config: Path, database: str | None = None) -> Iterator[Lev
 
 
 def seconds(budget: str) -> float:
-    """A duration such as `60s`, `5m` or `1h` in seconds. Raises `UsageError` E2426 for other texts."""
+    """Return the seconds of a duration such as `60s`, `5m` or `1h`. Raises `UsageError` E2426 for other texts."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         value = float(budget[:-1]) * UNITS[budget[-1:]]
         if 0 < value < float("inf"):

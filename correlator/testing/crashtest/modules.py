@@ -1,8 +1,8 @@
 """Executes the user's modules anew for every simulated engine, as a new process does.
 
 A simulated crash does not end the Python process. Nevertheless, the values in the user's modules (globals, attributes
-of classes) must be lost with the engine. Otherwise a monitor that keeps state there would look right after a crash, and
-wrong in a run without faults, which would find the values of the run before.
+of classes) must be lost with the engine. Otherwise a monitor that keeps state there would seem right after a crash. It
+would seem wrong in a run without faults, which would find the values of the previous run.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ _OURS = frozenset({"correlator", "connectors", "__main__"})
 
 
 class OwnModules:
-    """The user's modules: those beside a configuration file or below its directory, but no installed packages.
+    """The user's modules: those beside a configuration file or below its directory, without installed packages.
 
     Args:
         directory: the directory of the file.
-        paths: the classes that the file names, as `module:Class`; they are imported already.
+        paths: the classes that the file names, as `module:Class`; their modules are imported already.
     """
 
     def __init__(self, directory: Path, paths: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ class OwnModules:
 
     @contextlib.contextmanager
     def present(self) -> Iterator[None]:
-        """Within the block, imports find the modules that `renew` has executed last."""
+        """Within the block, let imports find the modules that the last call of `renew` has executed."""
         outside = self._imported()
         sys.modules.update(self._here)
         try:
@@ -73,7 +73,7 @@ class OwnModules:
         sys.modules.update(modules)
 
     def _imported(self) -> dict[str, ModuleType]:
-        """The user's modules among all imported ones. Remembers names, to look at new ones only."""
+        """Return the user's modules among all imported ones. Remembers the names that it has checked."""
         own = {name: sys.modules[name] for name in sys.modules.keys() - self._others}
         own = {name: module for name, module in own.items() if self._owns(name, module)}
         self._others = sys.modules.keys() - own.keys()

@@ -15,15 +15,15 @@ _MASTER = "local[2]"
 
 
 class Pipelines:
-    """The pipelines of a file, open.
+    """The open pipelines of a file.
 
-    Spark sees each message once, since crash tests run the same messages again and again. The keyed steps, which hold
-    what a crash could damage, run each time.
+    Spark computes each message once, since crash tests run the same messages again and again. The keyed steps run each
+    time, because a crash could damage their state.
 
     Args:
-        settings: the file.
-        directory: of the file.
-        places: where the settings stand in it.
+        settings: the settings of the file.
+        directory: the directory of the file.
+        places: the places of the settings in the file.
 
     Raises `ConfigError` as `Processor.open`.
     """
@@ -40,17 +40,17 @@ class Pipelines:
             raise
 
     def of_engine(self) -> Sequence[Processor]:
-        """The processors of one simulated engine, which may end without closing them."""
+        """Return the processors for one simulated engine, which may end without closing them."""
         return [_Borrowed(processor) for processor in self._processors]
 
     def close(self) -> None:
-        """Close all of them; the last one stops Spark."""
+        """Close all pipelines; the last one stops Spark."""
         for processor in self._processors:
             processor.close()
 
 
 class _Borrowed:
-    """An open processor, which stays open when an engine ends; see `ports.Processor`."""
+    """An open processor that stays open when an engine ends; see `ports.Processor`."""
 
     def __init__(self, processor: Processor) -> None:
         self.name = processor.name
@@ -58,16 +58,16 @@ class _Borrowed:
         self.senders = processor.senders
         self.max_rows = processor.max_rows
         self.max_bytes = processor.max_bytes
-        self.planned_s = 0.0  # the time of a simulation stands still while Spark plans
+        self.planned_s = 0.0  # simulated time stands still while Spark plans
         self._processor = processor
 
     @property
     def steps(self) -> Sequence[ConfiguredStep]:
-        """The steps that keep state."""
+        """Return the steps that keep state."""
         return self._processor.steps
 
     def open(self) -> None:
-        """Do nothing: it is open."""
+        """Do nothing: the processor is open already."""
 
     def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
         """Compute the effects of a batch."""
@@ -78,4 +78,4 @@ class _Borrowed:
         return self._processor.conclude(state, engine_time)
 
     def close(self) -> None:
-        """Do nothing: other engines use it."""
+        """Do nothing: other engines use the processor."""

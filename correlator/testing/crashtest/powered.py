@@ -31,7 +31,7 @@ class Powered(Kill9):
     """
 
     name = "power"
-    by_call = 0.6  # between calls there are changes to lose; at most fault points everything is synced
+    by_call = 0.6  # between calls there are changes to lose; at most fault points all changes are synced
 
     def __init__(self, configured: Configured, prepare: Sequence[str] = ()) -> None:
         if not configured.persistent:
@@ -45,6 +45,6 @@ class Powered(Kill9):
 
 
 def small_log(life: object) -> None:
-    """Let SQLite copy the log soon. Called in each child."""
+    """Let SQLite copy the log into the database file soon. Called in each child."""
     del life
     settled_as(f"wal_autocheckpoint = {WAL_PAGES}")

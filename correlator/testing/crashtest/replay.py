@@ -39,15 +39,15 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plan(self) -> RunPlan:
-        """The plan that repeats the failed run: its seed, its faults and its shares."""
+        """Return the plan that repeats the failed run: its seed, its faults and its shares."""
         return RunPlan(self.seed, tuple(self.faults), self.shares)
 
     def doubts(self, config: Path, test: str) -> str:
-        """Why the plan may lead to another run than the one that failed; "" if there is no reason.
+        """Return why the plan may lead to another run than the one that failed; "" if there is no reason.
 
         Args:
             config: the present configuration file.
-            test: the id of the test, or the arguments of the command, that runs.
+            test: the id of the test that runs, or the arguments of the command.
         """
         now = _version()
         if self.correlator != now:
@@ -88,7 +88,7 @@ def read(path: Path) -> Replay:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Replay)
     except (OSError, msgspec.DecodeError) as error:
-        what = f"is no replay file: {error.strerror if isinstance(error, OSError) else error}"
+        what = f"is not a replay file: {error.strerror if isinstance(error, OSError) else error}"
         raise UsageError(
             "E2423", quoted(str(path)), what, "", "Name one that a failed crash test has written"
         ) from error

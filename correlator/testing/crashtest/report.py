@@ -12,12 +12,12 @@ from correlator.testing.crashtest.timeline import last
 LINES = 14
 WIDTH = 120
 LONGEST = 480
-"""The most characters of the violation that are shown."""
+"""The most characters of the violation that the screen shows."""
 FAULTS = 6
 
 
 def failure(result: Result, reproduce: str) -> str:
-    """The text of one screen about a failure.
+    """Return the description of a failure, which fits on one screen.
 
     Args:
         result: the result of a campaign that has found a failure.
@@ -38,18 +38,20 @@ def failure(result: Result, reproduce: str) -> str:
         f"  seed {shrunk.plan.seed}, {result.figures.line()}",
     ]
     if kept := dict.fromkeys(str(one.kept) for one in (shrunk, found) if one.kept is not None):
-        lines.append(f"  kept: {', before it was made small: '.join(kept)}")
+        lines.append(f"  kept: {', before shrinking: '.join(kept)}")
     return "\n".join(lines)
 
 
 def _order(shrunk: Outcome) -> list[str]:
-    """A line about redelivered messages, in case a failed assertion expects an order that nobody promises."""
+    """Return a line about redelivered messages if a failed assertion may expect an order that no broker promises."""
     told = disorder(shrunk.history) if shrunk.violated is not None and shrunk.violated.id == TEST else ""
     return [_cut(f"  {told}", LONGEST)] if told else []
 
 
 def _letter(shrunk: Outcome) -> list[str]:
-    """Why the first message became a dead letter: with `on_error: dead_letter`, no log shows a mistake in a handler."""
+    """Return why the first message became a dead letter; with `on_error: dead_letter`, no log shows an
+    error in a handler.
+    """
     reasons = (one.data.reason for one in shrunk.history.records if one.kind in ("received", "checkpoint"))
     first = next((" ".join(reason.split()) for reason in reasons if reason), "")
     return [_cut(f"  first dead letter: {first}", LONGEST)] if first else []
@@ -70,7 +72,7 @@ def _faults(found: Outcome, shrunk: Outcome) -> str:
 
 
 def figures(result: Result) -> dict[str, Any]:
-    """The campaign as plain values; `passed` counts how often the first run passed each fault point."""
+    """Return the campaign as plain values; `passed` counts how often the first run passed each fault point."""
     shown: dict[str, Any] = msgspec.to_builtins(result.figures)
     shown["line"] = result.figures.line()
     shown["passed"] = dict(result.reference.points)

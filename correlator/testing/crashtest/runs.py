@@ -25,10 +25,10 @@ class RunPlan:
     """The plan of a run.
 
     Attributes:
-        seed: determines everything that is drawn.
-        faults: exactly the faults that strike, in order; `None` draws them from the seed.
-        shares: at levels with real processes, in how many parts messages are published, one part for each life. If
-            faults are drawn, the number of parts is drawn, too.
+        seed: determines all random choices.
+        faults: exactly the faults that strike, in order; `None` chooses them at random from the seed.
+        shares: at levels with real processes, the number of parts in which messages are published, one part for each
+            life. If the faults are random, this number is random, too.
     """
 
     seed: int
@@ -41,15 +41,15 @@ class Outcome:
     """The outcome of a run.
 
     Attributes:
-        plan: the plan, with the shares that were drawn.
+        plan: the plan, with the random number of shares.
         violated: the failure, `None` if there is none.
-        faults: the faults that struck, in order. A plan with exactly these repeats the run, as far as the level is
-            deterministic.
+        faults: the faults that struck, in order. A plan with exactly these faults repeats the run, as far as the level
+            is deterministic.
         told: a text for each of the faults, in the same order.
         points: how often each named fault point was passed while faults could strike.
         crashes: engines that died.
-        history: what was recorded outside of the engines.
-        kept: at levels with files, the directory of a failed run, with store and log.
+        history: the record of the run, made outside of the engines.
+        kept: at levels with files, the directory that a failed run keeps, with store and log.
     """
 
     plan: RunPlan
@@ -71,8 +71,8 @@ class Outcome:
 def judge(body: Body, world: World) -> Violation | None:
     """Run the body in a world, and return the failure, `None` if there is none.
 
-    `SystemExit` is a failure, too: an exception of a handler that is not the product's own passes through a simulated
-    engine. Raises `UsageError` if the body names unknown destinations or parts.
+    `SystemExit` is a failure, too: a simulated engine lets exceptions of handlers pass that are not the product's own.
+    Raises `UsageError` if the body names unknown destinations or parts.
     """
     try:
         body(world)
@@ -82,7 +82,7 @@ def judge(body: Body, world: World) -> Violation | None:
         return Violation(TEST, "what the test asserts", str(error) or "an assertion without a text")
     except UsageError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # noqa: BLE001  # every exception under faults is a finding
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # every exception under faults is a finding
         return Violation(TEST, f"{type(error).__name__} was raised", str(error))
     return None
 
@@ -103,11 +103,11 @@ class Level(Protocol):
         ...
 
     def world(self, plan: RunPlan) -> AbstractContextManager[World]:
-        """A new world. Leaving the block ends its processes."""
+        """Make a new world. Leaving the block ends its processes."""
         ...
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """For each place that the run without faults has passed, the faults of a plan with one fault there."""
+        """Yield, for each place that the run without faults has passed, the faults of a plan with one fault there."""
         ...
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ class Broker(Kill9):
         super().__init__(configured, prepare=prepare)
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """As at level `kill9`, and each kind of fault of the store at each COMMIT."""
+        """Yield the plans of level `kill9`, and a plan for each kind of fault of the store at each COMMIT."""
         points = dict(reference.points)
         commits = points.pop(disturbances.COMMIT)
         for fault in (*disturbances.singles(commits), *draws.singles(points)):
@@ -57,13 +57,15 @@ class Broker(Kill9):
             yield store
 
     def _kills(self, plan: RunPlan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
-        """As at level `kill9`, but one more life is not killed, in which faults of the store strike, too."""
+        """Return the kills of level `kill9`, and one life more that is not killed, in which faults of
+        the store can strike.
+        """
         kills = super()._kills(plan, schedule, lives)
         return kills if plan.faults is not None or SPARED in kills else deque([*kills, SPARED])
 
 
 def on_this_machine(database: str | None) -> str:
-    """The address of the database. It must be on this machine, since runs create and drop schemas.
+    """Return the address of the database. It must be on this machine, since runs create and drop schemas.
 
     Raises:
         UsageError: E2434, there is no database; E2435, it is on another machine.
@@ -82,7 +84,7 @@ def on_this_machine(database: str | None) -> str:
 
 
 def _disturbances(plan: RunPlan) -> Sequence[Fault]:
-    """The faults of the store in the plan, or drawn ones; none for a seed that draws only kills."""
+    """Return the faults of the store in the plan, or random ones; none for a seed whose plan contains only kills."""
     if plan.faults is not None:
         return [one for one in plan.faults if one.kind in disturbances.KINDS]
     return disturbances.drawn(plan.seed) if draw_rates(plan.seed).keys() - {KILL} else ()

@@ -35,12 +35,12 @@ def check_options(option: argparse.Namespace) -> None:
 
 
 def database(config: pytest.Config) -> str | None:
-    """The address of the database of level `broker`, from the option or the environment."""
+    """Return the address of the database of level `broker`, from the option or the environment."""
     return config.option.crash_store or os.environ.get(ENVIRONMENT)
 
 
 def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[Callable[..., World]]:
-    """The factory of worlds that a fixture of the plugin returns. All worlds end with the test."""
+    """Yield the factory of worlds that a fixture of the plugin returns. All worlds end with the test."""
     with ExitStack() as stack:
         levels: dict[Path, Level] = {}
 
@@ -54,7 +54,7 @@ def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[Callable[...,
 
 
 def report(path: str, campaigns: Mapping[str, Any]) -> str:
-    """Write the figures of campaigns as JSON. Returns the error as text, "" if there is none."""
+    """Write the figures of campaigns as JSON. Return the error as text, "" if there is none."""
     try:
         files.write_json(Path(path), campaigns)
     except CorrelatorError as error:
@@ -63,11 +63,13 @@ def report(path: str, campaigns: Mapping[str, Any]) -> str:
 
 
 def config_file(request: pytest.FixtureRequest, config: str | Path) -> Path:
-    """The path of a configuration file: relative to the file of the test, or to the root directory of the tests."""
+    """Return the path of a configuration file: relative to the file of the test, or to the root
+    directory of the tests.
+    """
     beside: Path = request.path.parent / config
     return beside if beside.exists() else request.config.rootpath / config
 
 
 def from_here(request: pytest.FixtureRequest, path: Path) -> str:
-    """The path relative to the directory in which pytest was started, as the user would type it."""
+    """Return the path relative to the directory in which pytest was started, as the user would type it."""
     return os.path.relpath(path, request.config.invocation_params.dir)

@@ -33,7 +33,7 @@ class NewProcess(Operator):
 
     Args:
         modules: the user's modules.
-        pipelines: of the file.
+        pipelines: the pipelines of the file.
     """
 
     def __init__(self, modules: OwnModules, pipelines: Pipelines) -> None:
@@ -41,7 +41,7 @@ class NewProcess(Operator):
         self._pipelines = pipelines
 
     def start(self, settings: EngineSettings, life: int, *, faults: bool) -> StartOfLife:
-        """See `Operator`; raises as `OwnModules.renew`."""
+        """Start a life as `Operator.start`, after importing the modules anew; raises as `OwnModules.renew`."""
         del life, faults
         self._modules.renew()
         return StartOfLife(settings, self._pipelines.of_engine())
@@ -53,7 +53,7 @@ class SimulatedWorld(ConfiguredWorld):
     Args:
         configured: the file under test.
         plan: the plan of the faults.
-        pipelines: of the file.
+        pipelines: the pipelines of the file.
     """
 
     level = "sim"
@@ -68,7 +68,7 @@ class SimulatedWorld(ConfiguredWorld):
         self.simulated = SimulatedRun(_scenario(configured, plan.seed), schedule, known, operator)
 
     def dead_letters(self) -> list[DeadLetter]:
-        """All dead letters on the simulated disk, oldest first; see `worlds.World.dead_letters`."""
+        """Return all dead letters on the simulated disk, oldest first; see `worlds.World.dead_letters`."""
         return self.simulated.disk.dead_letters
 
     def _hand_over(self, parcels: Sequence[Parcel]) -> None:
@@ -129,17 +129,17 @@ class Simulated:
 
     @contextlib.contextmanager
     def world(self, plan: RunPlan) -> Iterator[SimulatedWorld]:
-        """A new simulated world for one plan of faults; nothing is left of it after the block."""
+        """Make a simulated world for one plan of faults; nothing is left of it after the block."""
         with small_world(), innocent_messages():
             yield SimulatedWorld(self._configured, plan, self._pipelines)
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """See `runs.Level`: a kill each time a fault point is passed."""
+        """See `runs.Level`: yield a kill for each passing of a fault point."""
         for n in range(1, sum(reference.points.values()) + 1):
             yield (Fault(KILL, n),)
 
     def close(self) -> None:
-        """Close the pipelines."""
+        """Close the pipelines, and with them Spark; no run may follow."""
         self._pipelines.close()
 
 
@@ -156,6 +156,6 @@ def _scenario(configured: Configured, seed: int) -> Scenario:
         slice=rng.choice((1, 2, 3, 1000)),
         setup=configured.setup(),
         ends_lives=False,
-        overtakes=not (settings.store or "").startswith("sqlite:"),  # whose lock a paused process keeps
+        overtakes=not (settings.store or "").startswith("sqlite:"),  # a paused process keeps the lock of SQLite
         awaits_timers=False,
     )

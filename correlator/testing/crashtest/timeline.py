@@ -14,9 +14,9 @@ DEATH = "DIES"
 
 
 def last(history: History, count: int) -> tuple[list[str], int]:
-    """The last `count` lines, and the number of all lines.
+    """Return the last `count` lines, and the number of all lines.
 
-    If the last death is earlier, half of the lines are about it.
+    If the last death is before these lines, half of the returned lines are about that death.
     """
     lines = [f"{at:5}  {line}" for at, record in enumerate(history.records) if (line := _line(record))]
     deaths = [place for place, line in enumerate(lines[:-count]) if DEATH in line]

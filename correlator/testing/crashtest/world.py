@@ -70,7 +70,7 @@ class ConfiguredWorld(ABC):
 
     @abstractmethod
     def _hand_over(self, parcels: Sequence[Parcel]) -> None:
-        """Hand the messages to the brokers."""
+        """Pass the messages on to the brokers."""
 
     @abstractmethod
     def _run(self) -> None:
@@ -78,12 +78,12 @@ class ConfiguredWorld(ABC):
 
     @abstractmethod
     def _history(self) -> History:
-        """The history of the run so far."""
+        """Return the history of the run so far."""
 
     @abstractmethod
     def _accepted(self) -> Mapping[str, Sequence[Outgoing]]:
-        """The messages that brokers have accepted, by sender."""
+        """Return the messages that brokers have accepted, by sender."""
 
     @abstractmethod
     def _held(self) -> Mapping[str, list[dict[str, Any]]]:
-        """The state of monitors in the store, as `inspection.state_of_disk` returns it."""
+        """Return the state of monitors in the store, as `inspection.state_of_disk` returns it."""

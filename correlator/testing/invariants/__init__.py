@@ -1,5 +1,6 @@
-"""What happened, told from outside of the engine, and what must be true of it, whatever was killed when.
+"""The history of a test, recorded outside the engine, and the invariants that it must satisfy, whatever was killed
+when.
 
-Levels and campaigns write a `history`; the invariants read nothing else. A new invariant is a function in the module of
-its subject.
+Levels and campaigns write a `history`; the invariants read nothing else. To add an invariant, write a function in the
+module of its subject.
 """

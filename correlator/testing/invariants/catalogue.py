@@ -31,9 +31,9 @@ class Violation(NamedTuple):
     """What contradicts an invariant, or what a test asserts.
 
     Attributes:
-        id: of the invariant, or `TEST`.
+        id: id of the invariant, or `TEST`.
         sentence: the invariant, or the kind of error that was raised.
-        what: what contradicts it.
+        what: the contradiction that was found.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The history put in order for the invariants: who published what, what was accepted when, what is in the end."""
+"""Indexes over a history, for the invariants: who published which message, which commit accepted it, what is left."""
 
 import bisect
 from collections.abc import Iterator, Sequence
@@ -25,11 +25,11 @@ NEVER = 10**12
 
 @dataclass(slots=True)
 class Stream:
-    """What one receiver committed, over all lives.
+    """What one receiver has committed in all lives.
 
     Attributes:
         pids: messages of the receive log in the order of their numbers.
-        at: place in the history of the commit of each.
+        at: for each message, the place of its commit in the history.
         segments: (place, life, Received) of each commit.
     """
 
@@ -39,10 +39,10 @@ class Stream:
 
 
 class Facts:
-    """A history with indexes; made once for all invariants.
+    """A history with indexes. All invariants of a run share one.
 
     Args:
-        history: complete.
+        history: the complete history of a run.
     """
 
     def __init__(self, history: History) -> None:
@@ -56,7 +56,7 @@ class Facts:
 
     @cached_property
     def published_to(self) -> dict[str, list[Published]]:
-        """Messages by destination, in order."""
+        """Messages by destination, in the order of publication."""
         found: dict[str, list[Published]] = {}
         for _, record in self.history.of("published"):
             found.setdefault(record.who, []).extend(record.data)
@@ -75,7 +75,7 @@ class Facts:
 
     @cached_property
     def durable_at(self) -> dict[tuple[str, str], int]:
-        """(receiver, pid) → place of the first commit that holds the message, or its dead letter."""
+        """(receiver, pid) → place of the first commit that contains the message or its dead letter."""
         found: dict[tuple[str, str], int] = {}
         for at, record in self.history.of("received"):
             for pid in record.data.taken:
@@ -100,7 +100,7 @@ class Facts:
 
     @cached_property
     def checkpoints(self) -> list[tuple[int, int, Checkpointed]]:
-        """(place, life, checkpoint), in order."""
+        """(place, life, checkpoint) of every checkpoint, in order."""
         return [(at, record.life, record.data) for at, record in self.history.of("checkpoint")]
 
     @cached_property
@@ -115,12 +115,12 @@ class Facts:
 
     @cached_property
     def accepted(self) -> dict[str, list[tuple[int, int, Sent]]]:
-        """By sender: (place, life, message) of everything that the broker stored."""
+        """(place, life, message) of everything that the broker stored, by sender."""
         return self._sends("accepted")
 
     @cached_property
     def refused(self) -> dict[str, list[tuple[int, int, Sent]]]:
-        """By sender: (place, life, message) of everything that the broker refused."""
+        """(place, life, message) of everything that the broker refused, by sender."""
         return self._sends("refused")
 
     def _sends(self, kind: str) -> dict[str, list[tuple[int, int, Sent]]]:
@@ -152,7 +152,9 @@ class Facts:
         return found
 
     def settled_at(self, sender: str, body: bytes) -> int:
-        """Where the send was stored or could be given up; `NEVER` when neither."""
+        """Return the place where the broker stored the send or the sender could give it up; `NEVER` if
+        neither happened.
+        """
         key = (sender, body)
         return min(self.accepted_at.get(key, NEVER), self.given_up_at.get(key, NEVER))
 
@@ -168,7 +170,7 @@ class Facts:
 
     @cached_property
     def died(self) -> dict[int, int]:
-        """Life to the place where it died first: one that was overtaken goes on, and dies again."""
+        """Life → place of its first death: an overtaken engine goes on after its death, and dies again."""
         places: dict[int, int] = {}
         for at, record in self.history.of("died"):
             places.setdefault(record.life, at)
@@ -176,13 +178,13 @@ class Facts:
 
     @cached_property
     def rest(self) -> Rest | None:
-        """How it ended, if it came so far."""
+        """The state at the end of the run; `None` if the run did not get there."""
         records = self.history.of("rest")
         return records[-1][1].data if records else None
 
     @cached_property
     def faulty(self) -> bool:
-        """Whether anything went wrong that was not planned by the application."""
+        """Whether any fault struck, or any engine died."""
         return bool(self.history.of("fault")) or any(life > 1 for life in self.lives)
 
     def about(self, receiver: str, *kinds: Kind) -> Iterator[tuple[int, Record]]:
@@ -194,24 +196,24 @@ class Facts:
 
     @cached_property
     def lives(self) -> list[int]:
-        """Every engine that did something."""
+        """The numbers of all lives in which an engine did something."""
         return sorted({record.life for record in self.history.records if record.life})
 
     def beside(self, receiver: str) -> list[str]:
-        """The receivers that share its messages out: those of the same queue, itself among them."""
+        """Return the receivers that share out the messages of the same queue, including this receiver."""
         its = self.setup.receivers.get(receiver)
-        if its is None or its.alone:  # one that comes and goes is no part of the set-up
+        if its is None or its.alone:  # a dynamic receiver is no part of the set-up
             return [receiver]
         return [name for name, other in self.setup.receivers.items() if other.destination == its.destination]
 
     def before(self, places: Sequence[int], at: int) -> int:
-        """How many of the places, in order, are before `at`."""
+        """Return how many of the sorted places are before `at`."""
         return bisect.bisect_left(places, at)
 
     def of_mode(self, *modes: Reliability) -> list[str]:
-        """Receivers with one of these modes."""
+        """Return the receivers with one of these modes."""
         return self.setup.of_mode(*modes)
 
     def stored_senders(self) -> list[str]:
-        """The senders whose sends are stored until they are confirmed: all but those in mode BEST_EFFORT."""
+        """Return the senders whose sends are stored until they are confirmed: all but those in mode BEST_EFFORT."""
         return [name for name, mode in self.setup.senders.items() if mode is not Reliability.BEST_EFFORT]

@@ -1,4 +1,4 @@
-"""Invariants of every mode: recovery, numbers, order of lives, rest, and the application's own arithmetic."""
+"""Invariants of every mode: recovery, numbers, order of lives, rest, and the books that the test application keeps."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,14 +9,16 @@ from correlator.testing.invariants.facts import Facts
 
 _SLACK_S = 1e-6
 _STEPS_S = 2.0
-"""What a scheduler that steps somebody else may take of the clock."""
+"""Most seconds by which a scheduler that steps another part may move the clock."""
 LONGEST_UNSTORED_S = 10.0
-"""See docs/guarantees.md; written here again, as the promise that the engine is held against."""
+"""See docs/guarantees.md. The number is repeated here because it is the promise that the engine is checked against."""
 
 
 @invariant("G1", "recovery reaches the last committed checkpoint, and contexts hold what they held then")
 def recovered_state_is_committed(facts: Facts) -> Iterator[str]:
-    """Number and digest as the engine reports them; monitors, listeners, timers and queues as they were parked."""
+    """Compare number and digest as the engine reports them, and monitors, listeners, timers and queues
+    as they were parked.
+    """
     places = [at for at, _, _ in facts.checkpoints]
     for at, record in facts.history.of("began"):
         _, number, digest, _ = record.data
@@ -66,7 +68,7 @@ def _compare(number: int, before: dict[str, Any], after: dict[str, Any]) -> Iter
     "G2", "if a process dies during recovery, the next recovery restores the same checkpoint and the same contexts"
 )
 def recovery_is_idempotent(facts: Facts) -> Iterator[str]:
-    """Two restores of one checkpoint with no commit of state between them are equal."""
+    """Check that two restores of one checkpoint are equal if no commit of state is between them."""
     last: tuple[int, Any] | None = None
     for _, record in sorted([*facts.history.of("restored"), *facts.history.of("received")], key=lambda event: event[0]):
         if record.kind == "received":
@@ -90,7 +92,7 @@ def checkpoints_are_numbered(facts: Facts) -> Iterator[str]:
 
 @invariant("G4", "once a later engine has taken over, no transaction of an earlier one is committed")
 def one_writer(facts: Facts) -> Iterator[str]:
-    """Epochs never fall, transaction numbers grow by 1."""
+    """Check that epochs never fall and that transaction numbers grow by 1."""
     last_epoch, last_number = 0, 0
     for _, record in facts.history.of("commit"):
         epoch, number = record.data
@@ -128,7 +130,7 @@ def nothing_is_silent(facts: Facts) -> Iterator[str]:
 
 @invariant("G7", "at rest nothing is left: unacknowledged 0, outbox 0, receive log 0, ids within the bound")
 def it_comes_to_rest(facts: Facts) -> Iterator[str]:
-    """After healing, in bounded virtual time."""
+    """Check what is left after all faults have ended, within bounded virtual time."""
     rest = facts.rest
     if rest is None:
         yield "the run did not come to its end"
@@ -142,7 +144,7 @@ def it_comes_to_rest(facts: Facts) -> Iterator[str]:
 
 @invariant("G11", "engine time goes on from the last checkpoint or stored batch, and never goes back")
 def engine_time_grows(facts: Facts) -> Iterator[str]:
-    """As each life begins, and from checkpoint to checkpoint."""
+    """Check the beginning of each life, and each pair of successive checkpoints."""
     places = [at for at, _, _ in facts.checkpoints]
     for at, record in facts.history.of("began"):
         done = facts.before(places, at)
@@ -162,7 +164,7 @@ def engine_time_grows(facts: Facts) -> Iterator[str]:
     "while a persistent monitor has a timer, a crash sets engine time back by at most 10 s and one checkpoint interval",
 )
 def time_is_kept(facts: Facts) -> Iterator[str]:
-    """Asked of lives in which nothing else went wrong: a store that takes nothing for long cannot keep the time."""
+    """Check only lives without other faults: a store that accepts nothing for a long time cannot keep the time."""
     faulty = {record.life for _, record in facts.history.of("fault")}
     longest = LONGEST_UNSTORED_S + facts.setup.checkpoint_interval + _STEPS_S
     began = [(at, record.data[3]) for at, record in facts.history.of("began")]
@@ -177,7 +179,7 @@ def time_is_kept(facts: Facts) -> Iterator[str]:
 
 @invariant("G13", "stored batches and checkpoints carry the engine time that an independent clock counts")
 def engine_time_is_one_clock(facts: Facts) -> Iterator[str]:
-    """At the commit of a receipt, and where contexts are parked for a cut."""
+    """Check commits of received batches, and the moments at which contexts are parked for a cut."""
     for _, record in facts.history.of("received"):
         received = record.data
         if received.clocked is not None and abs(received.time - received.clocked) > _SLACK_S:
@@ -194,7 +196,7 @@ def engine_time_is_one_clock(facts: Facts) -> Iterator[str]:
 
 @invariant("G10", "all contexts are locked while a checkpoint takes their state")
 def cuts_are_of_one_moment(facts: Facts) -> Iterator[str]:
-    """At its begin and at its end."""
+    """Check at the beginning and at the end of each cut."""
     for _, record in facts.history.of("unlocked"):
         yield f"life {record.life}: {sorted(set(record.data))} could work"
 

@@ -1,6 +1,7 @@
-"""What happened, told from outside the engine: by the broker, by the disk, and by the application's own statements.
+"""The history of a run, as seen from outside the engine: by the broker, by the disk, and by the application itself.
 
-The history is the only input of the invariants. It grows, it is never changed, and equal seeds make equal histories.
+The history is the only input of the invariants. Records are only added, never changed, and equal seeds give equal
+histories.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ Kind = Literal[
     "published",  # who: destination, data: tuple of Published
     "delivered",  # who: receiver, data: tuple of pids, in order
     "acknowledged",  # who: receiver, data: tuple of pids
-    "returned",  # who: receiver, data: tuple of pids
+    "returned",  # who: receiver, data: tuple of pids that the receiver or the broker returned to the destination
     "accepted",  # who: sender, data: tuple of Sent, stored by the broker
     "refused",  # who: sender, data: tuple of Sent
     "commit",  # data: (epoch, number), one transaction took place
@@ -27,24 +28,24 @@ Kind = Literal[
     "configured",  # data: Configured, what the engine is started with
     "declined",  # who: code, data: Declined, the start was refused
     "heard",  # data: id, by a monitor without lasting state that is not always there
-    "began",  # data: (epoch, checkpoint, digest, engine time) as the engine knows them after recovery
+    "began",  # data: (epoch, checkpoint, digest, engine time), reported by the engine after recovery
     "died",  # who: where it was killed, data: Death
-    "forgotten",  # data: tuple of (receiver, pid, uid) that a broker may give again, and no pin keeps
-    "uncounted",  # data: tuple of (receiver, awaited, lost), messages that a doubt waits for, and that may come
+    "forgotten",  # data: tuple of (receiver, pid, uid) that the broker may redeliver although no pin protects them
+    "uncounted",  # data: tuple of (receiver, awaited, lost): counts of messages in doubt; `lost` may be redelivered
     "unlocked",  # data: contexts that were not locked while a cut was taken
     "snapshot",  # data: (number, fingerprint, engine time), parked contexts before the cut of checkpoint `number`
-    "restored",  # data: (number, fingerprint), contexts as rebuilt from checkpoint `number`
+    "restored",  # data: (number, fingerprint), contexts as checkpoint `number` restored them
     "hooks",  # who: name of the life-cycle method, data: receivers that are open
-    "handled",  # who: monitor, data: id, by a monitor whose state does not last
-    "sent",  # who: sender, data: (context, body), by a monitor to a BEST_EFFORT sender
+    "handled",  # who: monitor, data: id, handled by a monitor without lasting state
+    "sent",  # who: sender, data: (context, body), given to a BEST_EFFORT sender by a monitor
     "derived",  # who: receiver, data: (id, body), an output that an APP_CONTROLLED input caused
-    "suspended",  # who: receiver, told to the application
-    "resumed",  # who: receiver, the application acknowledges
+    "suspended",  # who: receiver, the application got the notice of the suspension
+    "resumed",  # who: receiver, the application acknowledged
     "granted",  # who: receiver, data: number of the last message that it may deliver
     "flush",  # who: sender, data: (context, request id)
     "flushed",  # who: sender, data: (context, request id, failed)
     "attempt",  # who: forbidden call, data: error code, "" when it was allowed
-    "ticked",  # who: monitor whose state does not last, data: (period, engine time)
+    "ticked",  # who: monitor without lasting state, data: (period, engine time)
     "fault",  # who: kind of fault
     "warned",  # who: part, data: text of a WARN or ERROR line
     "rest",  # data: Rest
@@ -53,7 +54,7 @@ Kind = Literal[
 
 OPTIONAL = "optional"
 POISONED = "handling "
-"""What the place of death begins with when a message ended the process."""
+"""Beginning of the place of death if a message ended the process."""
 
 
 class Published(NamedTuple):
@@ -77,11 +78,11 @@ class Published(NamedTuple):
     unselected: tuple[str, ...] = ()
 
     def given_up_by(self, receiver: str) -> bool:
-        """Whether this receiver takes it and cannot map it."""
+        """Return whether this receiver takes the message and cannot map it."""
         return self.flaw == "mapping" and receiver not in self.unselected
 
     def left_out_by(self, receiver: str) -> bool:
-        """Whether this receiver may leave it out, or must."""
+        """Return whether this receiver may leave the message out, or must."""
         return self.flaw == OPTIONAL or receiver in self.unselected
 
 
@@ -96,10 +97,16 @@ class Sent(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A committed batch: messages numbered from `first`, ids written, dead letters, engine time of receipt.
+    """A committed batch.
 
-    `clocked` is the engine time of the commit as the world around counts it, where it does; `reason` that of the first
-    dead letter, for people.
+    Attributes:
+        first: number of its first message.
+        pids: messages to be handled.
+        ids: unique ids that the commit wrote.
+        dead: messages that became dead letters.
+        time: engine time of receipt.
+        clocked: engine time of the commit by the clock of the world; `None` if the world does not count it.
+        reason: reason of the first dead letter, for people.
     """
 
     first: int
@@ -112,19 +119,24 @@ class Received(NamedTuple):
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """All messages that it accepted: to be handled, or as dead letters."""
+        """All messages that the commit accepted, whether to be handled or as dead letters."""
         return (*self.pids, *self.dead)
 
 
 class Death(NamedTuple):
-    """An engine died: engine time as the world counts it, where it does; whether a lasting timer was set."""
+    """The death of an engine.
+
+    Attributes:
+        engine_time: engine time by the clock of the world; `None` if the world does not count it.
+        awaits_time: whether a lasting timer was set.
+    """
 
     engine_time: float | None
     awaits_time: bool
 
 
 class Condemned(NamedTuple):
-    """What became a dead letter since processes died of it; for an event from inside `number` is a digest."""
+    """A dead letter of a message or event of which processes died; for an event from inside, `number` is a digest."""
 
     receiver: str
     number: int
@@ -132,7 +144,7 @@ class Condemned(NamedTuple):
 
 
 class Unmapped(NamedTuple):
-    """A stored message that a start could not map: its number, and the checkpoint that holds its dead letter."""
+    """A stored message that a start could not map: its number, and the checkpoint that contains its dead letter."""
 
     number: int
     checkpoint: int
@@ -142,14 +154,14 @@ class Checkpointed(NamedTuple):
     """A committed checkpoint.
 
     Attributes:
-        number: of the lineage.
-        digest: chained.
-        outbound: for each sender the first number and the bodies that it releases.
-        confirmed: for each sender the last number that it deletes.
-        next_sequence: for each sender its source and the next number.
+        number: number of the checkpoint in the lineage.
+        digest: digest of the checkpoint and of the one before it (a chain).
+        outbound: for each sender, the first number and the bodies of the sends that it releases.
+        confirmed: for each sender, the last number that it deletes.
+        next_sequence: for each sender, its source and the next number.
         dead: (kind, origin, unique id, body) of each dead letter.
-        engine_time: seconds.
-        reason: of the first dead letter, for people.
+        engine_time: engine time in seconds.
+        reason: reason of the first dead letter, for people.
     """
 
     number: int
@@ -174,7 +186,13 @@ class Configured:
 
 
 class Declined(NamedTuple):
-    """A refused start: whether the store is as it was, whether it had been accepted before, what was said."""
+    """A refused start.
+
+    Attributes:
+        unchanged: whether the store is unchanged.
+        again: whether the same configuration had been accepted before.
+        text: text of the error.
+    """
 
     unchanged: bool
     again: bool
@@ -183,17 +201,17 @@ class Declined(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """What there was when the run came to rest, or to the end of its patience.
+    """The state when the run came to rest, or when its time was over.
 
     Attributes:
-        reached: whether it came to rest in time.
-        unacknowledged: messages that consumers hold, or that wait, by destination.
-        outbox_rows: rows of the outbox.
-        receive_rows: rows of the receive log.
-        ids: for each domain (ids remembered, bound that E7 allows, ids stored).
-        state: attributes and tables of the persistent monitors, read back from the disk by a fresh engine, by class.
-        memory: for each domain the ids that the last engine remembered, and those that a fresh one reads back.
-        seconds: virtual time that it took.
+        reached: whether the run came to rest in time.
+        unacknowledged: number of messages that consumers hold or that wait, by destination.
+        outbox_rows: number of rows of the outbox.
+        receive_rows: number of rows of the receive log.
+        ids: for each domain (ids remembered, bound by invariant E7, ids stored).
+        state: by class, attributes and tables of the persistent monitors, as a new engine reads them from the disk.
+        memory: for each domain, the ids that the last engine remembered, and those that a new one reads from the disk.
+        seconds: virtual time in seconds that the way to rest took.
     """
 
     reached: bool = True
@@ -208,11 +226,11 @@ class Rest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverFacts:
-    """A receiver as configured.
+    """The configuration of a receiver.
 
     Attributes:
-        order: in which its broker gives out what comes again.
-        alone: what its destination holds is its own, and not shared out among receivers.
+        order: order in which its broker redelivers messages.
+        alone: whether the receiver gets all messages of its destination, instead of sharing them with other receivers.
     """
 
     reliability: Reliability
@@ -226,7 +244,7 @@ class ReceiverFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What the run consisted of, as far as invariants ask.
+    """The parts of the run, as far as invariants need them.
 
     Attributes:
         receivers: by id.
@@ -253,12 +271,12 @@ class Setup:
     told: bool = True
 
     def of_mode(self, *modes: Reliability) -> list[str]:
-        """Ids of the receivers with one of these modes."""
+        """Return the ids of the receivers with one of these modes."""
         return [name for name, facts in self.receivers.items() if facts.reliability in modes]
 
 
 class Record(NamedTuple):
-    """One thing that happened; `life` counts the engines of the run from 1, 0 stands for the world around them."""
+    """One record. `life` numbers the engines of the run from 1; 0 stands for the world around them."""
 
     life: int
     kind: Kind
@@ -270,7 +288,7 @@ class History:
     """All records of a run, in order.
 
     Args:
-        setup: what the run consists of.
+        setup: the parts of the run.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -295,18 +313,18 @@ class History:
         self.records.append(record)
 
     def of(self, kind: Kind) -> list[tuple[int, Record]]:
-        """The records of a kind with their places in the history."""
+        """Return the records of a kind with their places in the history."""
         return self._of_kind.get(kind, [])
 
     def digest(self) -> str:
-        """A hash of everything: equal for equal histories."""
+        """Return a hash of all records: equal for equal histories."""
         digest = hashlib.blake2b(digest_size=16)
         for record in self.records:
             digest.update(repr(tuple(record)).encode())
         return digest.hexdigest()
 
     def last(self, count: int) -> Iterator[str]:
-        """The last records as lines."""
+        """Yield the last records as lines of text."""
         for at, record in list(enumerate(self.records))[-count:]:
             text = f"{at:5} life {record.life} {record.kind} {record.who} {record.data!r}"
             yield text if len(text) <= 160 else text[:157] + "..."

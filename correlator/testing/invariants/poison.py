@@ -14,7 +14,7 @@ from correlator.testing.invariants.history import POISONED, Condemned
     "a message that ends the process becomes one dead letter, and its context neither keeps nor handles the message",
 )
 def poison_is_condemned(facts: Facts) -> Iterator[str]:
-    """Each number of the receive log under which it came."""
+    """Check each number of the receive log that such a message has."""
     if facts.rest is None or not facts.rest.reached:
         return
     letters = [record for _, record in facts.history.of("condemned") if record.who == "main"]
@@ -29,9 +29,11 @@ def poison_is_condemned(facts: Facts) -> Iterator[str]:
     "a message is quarantined only after two starts died: one that noted it among others, then one that noted it alone",
 )
 def condemned_for_a_reason(facts: Facts) -> Iterator[str]:
-    """Killed from outside at these two moments, an innocent message looks the same: nobody can tell.
+    """Check the deaths before each quarantine.
 
-    Pipelines handle what waited after recovery, and note that until they have done so.
+    If somebody kills the engine from outside at these two moments, an innocent message is quarantined, too: nobody can
+    tell the difference. Pipelines handle waiting messages after recovery, and note these messages until they have
+    handled them.
     """
     pipelines = {one for _, record in facts.history.of("configured") for one in record.data.pipelines}
     began = {record.life for _, record in facts.history.of("began")}
@@ -53,7 +55,7 @@ def condemned_for_a_reason(facts: Facts) -> Iterator[str]:
 
 @invariant("P3", "where nobody kills from outside, only messages that end the process are quarantined")
 def innocents_go_free(facts: Facts) -> Iterator[str]:
-    """Asked of runs in which every death was the work of a message."""
+    """Check only runs in which a message caused every death."""
     places = [record.who for _, record in facts.history.of("died")]
     if all(place.startswith(POISONED) or place == "zombie" for place in places):
         guilty = {("main", receiver, number) for receiver, number, _ in _poison(facts)}
@@ -63,7 +65,7 @@ def innocents_go_free(facts: Facts) -> Iterator[str]:
 
 
 def _poison(facts: Facts) -> Iterator[tuple[str, int, str]]:
-    """Receiver, number and id of every message in the receive log that ends the process."""
+    """Yield receiver, number and id of every message in the receive log that ends the process."""
     for receiver, stream in facts.streams.items():
         for number, pid in enumerate(stream.pids, 1):
             if pid in facts.published and facts.published[pid].flaw == "kills":

@@ -16,7 +16,7 @@ EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROL
 
 @invariant("BE1", "a BEST_EFFORT or APP_CONTROLLED receiver writes nothing to the store but dead letters")
 def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
-    """No message and no id in its commits."""
+    """Check that its commits contain no message and no id."""
     for name in facts.of_mode(BEST_EFFORT, APP_CONTROLLED):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
             if received.pids or received.ids:
@@ -25,7 +25,7 @@ def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
 
 @invariant("A1", "no acknowledgement before the message is durable")
 def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
-    """In a receive row, as a dead letter, or as a repeat of an id that is in a receive row."""
+    """Check that the message is in a receive row, is a dead letter, or repeats an id that is in a receive row."""
     stored = facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE)
     for at, record in facts.history.of("acknowledged"):
         if record.who not in stored:
@@ -55,7 +55,7 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
 
 @invariant("A7", "a message that its receiver's selector does not match is never stored")
 def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
-    """That it is acknowledged all the same, as all that was delivered, is asked by G7."""
+    """Check only what is stored. G7 checks that the message is acknowledged, as every delivered message is."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         for pid in facts.streams[name].pids if name in facts.streams else ():
             if pid in facts.published and name in facts.published[pid].unselected:
@@ -80,7 +80,7 @@ def order_is_kept(facts: Facts) -> Iterator[str]:
 
 @invariant("A5", "no receiver holds more unacknowledged messages than its batch size")
 def batches_are_bounded(facts: Facts) -> Iterator[str]:
-    """Repeats that the broker made up are not counted twice."""
+    """Count a message once, also if the broker delivered it twice."""
     for receiver, life, held in _held(facts):
         if receiver in facts.setup.receivers and len(held) > facts.setup.receivers[receiver].max_batch_size:
             yield f"{receiver} in life {life} held {sorted(held)}"
@@ -88,7 +88,7 @@ def batches_are_bounded(facts: Facts) -> Iterator[str]:
 
 @invariant("N1", "numbers of the receive log are contiguous and never used again")
 def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
-    """For each receiver over all lives; numbers of one that was removed may begin anew."""
+    """Check each receiver over all lives; the numbers of a receiver that was removed may begin anew."""
     for name, stream in facts.streams.items():
         if name not in facts.setup.receivers:
             continue
@@ -104,17 +104,19 @@ def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
     "E1", "an id is accepted again only outside the windows of its domain, and when its acknowledgement is not in doubt"
 )
 def once(facts: Facts) -> Iterator[str]:
-    """Each second acceptance of an id is held against the windows.
+    """Check each second acceptance of an id against the windows.
 
-    The pin holds for the receiver whose acknowledgement is in doubt. What another receiver of the same queue is given
-    in between, and holds while the first goes on, is protected by the windows alone.
+    A pinned id protects only the receiver whose acknowledgement is in doubt. If another receiver of the same queue gets
+    the message meanwhile, and holds it while the first one goes on, only the windows protect it.
     """
     for domain, names in _domains(facts).items():
         yield from _second_acceptances(facts, domain, names)
 
 
 class _Seen(NamedTuple):
-    """An id as it was last seen: place among the ids of its source, engine time, message, receiver, place of commit."""
+    """The last acceptance of an id: place among the ids of its source, engine time, message, receiver,
+    place of commit.
+    """
 
     place: int
     time: float
@@ -155,9 +157,11 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
 
 
 def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) -> bool:
-    """Whether between the two acceptances the broker was told nothing of it, and gave it to nobody else.
+    """Return whether, between the two acceptances, the broker got no acknowledgement and gave the message to nobody
+    else.
 
-    An engine that was paused and overtaken is somebody else: what it holds comes back when its connection ends.
+    An engine that was paused and overtaken counts as somebody else: the broker redelivers what it holds when its
+    connection ends.
     """
     began = facts.history.of("began")
     between = [
@@ -175,7 +179,7 @@ def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) ->
 
 @invariant("E2", "a message whose id was not accepted before in its domain is never dropped")
 def no_false_positive(facts: Facts) -> Iterator[str]:
-    """An id is written without a message only when an earlier commit, or this one, accepted it."""
+    """Check that an id without a message is written only if this commit or an earlier one accepted it."""
     for domain, names in _domains(facts).items():
         accepted = facts.accepted_ids
         for name in names:
@@ -187,7 +191,7 @@ def no_false_positive(facts: Facts) -> Iterator[str]:
 
 @invariant("E3", "a message without id is never dropped")
 def without_id_never_dropped(facts: Facts) -> Iterator[str]:
-    """Acknowledged means stored, one by one."""
+    """Check that each acknowledged message without an id is stored itself."""
     for at, record in facts.history.of("acknowledged"):
         if facts.setup.receivers.get(record.who) and facts.setup.receivers[record.who].domain:
             for pid in record.data:
@@ -199,7 +203,7 @@ def without_id_never_dropped(facts: Facts) -> Iterator[str]:
 
 @invariant("E4", "domains do not affect one another")
 def domains_are_apart(facts: Facts) -> Iterator[str]:
-    """An id acknowledged in one domain was accepted in that domain, not in another alone."""
+    """Check that an id acknowledged in one domain was accepted in that domain, and not in another one only."""
     for at, record in facts.history.of("acknowledged"):
         facts_of = facts.setup.receivers.get(record.who)
         if facts_of is None or not facts_of.domain:
@@ -217,7 +221,7 @@ def domains_are_apart(facts: Facts) -> Iterator[str]:
 
 @invariant("E5", "a dropped duplicate is acknowledged all the same")
 def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
-    """At rest the broker has an acknowledgement of every message that was delivered."""
+    """Check that at rest the broker has an acknowledgement of every delivered message."""
     if facts.rest is None or not facts.rest.reached:
         return
     acknowledged = {(record.who, pid) for _, record in facts.history.of("acknowledged") for pid in record.data}
@@ -231,9 +235,10 @@ def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
 
 @invariant("E6", "an id and its message are in one commit, and the ids in memory are those in the store")
 def ids_and_messages_together(facts: Facts) -> Iterator[str]:
-    """Each accepted message with an id brings its id, also one that cannot be mapped; a repeat brings it again.
+    """Check that the commit of a message with an id also writes the id.
 
-    A start reads back what was known.
+    This includes messages that cannot be mapped, and repeats. Also check that a start reads back the ids that were
+    known.
     """
     for name in facts.of_mode(EXACTLY_ONCE):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
@@ -248,7 +253,9 @@ def ids_and_messages_together(facts: Facts) -> Iterator[str]:
 
 
 def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
-    """What is acknowledged had its id written by the commit of its batch, a duplicate too (rule A8.14)."""
+    """Yield acknowledged messages whose id was not written by the commit of their batch; duplicates,
+    too (rule A8.14).
+    """
     written: dict[tuple[str, int], set[str]] = {}
     records = sorted([*facts.history.of("received"), *facts.history.of("acknowledged")], key=lambda event: event[0])
     for _, record in records:
@@ -269,7 +276,7 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
     "E7", "memory holds ids of the windows and of unacknowledged messages only, the store at most four times as many"
 )
 def ids_are_bounded(facts: Facts) -> Iterator[str]:
-    """At the end of the run."""
+    """Check the counts at the end of the run."""
     for domain, (remembered, bound, stored) in (facts.rest.ids if facts.rest else {}).items():
         if remembered > bound:
             yield f"{domain} remembers {remembered} ids, allowed are {bound}"
@@ -279,7 +286,7 @@ def ids_are_bounded(facts: Facts) -> Iterator[str]:
 
 @invariant("E8", "a duplicate inside one batch is dropped")
 def once_in_a_batch(facts: Facts) -> Iterator[str]:
-    """No commit holds two messages with one id."""
+    """Check that no commit contains two messages with one id."""
     for name in facts.of_mode(EXACTLY_ONCE):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
             uids = Counter(facts.published[pid].uid for pid in received.taken if pid in facts.published)
@@ -290,18 +297,21 @@ def once_in_a_batch(facts: Facts) -> Iterator[str]:
 
 @invariant("E9", "an id whose message the broker may redeliver is kept, however many others come")
 def doubtful_is_kept(facts: Facts) -> Iterator[str]:
-    """Looked for after every step: what a receiver has stored and its broker has no acknowledgement of."""
+    """Check the records made after each step: a receiver stored the message, and its broker has no acknowledgement."""
     for at, record in facts.history.of("forgotten"):
         for receiver, pid, uid in record.data:
-            yield f"life {record.life}: {receiver} may be given {pid} again, and nothing keeps '{uid}' (record {at})"
+            yield f"life {record.life}: {receiver} may get {pid} again, and no pin keeps '{uid}' (record {at})"
     for at, record in facts.history.of("uncounted"):
         for receiver, awaited, lost in record.data:
-            yield f"life {record.life}: {receiver} awaits {awaited} messages, {lost} may come again (record {at})"
+            yield f"life {record.life}: {receiver} awaits {awaited} messages, {lost} may be redelivered (record {at})"
 
 
 @invariant("C1", "an APP_CONTROLLED batch is acknowledged only after the application has acknowledged it")
 def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
-    """Acknowledgements never outnumber the application's calls in a life; a batch of dead letters alone needs none."""
+    """Check that a life has no more acknowledgements than calls of the application.
+
+    A batch that contains only dead letters needs no call.
+    """
     for name in facts.of_mode(APP_CONTROLLED):
         calls: Counter[int] = Counter()
         for _, record in facts.about(name, "resumed", "acknowledged"):
@@ -314,13 +324,13 @@ def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
 
 
 def _counts(one: Published, receiver: str) -> bool:
-    """Whether the receiver must take it as a message."""
+    """Return whether the receiver must take the message and can map it."""
     return one.flaw != "mapping" and not one.left_out_by(receiver)
 
 
 @invariant("C2", "the call of the application acknowledges exactly the suspended batch")
 def exactly_that_batch(facts: Facts) -> Iterator[str]:
-    """What is acknowledged is what was held; from an older connection nothing (invariant C5)."""
+    """Check that the acknowledged messages are those that were held; none are of an older connection (invariant C5)."""
     silent = any(record.who == "ack.silent" for _, record in facts.history.of("fault"))
     for name in facts.of_mode(APP_CONTROLLED):
         held: dict[int, list[str]] = {}
@@ -340,7 +350,9 @@ def exactly_that_batch(facts: Facts) -> Iterator[str]:
 
 @invariant("C4", "a message that was not acknowledged comes again")
 def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
-    """At rest every APP_CONTROLLED message is acknowledged, that is, was handled in the life that acknowledged it."""
+    """Check that at rest every APP_CONTROLLED message is acknowledged, so that the life that
+    acknowledged it handled it.
+    """
     if facts.rest is None or not facts.rest.reached:
         return
     for name in facts.of_mode(APP_CONTROLLED):
@@ -357,7 +369,7 @@ def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
     "C7", "an APP_CONTROLLED message that cannot be mapped is a committed dead letter before its acknowledgement"
 )
 def unmapped_are_kept(facts: Facts) -> Iterator[str]:
-    """Where there is a store."""
+    """Check only runs with a store."""
     if not facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         return
     for name in facts.of_mode(APP_CONTROLLED):
@@ -375,7 +387,7 @@ def _domains(facts: Facts) -> dict[str, list[str]]:
 
 
 def _held(facts: Facts) -> Iterator[tuple[str, int, set[str]]]:
-    """What each receiver held after each delivery."""
+    """Yield what each receiver held after each delivery."""
     held: dict[tuple[str, int], set[str]] = {}
     records = [event for kind in ("delivered", "acknowledged", "returned") for event in facts.history.of(kind)]
     for _, record in sorted(records, key=lambda event: event[0]):

@@ -11,7 +11,7 @@ BEST_EFFORT = Reliability.BEST_EFFORT
 
 @invariant("S1", "nothing leaves before the checkpoint that caused it is committed, and it leaves as it was stored")
 def nothing_early(facts: Facts) -> Iterator[str]:
-    """Whether the broker stores it or refuses it."""
+    """Check all messages that reached the broker, whether it stored or refused them."""
     for sender in facts.stored_senders():
         for at, life, one in (*facts.accepted[sender], *facts.refused[sender]):
             place, body = facts.released.get((sender, one.sequence), (NEVER, b""))
@@ -23,7 +23,7 @@ def nothing_early(facts: Facts) -> Iterator[str]:
 
 @invariant("S2", "every released send is accepted at least once, or definitively refused")
 def nothing_is_lost(facts: Facts) -> Iterator[str]:
-    """At rest; a lost connection is no reason."""
+    """Check at rest; a lost connection does not excuse a missing send."""
     if facts.rest is None or not facts.rest.reached:
         return
     for (sender, number), (_, body) in facts.released.items():
@@ -33,7 +33,7 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
 
 @invariant("S3", "numbers that were accepted or definitively failed are 1 to the last, without a gap")
 def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
-    """Over all lives, and by the counters of the checkpoints."""
+    """Check the numbers over all lives, and the counters of the checkpoints."""
     for sender in facts.stored_senders():
         expected = 1
         for _, life, checkpoint in facts.checkpoints:
@@ -53,7 +53,7 @@ def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
 
 @invariant("S4", "one number of one source has one body and destination for ever")
 def identity(facts: Facts) -> Iterator[str]:
-    """For every sender; and the id that is stamped on a message is its number and source."""
+    """Check every sender. Also check that the id on a message consists of its number and its source."""
     for sender, mode in facts.setup.senders.items():
         bodies: dict[tuple[str, int], tuple[bytes, str]] = {}
         sources: set[str] = set()
@@ -71,7 +71,7 @@ def identity(facts: Facts) -> Iterator[str]:
 
 @invariant("S5", "the broker accepts the messages of a sender for the first time in the order of their numbers")
 def order(facts: Facts) -> Iterator[str]:
-    """Except messages that the broker refused before: the sender tries them again after later ones."""
+    """Check all messages but those that the broker refused before: the sender tries them again after later ones."""
     for sender in facts.setup.senders:
         refused = {(one.source, one.sequence) for _, _, one in facts.refused[sender]}
         last: dict[tuple[str, str], int] = {}
@@ -100,7 +100,7 @@ def stored_once(facts: Facts) -> Iterator[str]:
 
 @invariant("S7", "a row of the outbox is deleted only after its confirm or its definitive failure")
 def deleted_after_confirm(facts: Facts) -> Iterator[str]:
-    """What a checkpoint calls confirmed was accepted, or is a stored dead letter: of a send that was refused itself."""
+    """Check that a confirmed send was accepted, or is a stored dead letter after the broker refused this very send."""
     for sender in facts.setup.senders:
         refused = {f"{one.sequence}:{one.source}" for _, _, one in facts.refused[sender]}
         for origin, one in facts.dead_sends:
@@ -123,7 +123,7 @@ def deleted_after_confirm(facts: Facts) -> Iterator[str]:
 
 
 def _kept(facts: Facts, sender: str, through: int) -> Iterator[str]:
-    """A send that was given up is a dead letter in the same checkpoint, or an earlier one (rule Z7)."""
+    """Yield sends that were given up without a dead letter in this checkpoint or an earlier one (rule Z7)."""
     for number in range(1, through + 1):
         _, body = facts.released.get((sender, number), (NEVER, b""))
         if facts.accepted_at.get((sender, body), NEVER) == NEVER and not _is_dead(facts, sender, number):
@@ -136,7 +136,7 @@ def _is_dead(facts: Facts, sender: str, number: int) -> bool:
 
 @invariant("S8", "a send that the broker has taken leaves again in the same life only when its confirm was lost")
 def confirmed_once(facts: Facts) -> Iterator[str]:
-    """One that is refused in the middle of a flight takes nothing with it: the others are not sent again."""
+    """Check that a refusal in the middle of a flight does not make the sender send the other messages again."""
     faults = [at for at, record in facts.history.of("fault") if record.who != "send.refused"]
     for sender in facts.setup.senders:
         places = sorted({at for at, _, _ in (*facts.accepted[sender], *facts.refused[sender])})
@@ -149,7 +149,10 @@ def confirmed_once(facts: Facts) -> Iterator[str]:
 
 
 def _disturbed(facts: Facts, faults: Sequence[int], places: Sequence[int], first: int, second: int) -> bool:
-    """Whether anything went wrong from the call that sent it first, whose faults stand before it, to the second."""
+    """Return whether any fault struck from the call that sent it first to the second one.
+
+    The faults of a call stand before it in the history.
+    """
     earlier = facts.before(places, first)
     begin = places[earlier - 1] if earlier else -1
     return facts.before(faults, second) > facts.before(faults, begin)
@@ -157,7 +160,7 @@ def _disturbed(facts: Facts, faults: Sequence[int], places: Sequence[int], first
 
 @invariant("B2", "a BEST_EFFORT sender has a new source in each life")
 def new_source_in_each_life(facts: Facts) -> Iterator[str]:
-    """So that an id is never used for another body."""
+    """Check that each source belongs to one life, so that no id is used for two bodies."""
     for sender, mode in facts.setup.senders.items():
         lives: dict[str, int] = {}
         for _, life, one in facts.accepted[sender] if mode is BEST_EFFORT else ():

@@ -15,7 +15,7 @@ GROUPS = (general, receiving, sending, poison)
 
 
 def violations(history: History) -> list[Violation]:
-    """Everything in the history that contradicts an invariant, in the order of the catalogue; at most 3 of each."""
+    """Return all contradictions in the history, in the order of the catalogue; at most 3 for each invariant."""
     facts = Facts(history)
     found: list[Violation] = []
     for one in CATALOGUE.values():

@@ -1,4 +1,4 @@
-"""The brokers of a run in real time; they live in the test's process."""
+"""The brokers of a run in real time. They live in the test's process."""
 
 import time
 from collections.abc import Sequence
@@ -16,15 +16,16 @@ class ServedBrokers(Brokers):
     """Brokers that children reach over their sockets. Used by the oracle's thread.
 
     Args:
-        scenario: of the run.
-        schedule: what goes wrong.
-        history: what happened.
+        scenario: the scenario of the run.
+        schedule: decides which faults strike.
+        history: receives a record of everything that happens at the brokers.
         known: see `Brokers`.
 
     Attributes:
-        life: who acts.
-        forgetful: whether an acknowledgement was lost without a word: only a new connection brings its messages again.
-        stirred: whether there may be something to receive that was not there when it was last looked at.
+        life: number of the life that acts at present.
+        forgetful: whether an acknowledgement was lost without an error, so that only a new connection brings its
+            messages again.
+        stirred: whether there may be something to receive that was not there at the last look.
     """
 
     def __init__(self, scenario: Scenario, schedule: Schedule, history: History, known: Known | None) -> None:
@@ -44,7 +45,7 @@ class ServedBrokers(Brokers):
         )
 
     def meddle(self) -> None:
-        """A broker goes down or comes back, lines are cut."""
+        """Let a broker go down or come back, or cut the lines, if the schedule says so."""
         if self._down_until is not None:
             if time.monotonic() >= self._down_until:
                 self.set_down(down=False)
@@ -60,13 +61,13 @@ class ServedBrokers(Brokers):
         self.cut()
 
     def cut(self) -> None:
-        """Cut every line, as a network does."""
+        """Cut every line, as a network may do."""
         super().cut()
         self.forgetful = False
         self.stirred = True
 
     def set_down(self, *, down: bool) -> None:
-        """Let all of them go down for a while, or come back."""
+        """Let all brokers go down for a while, or come back."""
         milliseconds = self._schedule.detail("broker.down", LONGEST_DOWN_MS)
         self._down_until = time.monotonic() + milliseconds / 1000 if down else None
         super().set_down(down=down)

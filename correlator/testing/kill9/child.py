@@ -1,7 +1,7 @@
 """The life of a child: one engine over a real store, from its start to its end or to the point where it is killed.
 
-Runs in a process that was forked for it and dies with it. Engine time stands still until recovery has ended, so that
-what a life begins with is exactly what the store says.
+It runs in a process that was forked for it and dies with it. Engine time stands still until recovery has ended, so that
+the life begins with exactly what the store contains.
 """
 
 import contextlib
@@ -34,66 +34,68 @@ from correlator.testing.simulation.probe import innocent_messages, observed
 from correlator.testing.syscalls import library
 
 LOOK_S = 0.01
-"""Between two looks at an engine that is not quiet although nothing has been told."""
+"""Seconds between two looks at an engine that is not quiet although nothing wakes the thread that looks."""
 BY_APPLICATION = (HandlerFailed, MappingError)
 UNREACHABLE = ("E3105", "E3301")
-"""How a start fails whose connection to the store is lost; a running engine connects again."""
+"""Codes of the errors with which a start fails if it loses the connection to the store. A running engine connects
+again.
+"""
 
 
 class StandingClock:
-    """The machine's clock, which stands until it is let go."""
+    """The clock of the machine, which stands still until `go` is called."""
 
     def __init__(self) -> None:
         self._stands: float | None = time.monotonic()
         self._behind = 0.0
 
     def monotonic(self) -> float:
-        """Monotonic seconds: always the same number until `go` is called, and from then on without a jump."""
+        """Return monotonic seconds: always the same number until `go` is called, and from then on without a jump."""
         return time.monotonic() - self._behind if self._stands is None else self._stands
 
     def wall(self) -> float:
-        """The time of day in seconds since the epoch; it does not stand still."""
+        """Return the time of day in seconds since the epoch; it does not stand still."""
         return time.time()
 
     def go(self) -> None:
-        """Go on from where it stood."""
+        """Let the clock run on from where it stood."""
         if self._stands is not None:
             self._behind = time.monotonic() - self._stands
             self._stands = None
 
 
 class ToldEngine(Engine):
-    """An engine that tells what it began with, and when it wants to stop.
+    """An engine that reports to the oracle what recovery restored, and wakes the main thread when a thread has failed.
 
     Attributes:
-        life: set before the start.
+        life: the life that this engine runs; set before the start.
     """
 
     life: "ChildLife"
 
     def recover(self) -> None:
-        """Recover as `Engine.recover`, then tell the oracle with what this life begins, and let engine time run."""
+        """Recover as `Engine.recover`, report to the oracle what was restored, and let engine time run."""
         super().recover()
         self.life.began(self)
 
     def request_stop(self) -> None:
-        """As every engine; called when a thread has failed."""
+        """Request a stop as `Engine.request_stop`, and tell the main thread that a thread has failed."""
         super().request_stop()
         self.life.link.commands.put("failed")
 
 
 class ChildLife:
-    """One life.
+    """One life of an engine in this process.
 
     Args:
-        job: what is asked for.
-        link: to the oracle.
+        job: what the oracle asks for.
+        link: the link to the oracle.
 
     Attributes:
-        number: counted from 1.
-        directory: of the run.
-        engine: once it is made.
-        running: set when its threads run.
+        number: number of the life, counted from 1.
+        directory: directory of the run.
+        engine: the engine; `None` before it is made.
+        running: set when the threads of the engine run.
     """
 
     def __init__(self, job: wire.Job, link: OracleConnection) -> None:
@@ -111,7 +113,7 @@ class ChildLife:
         self._noted: tuple[str, int, Any] | None = None
 
     def run(self) -> None:
-        """From the first fault point to the last word."""
+        """Run the life: from the first fault point to the last message to the oracle."""
         faults.install(self._at_point)
         self._arm()
         for path in self._job.prepare:
@@ -128,7 +130,7 @@ class ChildLife:
                 self.link.tell(wire.Failed(str(error), isinstance(error, BY_APPLICATION), unreachable))
 
     def _live(self) -> None:
-        """Start, do what the oracle wants, stop."""
+        """Start the engine, obey the commands of the oracle, and stop."""
         engine = self.engine = self._make_engine()
         engine.life = self
         engine.start()
@@ -165,7 +167,7 @@ class ChildLife:
         )
 
     def began(self, engine: Engine) -> None:
-        """Recovery has ended, no thread runs yet."""
+        """Report what recovery restored; no thread of the engine runs yet."""
         for thread in engine.parts.monitor_threads():
             thread.slice = self._job.slice
         if engine.checkpointer is not None and self._store is not None:
@@ -177,7 +179,7 @@ class ChildLife:
     # --- dying ---
 
     def _arm(self) -> None:
-        """Calls that change files of the run, or of its disk, count from here on."""
+        """From here on, count the calls that change files of the run, or of its disk."""
         if library.preloaded():
             at, trace = self._kill.syscall, self._job.trace
             fault = library.CallFault(action=library.Action.KILL, at=at) if at else None
@@ -202,14 +204,14 @@ class ChildLife:
         engine = self.engine
         if engine is not None and engine.checkpointer is not None:
             noted = kind, engine.checkpointer.checkpoint.number + ahead, inspection.fingerprint(engine, engine.settings)
-            if noted != self._noted:  # an engine with nothing to do looks at itself again and again
+            if noted != self._noted:  # an idle engine takes the same snapshot again and again
                 self._noted = noted
                 self.link.record(kind, "", noted[1:])
 
     # --- rest ---
 
     def _rest(self, engine: Engine) -> None:
-        """Say when the engine is quiet; nothing when it stops before."""
+        """Tell the oracle when the engine is quiet; say nothing if it stops before."""
         while engine.failure is None:
             if self._quiet(engine) and engine.checkpoint() and self._quiet(engine) and engine.checkpoint():
                 self.link.tell(wire.Quiet())
@@ -217,7 +219,7 @@ class ChildLife:
             engine._supervisor.wait(LOOK_S)  # noqa: SLF001  # what `run_until_ended` waits on
 
     def _quiet(self, engine: Engine) -> bool:
-        """Whether contexts and senders have nothing to do."""
+        """Return whether contexts and senders have nothing to do."""
         contexts = engine.contexts.values()
         if not all(thread.idle and not (self._job.awaits_timers and _primed(thread)) for thread in contexts):
             return False
@@ -225,12 +227,12 @@ class ChildLife:
 
 
 def die() -> None:
-    """End this process as a power cut for it alone would."""
+    """Kill this process, so that it ends as if it alone lost power."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _primed(thread: Any) -> bool:
-    """Whether a timer is set that fires once."""
+    """Return whether a timer is set that fires once."""
     if not isinstance(thread, MonitorThread):
         return False
     return any(isinstance(timer, Deadline) or timer.period is None for timer in thread.context.monitors.timers.living())

@@ -1,4 +1,4 @@
-"""The directory of a run; a failed run keeps it."""
+"""The directory of a run. The directory of a failed run is kept."""
 
 import contextlib
 import shutil
@@ -16,7 +16,7 @@ HISTORY = "history.jsonl"
 
 @contextlib.contextmanager
 def directory_of_a_run() -> Iterator[Path]:
-    """A new directory, removed at the end of the block unless something in it was to be kept."""
+    """Make a directory, and remove it at the end of the block unless `keep` has put a history there."""
     directory = Path(tempfile.mkdtemp(prefix="correlator-kill9-"))
     try:
         yield directory
@@ -26,6 +26,6 @@ def directory_of_a_run() -> Iterator[Path]:
 
 
 def keep(directory: Path, history: History) -> None:
-    """Put the history of a failed run beside its store, one record a line, as JSON; so the directory stays."""
+    """Write the history of a failed run, one JSON record per line, into the directory; this keeps the directory."""
     encode = msgspec.json.Encoder(enc_hook=repr).encode
     files.write(directory / HISTORY, (encode(record) + b"\n" for record in history.records))

@@ -1,6 +1,6 @@
-"""What goes wrong between engines and the server of their store: drawn from a seed, or as a plan says.
+"""Faults between engines and the server of their store: chosen at random from a seed, or listed in a plan.
 
-The n of such a fault counts over all lives of a run: COMMITs, pieces of requests, or announced transactions.
+The number n of such a fault counts over all lives of a run: COMMITs, parts of requests, or announced transactions.
 """
 
 import random
@@ -19,7 +19,7 @@ from correlator.testing.network import (
 from correlator.testing.schedule import Fault
 
 COMMIT = "commit"
-"""What is counted on the way to a store."""
+"""The kind of opportunity that is counted on the way to a store."""
 SLOW_S = 0.05
 AT_COMMIT: Mapping[str, Callable[[int], NetworkFault]] = {
     "commit.lost_request": lambda n: lost_request(POSTGRES_COMMIT, hit=n),
@@ -28,23 +28,25 @@ AT_COMMIT: Mapping[str, Callable[[int], NetworkFault]] = {
         AtRequest(matcher=POSTGRES_COMMIT, hit=n), CutConnection(upstream=False)
     ),
 }
-"""The n-th COMMIT does not arrive; it is done and its reply is lost, in the last case without a word to the server."""
+"""The n-th COMMIT does not arrive, or it is done and its reply is lost; in the last case the server gets no notice of
+it.
+"""
 ANYWHERE: Mapping[str, Callable[[int], NetworkFault]] = {
     "server.lost_request": lambda n: lost_request(ANY, hit=n),
     "server.lost_reply": lambda n: lost_reply(ANY, hit=n),
     "server.slow": lambda n: NetworkFault(AtRequest(hit=n), Stall(seconds=SLOW_S)),
 }
-"""The same for whatever a client sends, and a reply that is late."""
+"""The same faults for anything that a client sends, and a reply that is late."""
 BACKEND = "server.backend_ended"
-"""The server ends the session of the engine, about when the n-th transaction is committed."""
+"""The server ends the session of the engine at about the time when the n-th transaction is committed."""
 KINDS = (*AT_COMMIT, *ANYWHERE, BACKEND)
 OFTEN = (1, 1, 2, 4)
 COMMITS, REQUESTS = 40, 400
-"""Among the first so many; a short run has half of them."""
+"""Random faults strike among the first `COMMITS` COMMITs or `REQUESTS` requests; a short run makes half as many."""
 
 
 def drawn(seed: int) -> Sequence[Fault]:
-    """A swarm: each seed has its own kinds."""
+    """Choose faults at random; each seed enables kinds of its own (swarm testing)."""
     rng = random.Random(f"server {seed}")
     return [
         Fault(kind, n)
@@ -55,7 +57,7 @@ def drawn(seed: int) -> Sequence[Fault]:
 
 
 def singles(commits: int) -> Iterator[Fault]:
-    """Every way in which each of so many COMMITs can go wrong."""
+    """Yield every way in which each of the first `commits` COMMITs can go wrong."""
     for n in range(1, commits + 1):
         for kind in (*AT_COMMIT, BACKEND):
             yield Fault(kind, n)

@@ -1,4 +1,4 @@
-"""The kills of a run: drawn from a seed, or taken from a plan."""
+"""The kills of a run: chosen at random from a seed, or taken from a plan."""
 
 import random
 from collections import deque
@@ -9,25 +9,27 @@ from correlator.testing.kill9.wire import Kill
 from correlator.testing.schedule import Fault
 
 KILL = "kill "
-"""Fault kinds that are kills begin so; the name of a point follows, or one of these:"""
+"""Kinds of faults that are kills begin with this text; the name of a fault point follows, or one of these:"""
 SYSCALL = "syscall"
 TIME = "time"
 FEW = (25, 60, 60, 120, 300)
-"""Fault points that a life may pass before it is killed, one of these is drawn; the first 25 are those of recovery."""
+"""Numbers of fault points, of which one is chosen: the most that a life passes before it is killed. Recovery passes
+25.
+"""
 MOST_CALLS = 80
 BY_CALL = 0.15
-"""The share of kills before a call that changes a file."""
+"""Share of the kills that strike before a call that changes a file."""
 LONGEST_MS = 120
 
 
 def drawn_kills(rng: random.Random, lives: int, passed: Mapping[str, int], *, by_call: float = BY_CALL) -> deque[Kill]:
-    """One kill for each life.
+    """Choose one kill for each life at random.
 
     Args:
-        rng: what they are drawn from.
-        lives: how many.
-        passed: fault points that are known to be passed, with how often in one life.
-        by_call: the share of kills before a call that changes a file; 0 where calls cannot be counted.
+        rng: the source of the random choices.
+        lives: number of lives.
+        passed: how often a life passes each of the known fault points.
+        by_call: share of the kills that strike before a call that changes a file; 0 where calls cannot be counted.
     """
     return deque(_drawn(rng, passed, by_call) for _ in range(lives))
 
@@ -45,11 +47,13 @@ def _drawn(rng: random.Random, passed: Mapping[str, int], by_call: float) -> Kil
 
 
 def kills_of(faults: Iterable[Fault]) -> deque[Kill]:
-    """The kills of a plan, the i-th for the i-th life; raises `UsageError` E2432 for what is no kill."""
+    """Return the kills of a plan, the i-th for the i-th life; raises `UsageError` E2432 for a fault that is not a
+    kill.
+    """
     kills: deque[Kill] = deque()
     for fault in faults:
         if not fault.kind.startswith(KILL) or fault.n < 1:
-            what = f"{quoted(fault)} is no fault of this level"
+            what = f"{quoted(fault)} is not a fault of this level"
             raise UsageError("E2432", "faults of a crash test", what, "", "See: --crash-points")
         kills.append(_kill(fault.kind.removeprefix(KILL), fault.n))
     return kills
@@ -64,5 +68,5 @@ def _kill(where: str, n: int) -> Kill:
 
 
 def singles(passed: Mapping[str, int]) -> Sequence[Fault]:
-    """Every passing of every point, and every call that changes a file, as a kill."""
+    """Return every passing of every point, and every call that changes a file, as a kill."""
     return [Fault(f"{KILL}{point}", hit) for point, hits in sorted(passed.items()) for hit in range(1, hits + 1)]

@@ -1,6 +1,6 @@
-"""Which transactions were committed: a child announces and confirms each; after its death the store decides.
+"""Which transactions were committed: a child announces and confirms each one; after its death the store decides.
 
-Pure. There is one writer, so at most one announced transaction is open.
+This module does no I/O. There is one writer, so at most one announced transaction is open.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from correlator.core.commit import Write
 
 
 class Intent(NamedTuple):
-    """A transaction that was announced."""
+    """A transaction that a child has announced."""
 
     epoch: int
     number: int
@@ -21,8 +21,8 @@ class Intents:
     """The transactions of one store, over all lives.
 
     Attributes:
-        open: announced, and not yet known to be committed or not.
-        last: number of the last one that is known to be committed.
+        open: the announced transaction whose outcome is not known yet, or `None`.
+        last: number of the last transaction that is known to be committed; 0 for none.
     """
 
     def __init__(self) -> None:
@@ -30,27 +30,33 @@ class Intents:
         self.last = 0
 
     def announced(self, intent: Intent) -> None:
-        """A transaction is about to be committed. One that was announced before and not done was rolled back."""
+        """Note that a transaction is about to be committed. A transaction that was announced before and not done was
+        rolled back.
+        """
         self.open = intent
 
     def done(self, number: int) -> Intent:
-        """It is durable; raises `ValueError` when nobody announced it."""
+        """Note that the announced transaction is durable, and return it; raises `ValueError` when nobody announced
+        it.
+        """
         intent, self.open = self.open, None
         if intent is None or intent.number != number:
-            raise ValueError(f"transaction {number} is said to be done, announced was {intent and intent.number}")
+            announced = intent and intent.number
+            raise ValueError(f"transaction {number} was reported as done, but {announced} was announced")
         self.last = number
         return intent
 
     def settled(self, epoch: int, number: int) -> Intent | None:
-        """The writer is dead and the store says how far it got: the open intent, if it took place.
+        """Decide about the open intent with the store of a dead writer; return the intent if its transaction was
+        committed.
 
-        Raises `ValueError` when the store is neither before nor after it.
+        Raises `ValueError` when the last transaction in the store is neither the last known one nor the announced one.
         """
         intent, self.open = self.open, None
         if intent is not None and (epoch, number) == (intent.epoch, intent.number):
             self.last = number
             return intent
         if number != self.last:
-            said = f"{self.last}" if intent is None else f"{self.last} and announced {intent.number}"
-            raise ValueError(f"the store holds transaction {number} of epoch {epoch}, done were {said}")
+            said = f"{self.last}" if intent is None else f"{self.last} and an announced {intent.number}"
+            raise ValueError(f"the store holds transaction {number} of epoch {epoch}, but the child reported {said}")
         return None

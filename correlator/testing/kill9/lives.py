@@ -1,8 +1,8 @@
 """One run in real processes: children live and die one after another over one store; brokers and history are outside.
 
-Everything here happens in the thread of the test, in a process that does not die. A run has lives that are killed, then
-the end of all faults, then lives that are not killed, until one is quiet and stops in order; at the end the store is
-read. If a child dies during a commit, the store says whether the commit happened.
+Everything here happens in the thread of the test, in a process that does not die. First come the lives that are killed.
+Then all faults end, and lives follow that are not killed, until one is quiet and stops in an orderly way. At the end
+the oracle reads the store. If a child dies during a commit, the store shows whether the commit happened.
 """
 
 import contextlib
@@ -34,16 +34,16 @@ from correlator.testing.simulation.scenario import Scenario
 
 PATIENCE_S = 60.0
 PATIENCE_WITH_SPARK_S = 400.0
-"""How long one life may take to be quiet or to die."""
+"""Seconds after which a life that is neither quiet nor dead counts as hung."""
 MOST_DEATHS_AT_REST = 40
-"""Engines that may die by themselves before the run counts as one that never rests."""
+"""Number of engines that may die by themselves before the run counts as one that never comes to rest."""
 LOOK_S = 0.25
-"""Longest wait of the oracle between two looks at its own deadlines."""
+"""Longest time in seconds between two looks of the oracle at its own deadlines."""
 LONGEST_LOOK_S = 1.0
-"""What a look counts at most of the patience with a life."""
+"""The most seconds that one look adds to the time that a life has been watched."""
 LINES = 5
 OUT_OF_REACH = "a start without its store"
-"""The cause of a death that is due to what disturbed the store; the start after it may succeed."""
+"""Cause of a death that a fault of the store explains; the next start may succeed."""
 G4 = "what an engine takes for committed is in the store, and nothing else is"
 G7 = "at rest nothing is left: unacknowledged 0, outbox 0, receive log 0, ids within the bound"
 G8 = "an engine starts, and fails only by documented errors"
@@ -53,16 +53,16 @@ class WatchedChild:
     """The child of one life, as the oracle sees it.
 
     Args:
-        session: with the child.
+        session: the session with the child.
         kill: how the child is to die; `None` if it is spared.
 
     Attributes:
-        kill_at: when it is killed from outside, by the monotonic clock; infinite if not.
+        kill_at: when to kill it from outside, by the monotonic clock; infinity for never.
         killed: whether it was killed from outside.
-        disturbed: whether a fault has struck its store.
-        last: its last statement that tells how it goes on or ends; nothing follows on `Dying`.
-        watched: seconds for which the oracle has watched it.
-        buried: whether its process was waited for.
+        disturbed: whether a fault has struck the store of the child.
+        last: its last message about quiet, failure or end; after `Dying` no other message counts.
+        watched: seconds for which the oracle has watched the child.
+        buried: whether the oracle has waited for the end of the process.
     """
 
     def __init__(self, session: Session, kill: wire.Kill | None) -> None:
@@ -76,24 +76,27 @@ class WatchedChild:
         self._looked_at = time.monotonic()
 
     def look(self) -> float:
-        """The time now. Only what is seen counts: while this process stands still itself, its child may not go on."""
+        """Return the time now, and add the time since the last look to `watched`.
+
+        A look adds `LONGEST_LOOK_S` at most: while this process was suspended, its child may have been suspended, too.
+        """
         now = time.monotonic()
         self.watched += min(now - self._looked_at, LONGEST_LOOK_S)
         self._looked_at = now
         return now
 
     def kill(self) -> None:
-        """Kill it from outside, as was planned."""
+        """Kill the child from outside, as planned."""
         self.kill_at, self.killed = float("inf"), True
         self.session.kill()
 
     def wait(self) -> int:
-        """Wait for its end, and return its status as `Session.status`."""
+        """Wait until the child has ended, and return its status as `Session.status`."""
         self.buried = True
         return self.session.status()
 
     def bury(self) -> None:
-        """Wait for its end, and give back what it held."""
+        """Wait until the child has ended, and return the messages that it held to the brokers."""
         self.wait()
         self.session.close()
 
@@ -102,15 +105,15 @@ class ProcessRun:
     """One run in real processes. Used by one thread.
 
     Args:
-        scenario: what it consists of; its settings name the store.
-        schedule: what goes wrong with brokers, and where faults that struck are noted.
-        zygote: makes children.
-        directory: of the run.
+        scenario: the scenario of the run; its settings name the store.
+        schedule: decides about the faults of the brokers, and records the faults that struck.
+        zygote: forks the children.
+        directory: directory of the run.
         known: see `Brokers`.
-        pipelines: the configuration file when it has pipelines, else "".
+        pipelines: path of the configuration file if it has pipelines, else "".
         prepare: import paths; see `wire.Job`.
-        store: where it is, when more goes wrong with it than the deaths of engines.
-        outages: when given, the power of the store's disk goes with every life that is killed.
+        store: the store of the run; by default one without faults of its own.
+        outages: if given, the disk of the store loses power with each life that is killed.
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class ProcessRun:
 
     @property
     def points(self) -> Mapping[str, int]:
-        """How often each fault point was passed in one life, and what was seen on the way to the store."""
+        """How often a life passed each fault point, and how many opportunities for faults the store saw."""
         return {**self.passed, **self._store.seen()}
 
     @property
@@ -182,11 +185,12 @@ class ProcessRun:
         """Run lives with these kills, end all faults, and run lives without kills until nothing is left to do.
 
         Args:
-            kills: one for each life that reaches its store; those that lives came to are taken out.
-            shares: in how many parts messages are published: one for each life.
-            one_each: whether a life that has done its share is stopped; otherwise it is given the next one.
+            kills: one for each life that reaches its store; the run removes those that it has used.
+            shares: number of parts into which the messages are divided: one for each life.
+            one_each: whether a life stops when it has done its share; otherwise it gets the next one.
 
-        Raises `InvariantViolated` G8 for a child that ended as none may, G7 when they do not come to rest.
+        Raises `InvariantViolated`: G8 if a child ended in a way that is not allowed, G7 if the run does not come to
+        rest.
         """
         self._schedule.on = True
         self._share = -(-len(self._pending) // shares)
@@ -205,7 +209,7 @@ class ProcessRun:
         self._come_to_rest()
 
     def close(self) -> None:
-        """End a child that still lives, or has stopped and is not yet buried."""
+        """Kill a child that still lives, and wait for its end."""
         if self._child is not None and not self._child.buried:
             self._child.session.kill()
             self._child.bury()
@@ -227,7 +231,7 @@ class ProcessRun:
     # --- one life ---
 
     def _begin(self, kill: wire.Kill | None) -> None:
-        """A new child."""
+        """Start a new child."""
         self._job = msgspec.structs.replace(self._job, life=self._job.life + 1, kill=kill)
         self.brokers.life = self._job.life
         if self._outages is not None:
@@ -236,7 +240,7 @@ class ProcessRun:
         self._child = WatchedChild(session, kill)
 
     def _work(self) -> bool:
-        """Until the child is quiet and nothing waits for it; `False` when it died before."""
+        """Wait until the child is quiet and no message waits for it; return `False` if it died before."""
         child = self._living
         while self._until(lambda: self.brokers.forgetful or not self.brokers.left()):
             child.session.command("rest")
@@ -252,7 +256,7 @@ class ProcessRun:
         return False
 
     def _stop(self) -> wire.Ended | None:
-        """Stop the child in order: its last words; `None` when it died before."""
+        """Stop the child in an orderly way and return its last message; `None` if it died before."""
         child = self._living
         child.session.command("stop")
         if not self._until(lambda: isinstance(child.last, wire.Ended)):
@@ -265,7 +269,7 @@ class ProcessRun:
         return ended
 
     def _until(self, reached: Callable[[], bool]) -> bool:
-        """Serve the child until this is so; `False` when it has died before, and is buried."""
+        """Serve the child until `reached` returns true; return `False` if it died before; it is then buried."""
         child, patience = self._living, PATIENCE_WITH_SPARK_S if self._job.pipelines else PATIENCE_S
         while child.session.alive:
             if reached():
@@ -281,7 +285,7 @@ class ProcessRun:
         return False
 
     def _stated(self, said: Statement) -> None:
-        """The child says something that is no call."""
+        """Take a message of the child that is not a call of a broker."""
         match said:
             case wire.Intent():
                 self._intents.announced(Intent(said.epoch, said.number, wire.unpacked(said.writes)))
@@ -307,7 +311,9 @@ class ProcessRun:
     # --- death ---
 
     def _bury(self, child: "WatchedChild") -> None:
-        """The child is dead: why, what of its last words took place, and back with what it held."""
+        """Record the death of the child and its cause, decide about its last commit, and return what it held to the
+        brokers.
+        """
         try:
             status = child.wait()
             self._store.left()
@@ -321,7 +327,7 @@ class ProcessRun:
             child.session.close()
 
     def _cause(self, child: "WatchedChild", status: int) -> str:
-        """The place of death; raises `InvariantViolated` G8 when nobody has killed it."""
+        """Return the place of death; raises `InvariantViolated` G8 when nobody has killed the child."""
         kill, last = self._job.kill or wire.Kill(), child.last
         if isinstance(last, wire.Dying):
             self.passed |= last.points
@@ -343,7 +349,7 @@ class ProcessRun:
         raise InvariantViolated(Violation("G8", G8, f"life {self._job.life}: {what}"))
 
     def _came_to_nothing(self) -> bool:
-        """Whether the child did not reach its store, and so could not start."""
+        """Return whether the child could not start because it did not reach its store."""
         last = self._living.last
         return isinstance(last, wire.Failed) and last.unreachable
 
@@ -355,13 +361,13 @@ class ProcessRun:
             self._record("fault", f"power: {self._outages.strike(fault)}", None)
 
     def _note_disturbances(self) -> None:
-        """What has struck the store since it was last looked at."""
+        """Record the faults that have struck the store since the last call."""
         for fault in self._store.struck():
             self._living.disturbed = True
             self._struck(*fault)
 
     def _settle(self) -> None:
-        """Hold what was said of commits against the store, which tells of one that the child did not survive."""
+        """Compare the reported commits with the store, which decides about a commit that the child did not survive."""
         assert self.store is not None
         with _disagreement():
             instance = inspect.instance(self.store)
@@ -371,7 +377,9 @@ class ProcessRun:
             self._recorder.committed(*intent)
 
     def _restless(self, what: str) -> InvariantViolated:
-        """The run does not come to rest; or what else is wrong with it, which will be why."""
+        """Return the violation to raise if the run does not come to rest: another one if there is one, as its probable
+        cause.
+        """
         others = (one for one in violations(self.history) if one.id != "G7")
         return InvariantViolated(next(others, Violation("G7", G7, what)))
 
@@ -380,7 +388,7 @@ class ProcessRun:
         raise self._restless(f"{what}; {self._log()}")
 
     def _log(self) -> str:
-        """The last lines of the engines' log."""
+        """Return the last lines of the engines' log."""
         log = self._directory / LOG
         lines = log.read_text(errors="replace").splitlines()[-LINES:] if log.exists() else []
         return " | ".join(lines) or "nothing in the log"
@@ -388,13 +396,13 @@ class ProcessRun:
     # --- the end ---
 
     def _rows(self) -> int:
-        """What is left in the store's receive log and outbox."""
+        """Return the number of rows in the store's receive log and outbox."""
         if self.store is None:
             return 0
         return len(inspect.receive_log(self.store)) + len(inspect.outbox(self.store))
 
     def _look_back(self, ended: wire.Ended, seconds: float) -> None:
-        """What the store holds when the last engine has stopped."""
+        """Record what the store contains after the last engine has stopped."""
         rest = Rest(unacknowledged=self.brokers.left(), seconds=seconds)
         if self.store is not None:
             self._settle()
@@ -404,7 +412,7 @@ class ProcessRun:
 
 @contextlib.contextmanager
 def _disagreement() -> Iterator[None]:
-    """What a child said of its commits is not what the store holds, or the store cannot even be read."""
+    """Report a difference between the reported commits and the store, or an unreadable store, as a violation of G4."""
     try:
         yield
     except (ValueError, CorrelatorError) as error:

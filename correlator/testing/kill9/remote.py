@@ -1,4 +1,6 @@
-"""The child's side of the socket: the link itself, the connections that it stands for, and the store that tells."""
+"""The child's side of the socket: the link, connections to the brokers of the oracle, and a store that reports
+commits.
+"""
 
 import itertools
 import os
@@ -28,13 +30,13 @@ _boolean = msgspec.msgpack.Decoder(bool)
 
 
 class OracleConnection:
-    """The line to the oracle. Any thread may use it; one of its own listens.
+    """The link to the oracle. Any thread may use it; a thread of its own reads from it.
 
     Args:
-        line: connected.
+        line: the connected socket.
 
     Attributes:
-        commands: what the oracle, or the engine, wants of the main thread.
+        commands: commands for the main thread, from the oracle or from the engine.
     """
 
     def __init__(self, line: socket.socket) -> None:
@@ -47,7 +49,9 @@ class OracleConnection:
         threading.Thread(target=self._listen, name="link", daemon=True).start()
 
     def tell(self, message: wire.Said) -> None:
-        """Say something that needs no answer; when this returns, it will be read, whatever happens to this process."""
+        """Send a message that needs no answer. Once this returns, the oracle will read it, whatever happens to this
+        process.
+        """
         try:
             with self._speaking:
                 self._line.sendall(wire.frame(message))
@@ -55,7 +59,7 @@ class OracleConnection:
             os._exit(ORPHANED)
 
     def call(self, message: Callable[[int], wire.Said]) -> msgspec.Raw:
-        """Ask, and wait for the answer; raises `ConnectionLost` as the oracle says."""
+        """Send a call and wait for its answer; raises `ConnectionLost` if the oracle answers with it."""
         number, answers = next(self._calls), queue.SimpleQueue[wire.Answer]()
         self._waiting[number] = answers
         self.tell(message(number))
@@ -76,11 +80,11 @@ class OracleConnection:
         self.tell(wire.Told(kind, who, data))
 
     def first(self, what: str) -> bool:
-        """Whether nobody has asked this in any life before."""
+        """Return whether no life has asked this before."""
         return _boolean.decode(self.call(lambda number: wire.First(number, what)))
 
     def new_part(self) -> int:
-        """A number for a source or sink."""
+        """Return a new number for a source or sink."""
         return next(self._parts)
 
     def _listen(self) -> None:
@@ -100,12 +104,12 @@ class OracleConnection:
 
 
 class RemoteConnection:
-    """Stands for a connection of the file: its broker lives in the oracle.
+    """A connection of the configuration, whose broker runs in the oracle.
 
     Args:
-        link: to the oracle.
-        name: of the connection.
-        features: of the broker.
+        link: the link to the oracle.
+        name: name of the connection.
+        features: features of the broker.
     """
 
     def __init__(self, link: OracleConnection, name: str, features: Features) -> None:
@@ -114,7 +118,7 @@ class RemoteConnection:
         self._name = name
 
     def source(self, receiver: ReceiverSettings) -> "RemoteSource":
-        """A source of the receiver's destination."""
+        """Make a source for the receiver's destination, and tell the oracle about it. Does not connect."""
         part = self._link.new_part()
         self._link.tell(wire.NewSource(part, receiver))
         return RemoteSource(self._link, part)
@@ -126,7 +130,7 @@ class RemoteConnection:
         return RemoteSink(self._link, part)
 
     def close(self) -> None:
-        """Sources and sinks are closed one by one."""
+        """Do nothing: sources and sinks are closed one by one."""
 
 
 class RemoteSource:
@@ -141,7 +145,7 @@ class RemoteSource:
         self._link.call(lambda call: wire.Connect(call, self._part))
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """Take a chunk; the oracle waits."""
+        """Take a chunk of at most `max_messages` messages; the oracle waits for the first one."""
         answer = self._link.call(lambda call: wire.Receive(call, self._part, max_messages, timeout_s))
         return Chunk(*_chunk.decode(answer))
 
@@ -170,7 +174,7 @@ class RemoteSink:
         self._link.call(lambda call: wire.Connect(call, self._part))
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Send; one result per message."""
+        """Let the producer at the oracle send the batch; return one result per message."""
         answer = self._link.call(lambda call: wire.Send(call, self._part, list(batch)))
         return [None if refused is None else SendRejected(*refused) for refused in _results.decode(answer)]
 
@@ -180,11 +184,11 @@ class RemoteSink:
 
 
 class ToldStore(StoreAround):
-    """A store that tells the oracle of each transaction before and after it.
+    """A store that reports each transaction to the oracle before and after its commit.
 
     Args:
-        store: the real one.
-        link: to the oracle.
+        store: the real store.
+        link: the link to the oracle.
     """
 
     def __init__(self, store: Store, link: OracleConnection) -> None:
@@ -193,12 +197,14 @@ class ToldStore(StoreAround):
         self._link = link
 
     def take_over(self, recovered: Recovered) -> None:
-        """Take over the real store, as `ports.Store.take_over`, and keep the epoch for what the oracle is told."""
+        """Take over the real store, as `ports.Store.take_over`, and keep the epoch for the reports to the oracle."""
         super().take_over(recovered)
         self.epoch = recovered.epoch
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
-        """As the port says. An intent that is followed by another one did not take place."""
+        """Commit as `ports.Store.commit`. A transaction that is reported twice before its commit was rolled back the
+        first time.
+        """
         self._link.tell(wire.Intent(self.epoch, number, wire.packed([_essence(write) for write in writes])))
         super().commit(number, writes)
         self._link.tell(wire.Done(number))
@@ -212,7 +218,7 @@ class ToldStore(StoreAround):
 
 
 def _essence(write: Write) -> Write:
-    """Without what the history does not ask for: state may be large."""
+    """Return the write without the parts that the history does not need: state may be large."""
     if isinstance(write, CheckpointCommit):
         return msgspec.structs.replace(write, state=(), contexts=(), consumed={})
     if isinstance(write, ReceiveCommit):

@@ -1,4 +1,4 @@
-"""The oracle's side of the protocol with one child: brokers answer its calls, its statements go to the run."""
+"""The oracle's side of the protocol with one child: brokers answer its calls, and the run gets its other messages."""
 
 import contextlib
 import os
@@ -20,18 +20,18 @@ _said = msgspec.msgpack.Decoder(wire.Said)
 Statement = (
     wire.Intent | wire.Done | wire.Told | wire.Dying | wire.Quiet | wire.Failed | wire.Ended
 )  # fmt: skip
-"""What a child says that is no call of a broker."""
+"""A message of the child that is not a call of a broker."""
 
 
 class Session:
     """The socket to one child. Used by the oracle's thread.
 
     Args:
-        zygote: makes it.
-        job: what it is to do.
-        brokers: what its sources and sinks are connected to.
-        seen: what `First` was asked for, over all lives.
-        stated: told of every statement.
+        zygote: forks the child.
+        job: the job of the child.
+        brokers: the brokers to which its sources and sinks are connected.
+        seen: what children have asked for with `First`, over all lives.
+        stated: called with every statement.
     """
 
     def __init__(
@@ -56,13 +56,17 @@ class Session:
         self._stopping = False
 
     def command(self, what: str) -> None:
-        """Tell the child; a dead one does not hear it. Nobody waits for messages any more where it is to stop."""
+        """Send the child a command; a dead child does not receive it. After "stop" no call waits for messages any
+        more.
+        """
         self._stopping = what == "stop"
         self._brokers.stirred = True
         self._say(wire.Command(what))
 
     def serve(self, timeout_s: float) -> None:
-        """Read what the child has said, waiting at most so long for it, and answer; `alive` tells whether it lives."""
+        """Read and answer what the child has sent; wait at most `timeout_s` seconds for it. `alive` tells whether it
+        lives.
+        """
         soonest = min((due for due, _ in self._waiting), default=float("inf"))
         wait = min(timeout_s, max(0.0, soonest - time.monotonic()))
         if self._brokers.stirred:
@@ -77,15 +81,15 @@ class Session:
         self._look_again()
 
     def kill(self) -> None:
-        """End it from outside; harmless when it is dead."""
+        """Kill the child from outside; do nothing if it is dead."""
         os.kill(self._pid, signal.SIGKILL)
 
     def status(self) -> int:
-        """Wait for its end: exit status, or the negative number of the signal that ended it."""
+        """Wait for the end of the child; return its exit status, or the negative number of the signal that ended it."""
         return self._zygote.status()
 
     def close(self) -> None:
-        """It is dead: what it held is given back."""
+        """The child is dead: return the messages that it held to the brokers."""
         self._line.close()
         for connection in self._connections.values():
             connection.close()
@@ -109,7 +113,7 @@ class Session:
                 self._stated(said)
 
     def _serve(self, call: wire.Connect | wire.Receive | wire.Settle | wire.Send) -> None:
-        """A call of a broker; a lost connection is its answer."""
+        """Serve a call of a broker; a lost connection is an answer, too."""
         try:
             match call:
                 case wire.Connect():
@@ -128,7 +132,7 @@ class Session:
             self._say(wire.Answer(call.call, lost=(lost.code, lost.where, lost.what)))
 
     def _receive(self, call: wire.Receive, due: float) -> None:
-        """Answer when there is something, or when the time is over."""
+        """Answer when there are messages, or when the time is over."""
         chunk = self._sources[call.part].receive(call.most, 0.0)
         if chunk.messages or self._stopping or time.monotonic() >= due:
             self._answer(call.call, (chunk.messages, chunk.tokens))
@@ -136,7 +140,7 @@ class Session:
             self._waiting.append((due, call))
 
     def _look_again(self) -> None:
-        """Serve those who wait, when there may be something for them, or their time is over."""
+        """Serve the calls that wait, if there may be messages for them or their time is over."""
         waiting, self._waiting = self._waiting, []
         stirred, self._brokers.stirred = self._brokers.stirred, False
         now = time.monotonic()
@@ -156,5 +160,5 @@ class Session:
         self._say(wire.Answer(call, wire.raw(value)))
 
     def _say(self, heard: wire.Heard) -> None:
-        with contextlib.suppress(OSError):  # a dead child: reading will tell
+        with contextlib.suppress(OSError):  # if the child is dead, the next read notices it
             self._line.sendall(wire.frame(heard))

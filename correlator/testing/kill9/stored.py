@@ -1,4 +1,4 @@
-"""What the real store holds, read from outside in the shape in which the simulation looks at its disks."""
+"""What the real store contains, read from outside in the form in which the simulation reads its disks."""
 # ruff: noqa: SLF001 - as `correlator.testing.simulation.inspection`, on purpose
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from correlator.testing.store import Disk
 
 
 def rest(url: str, scenario: Scenario, known: Mapping[str, tuple[str, ...]], found: Rest) -> Rest:
-    """The end of a run, completed by what the store holds.
+    """Return the end of a run, completed with the contents of the store.
 
     Args:
-        url: of the store; no engine runs on it.
-        scenario: of the run.
-        known: for each domain the ids that the last engine knew.
+        url: address of the store; no engine runs on it.
+        scenario: the scenario of the run.
+        known: for each duplicate detection domain, the ids that the last engine knew.
         found: what is known already.
     """
     detectors = inspect.detectors(url, scenario.settings.duplicate_detection)
@@ -41,7 +41,7 @@ def rest(url: str, scenario: Scenario, known: Mapping[str, tuple[str, ...]], fou
 
 
 def state(url: str) -> dict[str, list[dict[str, Any]]]:
-    """Attributes and tables of the persistent monitors, by class name."""
+    """Return attributes and tables of the persistent monitors, by class name."""
     entries = [
         StateEntry(owner, key, value) for owner, kept in inspect.state(url).items() for key, value in kept.items()
     ]

@@ -15,7 +15,7 @@ from correlator.testing.schedule import Fault
 
 PORT = 5432
 SCHEMA = "crashtest_"
-"""Schemas of runs begin so."""
+"""Names of the schemas of runs begin with this text."""
 END_S = 10
 
 
@@ -23,10 +23,10 @@ class StoreOfRun:
     """A store without faults of its own; only engines die. Used by the oracle's thread.
 
     Args:
-        url: its address; `None` for no store.
+        url: address of the store; `None` for no store.
 
     Attributes:
-        url: for engines.
+        url: the address that engines use.
         direct: its address without the proxy.
     """
 
@@ -34,33 +34,33 @@ class StoreOfRun:
         self.url = self.direct = url
 
     def announced(self) -> None:
-        """An engine is about to commit."""
+        """Note that an engine is about to commit."""
 
     def struck(self) -> Sequence[Fault]:
-        """The faults that struck since the last call."""
+        """Return the faults that have struck since the last call."""
         return ()
 
     def seen(self) -> Mapping[str, int]:
-        """How often each opportunity for a fault was passed, by kind."""
+        """Return how often each opportunity for a fault occurred, by kind."""
         return {}
 
     def left(self) -> None:
-        """The engine is dead; returns when the server does nothing more that this engine asked for."""
+        """Wait until the server does nothing more that the dead engine asked for."""
 
     def heal(self) -> None:
-        """Nothing goes wrong from now on."""
+        """Let no fault strike from now on."""
 
 
 class ServedStore(StoreOfRun):
-    """A schema of a server, which engines reach through a proxy.
+    """A schema of a server. Engines reach it through a proxy.
 
     Args:
-        url: for engines.
-        direct: for everybody else.
-        name: of the sessions of engines.
-        session: with the server itself.
-        proxy: in front of it.
-        faults: what goes wrong.
+        url: address for engines, through the proxy.
+        direct: address for all others, without the proxy.
+        name: application name of the sessions of engines.
+        session: a session with the server, without the proxy.
+        proxy: the proxy in front of the server.
+        faults: the faults that are to strike.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ServedStore(StoreOfRun):
         self._session = session
         self._proxy = proxy
         network = {**disturbances.AT_COMMIT, **disturbances.ANYWHERE}
-        faults = list(dict.fromkeys(faults))  # of two at one place the first one acts
+        faults = list(dict.fromkeys(faults))  # of two faults at one place only the first one acts
         self._counter = proxy.inject(lost_reply(POSTGRES_COMMIT, hit=sys.maxsize))
         self._injected = {one: proxy.inject(network[one.kind](one.n)) for one in faults if one.kind in network}
         self._ends = {one for one in faults if one.kind == disturbances.BACKEND}
@@ -80,7 +80,7 @@ class ServedStore(StoreOfRun):
         self._announced = 0
 
     def announced(self) -> None:
-        """The session may end about now: before, within or after the transaction."""
+        """End the session of the engine if the plan says so; it ends before, within or after the transaction."""
         self._announced += 1
         fault = Fault(disturbances.BACKEND, self._announced)
         if fault in self._ends and self._end_sessions(0):
@@ -99,7 +99,7 @@ class ServedStore(StoreOfRun):
         return {disturbances.COMMIT: self._counter.hits}
 
     def left(self) -> None:
-        """Also what the server still works on, or holds for a client that it takes for alive, is over."""
+        """End the sessions of the engine, also those that the server still works for or takes for alive."""
         self._end_sessions(END_S)
 
     def heal(self) -> None:
@@ -108,7 +108,7 @@ class ServedStore(StoreOfRun):
         self._proxy.heal()
 
     def _end_sessions(self, wait_s: int) -> int:
-        """End those of engines; returns how many. Waits at most so long until they are gone."""
+        """End the sessions of engines, wait at most `wait_s` seconds until they are gone, and return their number."""
         ended: int = self._session.exec_driver_sql(
             "SELECT count(pg_terminate_backend(pid, %(wait_ms)s)) FROM pg_stat_activity"
             " WHERE application_name = %(name)s",
@@ -119,11 +119,11 @@ class ServedStore(StoreOfRun):
 
 @contextlib.contextmanager
 def served(database: str, faults: Sequence[Fault]) -> Iterator[ServedStore]:
-    """A schema of its own in a database on this machine, dropped at the end of the block.
+    """Make a schema in a database on this machine, and drop it at the end of the block.
 
     Args:
-        database: its address.
-        faults: what goes wrong, as in `disturbances`.
+        database: address of the database.
+        faults: the faults that are to strike; see `disturbances`.
 
     Raises `StoreError` E31xx, E33xx when the server cannot be used.
     """
@@ -132,7 +132,7 @@ def served(database: str, faults: Sequence[Fault]) -> Iterator[ServedStore]:
     with administering(_address(database, port)) as session, FaultProxy(port) as proxy:
         session.exec_driver_sql(f"CREATE SCHEMA {name}")
         schema = _address(database, port, schema=name)
-        # Proxies do not read what is encrypted.
+        # A proxy cannot read encrypted traffic.
         behind = _address(schema, proxy.port, application_name=name, sslmode="disable", gssencmode="disable")
         store = ServedStore(behind, schema, name, session, proxy, faults)
         try:
@@ -143,7 +143,7 @@ def served(database: str, faults: Sequence[Fault]) -> Iterator[ServedStore]:
 
 
 def _address(database: str, port: int, *, schema: str = "", **query: str) -> str:
-    """The same database at a port of loopback, whatever else the environment names."""
+    """Return the address of the same database at a port of loopback, whatever the environment says."""
     parsed = parse(database)
     if schema:
         query["options"] = f"{parsed.query.get('options', '')} -csearch_path={schema}"

@@ -1,7 +1,7 @@
-"""What a child and the oracle say to each other over their socket: frames of MessagePack, each with its length before.
+"""What a child and the oracle send each other over their socket: frames of MessagePack, each after its length.
 
-The child speaks under one lock and the oracle reads in one thread: the order in which things were said is total, and
-what was said before a death is read after it, since the kernel keeps it.
+The child sends under one lock and the oracle reads in one thread, so messages have a total order. The kernel keeps what
+was sent before a death, so the oracle reads it after the death.
 """
 
 import socket
@@ -25,7 +25,7 @@ from correlator.events import Outgoing
 from correlator.settings import EngineSettings, ReceiverSettings
 
 LARGEST = 256 * 1024 * 1024
-"""Bytes of a frame; a batch of a receiver is far smaller."""
+"""Largest size of a frame in bytes; a batch of a receiver is far smaller."""
 _READ = 256 * 1024
 _LENGTH = struct.Struct("!I")
 _encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
@@ -33,18 +33,19 @@ _WRITES: dict[str, type[Write]] = {
     one.__name__: one for one in (ReceiveCommit, CheckpointCommit, RegistryCommit, SuspectCommit, DiscardCommit)
 }
 Error = tuple[str, str, str]
-"""Code, where, what."""
+"""Code, place and cause of an error."""
 T = TypeVar("T")
 
 
 class Kill(msgspec.Struct, frozen=True, array_like=True):
-    """How a life ends, if it comes so far; at most one of the three.
+    """How a life ends, unless it ends before. At most one of the three ways is set.
 
     Attributes:
-        point: at the `hit`-th passing of this fault point; with `hit` alone at the `hit`-th passing of any.
-        hit: 0 for not at a point.
-        syscall: before the n-th call that changes a file of the run; 0 for not so.
-        after_ms: from outside, so many milliseconds after the fork; 0 for not so.
+        point: fault point at whose `hit`-th passing the child kills itself. With "" the `hit`-th passing of any point
+            counts.
+        hit: which passing; 0 for no kill at a fault point.
+        syscall: kill before the n-th call that changes a file of the run; 0 for no such kill.
+        after_ms: kill from outside this many milliseconds after the fork; 0 for no such kill.
     """
 
     point: str = ""
@@ -54,22 +55,23 @@ class Kill(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A life that is asked for.
+    """An order to run one life.
 
     Attributes:
-        life: counted from 1.
-        directory: of the run.
-        settings: of the engine, with the store of the run; connections without their options, which may be secret.
-        pipelines: the configuration file when it has pipelines, else "".
-        brokers: what the broker behind each connection can do.
-        kill: how it ends.
-        slice: most events between two looks of a context.
-        awaits_timers: whether a timer that fires once keeps the engine from being quiet.
-        told: whether monitors tell all that they do. Otherwise calls that invariants ask about are observed, and no
-            message is set aside for the deaths of processes.
+        life: number of the life, counted from 1.
+        directory: directory of the run.
+        settings: settings of the engine, with the store of the run; connections without their options, which may be
+            secret.
+        pipelines: path of the configuration file if it has pipelines, else "".
+        brokers: features of the broker of each connection.
+        kill: how the life ends; `None` if nothing kills it.
+        slice: most events between two looks of a context at other work.
+        awaits_timers: whether an engine with a timer that fires once does not count as quiet.
+        told: whether monitors report all that they do. Otherwise the child observes the calls that invariants need, and
+            no message is set aside because processes died.
         prepare: import paths of functions that are called with the `child.ChildLife` before its engine is made.
         disk: directory that loses power with the life: only calls that change its files count; "" for none.
-        trace: file to which these are recorded; "" for none.
+        trace: file that records these calls; "" for none.
     """
 
     life: int
@@ -87,14 +89,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewSource(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A source was made; `part` stands for it from now on."""
+    """The child has made a source. From now on `part` identifies it."""
 
     part: int
     receiver: ReceiverSettings
 
 
 class NewSink(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A sink was made; `part` stands for it from now on."""
+    """The child has made a sink. From now on `part` identifies it."""
 
     part: int
     connection: str
@@ -125,7 +127,7 @@ class Receive(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Acknowledge chunks, or give them back; answered with `None`."""
+    """Acknowledges chunks, or gives them back; the answer is `None`."""
 
     call: int
     part: int
@@ -134,7 +136,7 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Send(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Answered with a list of `Error | None`."""
+    """Sends a batch; the answer is a list of `Error | None`."""
 
     call: int
     part: int
@@ -142,20 +144,20 @@ class Send(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class First(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Answered with whether nobody has asked this in any life before."""
+    """Asks whether no life has asked this before; the answer is a boolean."""
 
     call: int
     what: str
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A source or sink was closed; not answered."""
+    """The child has closed a source or sink; there is no answer."""
 
     part: int
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A transaction is about to be committed: whether it takes place is not known before `Done`, or a look."""
+    """A transaction is about to be committed. `Done`, or a look into the store, tells whether it was committed."""
 
     epoch: int
     number: int
@@ -169,7 +171,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A record for the history, as the child saw it."""
+    """A record for the history."""
 
     kind: str
     who: str
@@ -180,8 +182,8 @@ class Dying(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The process is about to kill itself.
 
     Attributes:
-        where: a fault point, or the application's reason.
-        hit: which passing of the point it is; 0 for the application's own reason.
+        where: a fault point, or the reason that the application gave.
+        hit: which passing of the point it is; 0 for a reason of the application.
         points: how often each fault point was passed in this life.
     """
 
@@ -191,16 +193,16 @@ class Dying(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Quiet(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Nothing is left to do in the engine, as far as it can know."""
+    """The engine has nothing left to do, as far as it can know."""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The engine could not start, or stopped by itself.
+    """The engine could not start, or it stopped because of an error.
 
     Attributes:
-        text: the error.
-        by_application: whether a handler failed, or a message that `on_mapping_error: stop` is for.
-        unreachable: whether it could not start since the connection to its store was lost.
+        text: the text of the error.
+        by_application: whether a handler failed, or a mapping with `on_mapping_error: stop`.
+        unreachable: whether it could not start because it lost the connection to its store.
     """
 
     text: str
@@ -209,11 +211,11 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The engine has stopped in order.
+    """The engine has stopped in an orderly way.
 
     Attributes:
         points: how often each fault point was passed in this life.
-        known: for each duplicate detection domain the ids in its windows.
+        known: for each duplicate detection domain, the ids in its windows.
     """
 
     points: dict[str, int]
@@ -224,11 +226,11 @@ Said = (
     NewSource | NewSink | Connect | Receive | Settle | Send | First | Close
     | Intent | Done | Told | Dying | Quiet | Failed | Ended
 )  # fmt: skip
-"""What a child says."""
+"""A message of a child to the oracle."""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """To a call; `lost` says that the connection to the broker is lost."""
+    """The answer to a call; `lost` tells that the connection to the broker is lost."""
 
     call: int
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
@@ -236,23 +238,23 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """What the oracle wants: `rest` (say when you are quiet) or `stop`."""
+    """A command of the oracle: `rest` (report when you are quiet) or `stop`."""
 
     what: str
 
 
 Heard = Answer | Command
-"""What a child hears."""
+"""A message of the oracle to a child."""
 
 
 def frame(message: Any) -> bytes:
-    """A message as it travels; values of unknown types in it become text."""
+    """Encode a message as a frame; values of unknown types in it become text."""
     content = _encode(message)
     return _LENGTH.pack(len(content)) + content
 
 
 def raw(value: Any) -> msgspec.Raw:
-    """A value inside another message."""
+    """Encode a value that is to be a part of another message."""
     return msgspec.Raw(_encode(value))
 
 
@@ -262,15 +264,15 @@ def packed(writes: list[Write]) -> list[tuple[str, msgspec.Raw]]:
 
 
 def unpacked(writes: list[tuple[str, msgspec.Raw]]) -> list[Write]:
-    """Writes out of an `Intent`."""
+    """Decode the changes of a transaction from an `Intent`."""
     return [msgspec.msgpack.decode(content, type=_WRITES[name]) for name, content in writes]
 
 
 class Reader:
-    """Takes frames out of a stream of bytes.
+    """Splits a stream of bytes into frames.
 
     Args:
-        line: where they come from.
+        line: the socket to read from.
     """
 
     def __init__(self, line: socket.socket) -> None:
@@ -278,13 +280,15 @@ class Reader:
         self._bytes = bytearray()
 
     def read(self) -> Iterator[bytes]:
-        """Every complete frame after one read; raises `EOFError` when the other side is gone."""
+        """Read once, and yield every complete frame; raises `EOFError` when the other side is gone."""
         self._receive()
         while (content := self._taken()) is not None:
             yield content
 
     def one(self) -> bytes:
-        """The next frame, which may have come together with the one before; raises `EOFError`."""
+        """Return the next frame, which an earlier read may have brought already; raises `EOFError` when the other side
+        is gone.
+        """
         while (content := self._taken()) is None:
             self._receive()
         return content
@@ -299,7 +303,7 @@ class Reader:
         self._bytes += read
 
     def _taken(self) -> bytes | None:
-        """The first frame, out of the bytes; `None` when it is not complete."""
+        """Take the first frame out of the bytes; return `None` if it is not complete."""
         if len(self._bytes) < _LENGTH.size:
             return None
         (size,) = _LENGTH.unpack_from(self._bytes)

@@ -1,10 +1,10 @@
-"""The server that children are forked from: a process with all imports done, and no thread.
+"""The server that forks the children: a process with all imports done, and with one thread.
 
-    python -m tests.harness.kill9.zygote DESCRIPTOR MODULE…
+    python -m correlator.testing.kill9.zygote DESCRIPTOR MODULE…
 
-It is asked by one process over a socket: a job and the child's end of another socket come in; the child's process id
-goes out, and its status when it is dead. A dead child is buried when the next job comes: until then its process id is
-nobody else's, and may be sent a signal.
+One process uses it over a socket: it sends a job together with the child's end of another socket; the server answers
+with the process id of the child, and with its status when it is dead. The server waits for a dead child only when the
+next job arrives: until then no other process gets the id, so that the oracle may safely send it a signal.
 """
 
 import contextlib
@@ -36,23 +36,23 @@ from correlator.testing.kill9.remote import OracleConnection
 from correlator.testing.syscalls import library
 
 LOG = "log"
-"""File in the directory of a run: warnings of the engines, and tracebacks."""
+"""File in the directory of a run for warnings of the engines, and tracebacks."""
 BROKEN = 70
-"""Exit status of a child that an error ended which no engine may raise."""
+"""Exit status of a child that ended with an error that no engine may raise."""
 _job = msgspec.msgpack.Decoder(wire.Job)
 _number = msgspec.msgpack.Decoder(int)
 
 
 class Zygote:
-    """The server, as the oracle sees it. Used by one thread.
+    """The server of the children, as the oracle uses it. Used by one thread.
 
     Args:
-        modules: imported before the first fork: those of the application.
+        modules: modules to import before the first fork: those of the application.
 
     Attributes:
-        counts_calls: whether children can be killed before the n-th call that changes a file: there is a compiler.
+        counts_calls: whether children can be killed before the n-th call that changes a file; this needs a C compiler.
 
-    Raises `UsageError` E2431 from every method when the server has ended by itself: a module cannot be imported.
+    Every method raises `UsageError` E2431 when the server has ended by itself, for example because an import failed.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -61,16 +61,18 @@ class Zygote:
         command = [sys.executable, "-m", __name__, str(its.fileno()), *modules]
         with its, library.preloading() if self.counts_calls else contextlib.nullcontext():
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            self._process = subprocess.Popen(  # noqa: S603  # ourselves
+            self._process = subprocess.Popen(  # noqa: S603  # this interpreter with this module
                 command, pass_fds=[its.fileno()], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
         self._reader = wire.Reader(self._line)
 
     def fork(self, job: wire.Job) -> tuple[int, socket.socket]:
-        """A new child: its process id, and our end of the socket to it. The one before must be dead."""
+        """Fork a child; return its process id, and the oracle's end of the socket to it. The child before must be
+        dead.
+        """
         mine, its = socket.socketpair()
         try:
-            with its, contextlib.suppress(ConnectionError):  # the answer will tell
+            with its, contextlib.suppress(ConnectionError):  # reading the answer reports it
                 socket.send_fds(self._line, [b"\0"], [its.fileno()])
                 self._line.sendall(wire.frame(job))
             return self._told(), mine
@@ -79,11 +81,11 @@ class Zygote:
             raise
 
     def status(self) -> int:
-        """Wait until the child is dead: its exit status, or the negative number of the signal that ended it."""
+        """Wait until the child is dead; return its exit status, or the negative number of the signal that ended it."""
         return self._told()
 
     def close(self) -> None:
-        """End the server, and wait until its process has ended; a child that still runs ends first. Call it once."""
+        """End the server and wait for its process; a child that still runs ends first. Call this once."""
         self._line.close()
         self._process.wait()
 
@@ -127,7 +129,7 @@ def serve(line: socket.socket) -> None:
 
 
 def _status_of(child: int) -> int:
-    """Wait for the end of a child, without burying it; what it has started itself ends with it."""
+    """Wait for the end of a child and kill what it started, but leave the child to `waitpid`; return its status."""
     result = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert result is not None
     with contextlib.suppress(ProcessLookupError):
@@ -136,7 +138,7 @@ def _status_of(child: int) -> int:
 
 
 def _be(job: wire.Job, line: socket.socket, of_the_server: socket.socket) -> NoReturn:
-    """The child, from its birth to its end."""
+    """Run the child, from the fork to the end of the process."""
     try:
         os.setsid()
         of_the_server.close()
@@ -144,7 +146,7 @@ def _be(job: wire.Job, line: socket.socket, of_the_server: socket.socket) -> NoR
         logs.configure(level="WARNING")
         ChildLife(job, OracleConnection(line)).run()
         os._exit(0)
-    except BaseException:  # noqa: BLE001  # whatever it is, the oracle finds the status and the log
+    except BaseException:  # noqa: BLE001  # the oracle finds the status and the log of any error
         traceback.print_exc()
         os._exit(BROKEN)
 
@@ -162,7 +164,7 @@ def main(arguments: Sequence[str]) -> None:
     for module in modules:
         importlib.import_module(module)
     _warm_up()
-    with contextlib.suppress(BrokenPipeError):  # nobody waits for the status any more
+    with contextlib.suppress(BrokenPipeError):  # the oracle no longer waits for the status
         serve(socket.socket(fileno=int(descriptor)))
 
 
@@ -180,7 +182,7 @@ def _warm_up() -> None:
 
     def create_engine(*arguments: Any, **options: Any) -> Any:
         engine: Any = make(*arguments, **options)
-        engine.dialect = dialects.setdefault(engine.dialect.name, engine.dialect)  # compiled statements belong to one
+        engine.dialect = dialects.setdefault(engine.dialect.name, engine.dialect)  # statements are compiled for one
         engine.update_execution_options(compiled_cache=compiled)
         return engine
 
@@ -189,7 +191,7 @@ def _warm_up() -> None:
         vars(module)["create_engine"] = create_engine
     with tempfile.TemporaryDirectory() as directory:
         settings = EngineSettings(name="warm up", store=f"sqlite:///{directory}/store.db")
-        for _ in range(2):  # the second one reads what the first one has left
+        for _ in range(2):  # the second run reads what the first one has stored
             with Engine(settings):
                 pass
 

@@ -64,7 +64,7 @@ class Injection:
             await asyncio.wait_for(self._over.wait(), seconds)
 
     def fire(self) -> None:
-        """Record that the fault acts."""
+        """Record that the fault has acted."""
         self.fired += 1
         self._acted.set()
 
@@ -190,7 +190,9 @@ class ProxiedConnection:
 
     @property
     def lossy(self) -> bool:
-        """Whether bytes of the connection were lost, or its client is gone while the upstream keeps its session."""
+        """Return whether bytes of the connection were lost, or its client is gone while the upstream
+        keeps its session.
+        """
         return self._orphaned or any(stream.swallows for stream in self._streams.values())
 
     def mark(self, injection: Injection, *, late: bool = False) -> None:
@@ -273,6 +275,8 @@ class ProxiedConnection:
         self._earlier = window[-LONGEST_SPLIT:]
 
     def _mark_request(self, place: AtRequest, injection: Injection, begin: int) -> None:
-        """A matching request begins `begin` bytes ahead; negative if its first bytes came in an earlier piece."""
+        """Set the place of a fault; its request begins `begin` bytes ahead, or earlier if its first bytes came in
+        another piece.
+        """
         stream = self._streams[place.direction]
         stream.mark(stream.passed + place.after + (begin if place.direction is Direction.REQUEST else 0), injection)

@@ -72,7 +72,7 @@ class FaultProxy:
         return self._do(self._cut(lambda _: True))
 
     def refuse(self) -> None:
-        """Refuse new connections; open ones go on. Raises as `cut`."""
+        """Refuse new connections; open ones stay. Raises as `cut`."""
         self._do(self._stop_listening())
 
     def accept(self) -> None:
@@ -87,7 +87,7 @@ class FaultProxy:
         self._do(self._heal())
 
     def passed(self, direction: Direction) -> int:
-        """How many bytes were passed on in this direction, over all connections."""
+        """Return how many bytes were passed on in this direction, over all connections."""
         return self._passed[direction]
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -3,15 +3,13 @@
 On a journalling file system (ext4, XFS, btrfs) these images are possible:
 
 - Content. Of the writes to a file since its last `fsync` or `fdatasync`, any part may be missing, in units of sectors
-of
-  512 bytes. Of two writes the later one may have arrived and the earlier one not, and one write may have arrived in
+  of 512 bytes. Of two writes the later one may have arrived and the earlier one not, and one write may have arrived in
   part. But a sector never holds a later write without the earlier ones to the same sector, since both changed the same
   page of memory. If content is missing at the end, the file ends before it or holds zeros there: both occur.
 - Length. A file is cut and lengthened in order: if a truncation is missing, all later changes of the file are missing.
 - Names. Files appear, change their names and disappear in order: the image shows the names of one moment between the
-last
-  `fsync` of the directory and the loss of power. Several file systems make the name of a file durable with its content;
-  here only an `fsync` of the directory does, as POSIX says.
+  last `fsync` of the directory and the loss of power. Several file systems make the name of a file durable with its
+  content; here only an `fsync` of the directory does, as POSIX says.
 - `-shm` files are memory of SQLite. The first process that opens the store makes them anew.
 
 A device that loses content although it has confirmed an `fsync` is out of scope: no store survives that.
@@ -82,7 +80,7 @@ class File:
         self.pending.clear()
 
     def image(self, rng: random.Random, *, torn: bool) -> bytearray:
-        """Draw the content after a loss of power; with `torn`, one write has arrived in part."""
+        """Choose a content after a loss of power at random; with `torn`, one write has arrived in part."""
         if not self.pending:
             return self.content
         arrived = _draw(rng, len(self.pending))
@@ -152,7 +150,7 @@ class Disk:
         return [kind for kind in KINDS if there[kind]]
 
     def draw(self, kind: str, rng: random.Random) -> Image:
-        """Draw an image of a kind that is among `kinds`."""
+        """Choose an image of a kind that is among `kinds` at random."""
         whole = {name: file.content for name, file in self.names.items()}
         if kind == "whole":
             return Image(kind, whole, effective=False)
@@ -181,7 +179,7 @@ class _Missing:
 
     @property
     def end(self) -> int:
-        """The end of the last missing sector, in bytes."""
+        """Return the end of the last missing sector, in bytes."""
         return len(self._sectors) * SECTOR
 
     def add(self, record: CallRecord) -> None:
@@ -196,11 +194,11 @@ class _Missing:
         self._sectors[sector] = 1
 
     def touches(self, record: CallRecord) -> bool:
-        """Whether one of the missing sectors is within a write."""
+        """Return whether one of the missing sectors is within a write."""
         return self._sectors.find(1, *_span(record)) >= 0
 
     def holds(self, sector: int) -> bool:
-        """Whether this sector is missing."""
+        """Return whether this sector is missing."""
         return sector < len(self._sectors) and bool(self._sectors[sector])
 
 
@@ -226,7 +224,9 @@ def change(content: bytearray, record: CallRecord) -> None:
 
 
 def _draw(rng: random.Random, count: int) -> Sequence[bool]:
-    """Draw which of `count` changes arrived: none, about half, all but one, one, or all before or from a position."""
+    """Choose at random which of `count` changes arrived: none, half, all but one, one, or all before or
+    from a position.
+    """
     how = rng.randrange(6)
     if how == 0:
         return [False] * count
@@ -241,7 +241,7 @@ def _draw(rng: random.Random, count: int) -> Sequence[bool]:
 
 
 def _span(record: CallRecord) -> tuple[int, int]:
-    """The first sector of a write, and the sector after its last."""
+    """Return the first sector of a write, and the sector after its last."""
     return record.offset // SECTOR, -(-(record.offset + len(record.content)) // SECTOR)
 
 

@@ -56,6 +56,6 @@ class Outages:
 
 
 def _drawn(disk: Disk, rng: random.Random) -> Image:
-    """Draw an image that lacks content if there is one: a whole image would repeat what level `kill9` does."""
+    """Choose an image that lacks content if there is one: a whole image would repeat what level `kill9` does."""
     lacking = [kind for kind in disk.kinds if kind != "whole"]
     return disk.draw(rng.choice(lacking or disk.kinds), rng)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def held(directory: Path) -> dict[str, bytes]:
-    """The content of each file of the directory, by name."""
+    """Return the content of each file of the directory, by name."""
     return {there.name: there.read_bytes() for there in directory.iterdir()}
 
 

@@ -1,1 +1,1 @@
-"""The seeded crash simulation: the real engine, stepped in one thread under a virtual clock, killed at fault points."""
+"""The crash simulation with seeds: one thread steps real engines by a virtual clock and kills them at fault points."""

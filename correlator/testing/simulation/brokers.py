@@ -1,4 +1,4 @@
-"""The brokers of a run, which survive its engines, and record in the history what they do."""
+"""The brokers of a run. They survive its engines, and record in the history what they do."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,11 +14,11 @@ from correlator.testing.simulation.recorder import BrokerFaults, pid
 from correlator.testing.simulation.scenario import Scenario
 
 Known = Callable[[str, str, Message], Published]
-"""Returns what the history records of a message that comes to a destination of a connection."""
+"""Returns the history's record of a message that reaches a destination of a connection."""
 
 
 class Parcel(NamedTuple):
-    """A message on its way to a destination of a connection, and what the history says of it."""
+    """A message on its way to a destination of a connection, and its record in the history."""
 
     connection: str
     destination: str
@@ -30,17 +30,17 @@ class Brokers:
     """One broker for each connection. Used by one thread, which steps or serves the engines.
 
     Args:
-        scenario: of the run.
-        schedule: what goes wrong.
-        history: what happened.
-        strikes: whether a kind of fault strikes now; records it.
-        acting: the life whose doing it is.
-        clock: seconds.
-        known: needed where a sender puts messages where a receiver reads.
+        scenario: the scenario of the run.
+        schedule: decides which faults strike.
+        history: gets a record of everything that happens at the brokers.
+        strikes: returns whether a kind of fault strikes now, and records it.
+        acting: returns the life that acts now.
+        clock: returns seconds.
+        known: needed if a sender sends to a destination that a receiver of the same engine reads.
 
     Attributes:
-        of: by connection.
-        accepted: everything that was taken from each sender.
+        of: the broker of each connection.
+        accepted: all messages that the brokers have accepted from each sender.
     """
 
     def __init__(
@@ -78,28 +78,28 @@ class Brokers:
         self._subscribe()
 
     def publish(self, parcel: Parcel) -> None:
-        """Put a message where receivers read."""
+        """Put a message into a destination that receivers read."""
         connection, destination, published, message = parcel
         self._destinations[connection, destination] = None
         self._history.add(0, "published", self._scenario.label(connection, destination), (published,))
         self.of[connection].publish(destination, [message])
 
     def owes(self, receiver: str) -> bool:
-        """Whether it has lost messages with a line, and not acknowledged all of them since."""
+        """Return whether a receiver has lost messages with its line and not acknowledged all of them since."""
         return bool(self._owed.get(receiver))
 
     def cut(self) -> None:
-        """Cut every line, as a network does."""
+        """Cut every line, as a network may do."""
         for broker in self.of.values():
             broker.drop_connections()
 
     def set_down(self, *, down: bool) -> None:
-        """Let all of them go down, or come back."""
+        """Let all brokers go down, or come back."""
         for broker in self.of.values():
             broker.down = down
 
     def left(self) -> dict[str, int]:
-        """How many messages brokers still hold for receivers, by destination; without empty destinations."""
+        """Return how many messages brokers still hold for receivers, by destination; without empty destinations."""
         counts = {
             self._scenario.label(connection, name): self.of[connection].unacknowledged(name)
             + self.of[connection].waiting(name, self._selectors.get((connection, name), ()))
@@ -108,9 +108,10 @@ class Brokers:
         return {name: count for name, count in counts.items() if count}
 
     def _subscribe(self) -> None:
-        """Durable subscriptions exist before the first message, or a topic would lose it as topics do.
+        """Make durable subscriptions before the first message, since a topic delivers no earlier messages to a
+        subscription.
 
-        What a queue is selected from by is noted where nobody takes all of it.
+        Also note the selectors of each queue of which no receiver takes all messages.
         """
         settings = self._scenario.settings
         found: dict[tuple[str, str], list[Selector | None]] = {}
@@ -126,7 +127,7 @@ class Brokers:
                 self._selectors[place] = [one for one in selectors if one is not None]
 
     def _happened(self, connection: str, kind: Kind, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
-        """The broker tells (`memory.OnEvent`); what was published stands in the history already."""
+        """Record what a broker reports (`memory.OnEvent`); published messages are in the history already."""
         if kind in ("accepted", "refused"):
             self._history.add(self._acting(), kind, endpoint, tuple(_sent(one) for one in messages))
             if kind == "accepted":
@@ -137,35 +138,35 @@ class Brokers:
             self._moved(kind, endpoint, tuple(pid(one) for one in messages))
 
     def _moved(self, kind: Kind, endpoint: str, pids: tuple[str, ...]) -> None:
-        """Messages were delivered, acknowledged or returned."""
+        """Record that messages were delivered, acknowledged or returned."""
         life = self._acting()
         if kind == "delivered":
             self._holder.update(((endpoint, one), life) for one in pids)
         elif kind == "acknowledged":
             self._owed.get(endpoint, set()).difference_update(pids)
-        elif kind == "returned":  # perhaps by a cut, which comes from nobody's step
+        elif kind == "returned":  # a cut, which happens outside any life, may have caused it
             self._owed.setdefault(endpoint, set()).update(pids)
             life = self._holder.get((endpoint, pids[0]), life) if pids else life
         self._history.add(life, kind, endpoint, pids)
 
     def _is_read(self, connection: str, destination: str) -> bool:
-        """Whether a receiver of the same engine reads there."""
+        """Return whether a receiver of the same engine reads this destination."""
         return (connection, destination) in self._destinations
 
     def _came_round(self, connection: str, destination: str, sent: Sequence[Outgoing]) -> None:
-        """What a sender has put where a receiver of the same engine reads."""
+        """Record messages that a sender has sent to a destination that a receiver of the same engine reads."""
         assert self._known is not None
         known = tuple(self._known(connection, destination, one.message) for one in sent)
         self._history.add(0, "published", self._scenario.label(connection, destination), known)
 
 
 class SimulatedBrokers(Brokers):
-    """The brokers of a simulated run: they go down, and lines are cut, between two steps of the engines.
+    """The brokers of a simulated run. Between two steps of the engines they may go down, and lines may be cut.
 
     Args: as `Brokers`.
 
     Attributes:
-        published: how many messages were published that no engine sent.
+        published: number of published messages that no engine sent.
     """
 
     def __init__(
@@ -192,12 +193,12 @@ class SimulatedBrokers(Brokers):
         return self._down_until
 
     def publish(self, parcel: Parcel) -> None:
-        """Put a message where receivers read."""
+        """Put a message into a destination that receivers read."""
         self.published += 1
         super().publish(parcel)
 
     def meddle(self) -> None:
-        """Go down or come back, and cut lines, as the schedule says."""
+        """Let brokers go down or come back, and cut lines, as the schedule says."""
         if self._down_until is not None:
             if self._clock() >= self._down_until:
                 self._down_until = None
@@ -209,7 +210,7 @@ class SimulatedBrokers(Brokers):
             self.cut()
 
     def heal(self) -> None:
-        """Come back for good, on new lines."""
+        """Bring all brokers back for good, with new connections."""
         self._down_until = None
         self.set_down(down=False)
         self.cut()

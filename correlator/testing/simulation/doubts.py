@@ -11,13 +11,13 @@ from correlator.testing.invariants.history import History, Received, Record
 
 @dataclass(slots=True)
 class _Doubt:
-    """A message whose id is stored, and which a broker has given to a receiver and has no acknowledgement of.
+    """A message that a broker has delivered and has no acknowledgement of, and whose id is stored.
 
     Attributes:
-        receiver: to whom it was given.
-        life: in which it was stored.
+        receiver: the receiver to which the broker delivered it.
+        life: the life in which its id was stored.
         uid: its unique id.
-        returned: whether the line was lost since then.
+        returned: whether its connection was lost since then.
     """
 
     receiver: str
@@ -27,13 +27,13 @@ class _Doubt:
 
 
 class Doubts:
-    """Follows a history and tells which ids may come again.
+    """Follows a history and finds ids that may be redelivered.
 
-    An id may be forgotten, as docs/guarantees.md says, when another receiver was given its message meanwhile, or when
-    the engine that holds it was paused and another one has taken over.
+    An engine may forget an id, as docs/guarantees.md says, if the broker has delivered its message to another receiver
+    meanwhile, or if the engine that holds it was paused and another one has taken over.
 
     Args:
-        history: that grows.
+        history: the history, to which the run still adds records.
     """
 
     def __init__(self, history: History) -> None:
@@ -47,10 +47,12 @@ class Doubts:
         self._open: dict[tuple[str, str], _Doubt] = {}
 
     def forgotten(self, engine: Engine) -> list[tuple[str, str, str]]:
-        """(receiver, pid, unique id) of what may come again, and is known only as long as windows say; each once."""
+        """Return (receiver, pid, unique id) of messages that may be redelivered and that only the
+        windows protect; each once.
+        """
         self._follow()
         writer = engine.writer
-        if not self._open or writer is None or writer._unknown is not None:  # what is stored is not known yet
+        if not self._open or writer is None or writer._unknown is not None:  # it is not known yet what is stored
             return []
         kept: dict[str, set[str]] = {}
         lost = []
@@ -66,10 +68,11 @@ class Doubts:
         return lost
 
     def uncounted(self, engine: Engine) -> list[tuple[str, int, int]]:
-        """(receiver, awaited, lost) of those that end a doubt after fewer messages than may come before it is settled.
+        """Return (receiver, awaited, lost) of receivers that end a doubt too early: `lost` messages may come before its
+        end.
 
-        A receiver waits for as many as it and its neighbours have lost that lie before the last one that it has lost
-        itself. Nobody can count where a broker gives one message twice at once. Call it behind `forgotten`.
+        A receiver waits for the messages that it and its neighbours have lost, up to the last one that it has lost
+        itself. If a broker delivers one message twice at once, they cannot be counted. Call this after `forgotten`.
         """
         found = []
         for name, domain in self._domains.items() if self._open and not self._repeats else ():
@@ -114,7 +117,9 @@ class Doubts:
             self._given_up(record)
 
     def _given_up(self, record: Record) -> None:
-        """The receiver holds these no more: the broker has them back, or its acknowledgement."""
+        """Note that the receiver no longer holds these messages: the broker has them back, or has their
+        acknowledgement.
+        """
         for pid in record.data:
             self._held[record.who].pop(pid, None)
         for key, doubt in self._keyed(record):
@@ -124,25 +129,31 @@ class Doubts:
                 del self._open[key]
 
     def _keyed(self, record: Record) -> list[tuple[tuple[str, str], _Doubt]]:
-        keys = [(self._domains[record.who], pid) for pid in dict.fromkeys(record.data)]  # one may come twice in a chunk
+        keys = [(self._domains[record.who], pid) for pid in dict.fromkeys(record.data)]  # a chunk may contain one twice
         return [(key, self._open[key]) for key in keys if key in self._open]
 
     def _stored(self, receiver: str, life: int, received: Received) -> None:
-        """A batch is stored with its ids, those of repeats among them: all that the receiver holds in this life."""
+        """Note that a batch was stored with its ids, including those of repeats, for all that the
+        receiver holds in this life.
+        """
         for pid, holder in self._held[receiver].items():
             uid = self._uids.get(pid, "")
             if holder == life and uid in received.ids:
                 self._open[self._domains[receiver], pid] = _Doubt(receiver, life, uid)
 
     def _overtaken(self, life: int) -> None:
-        """What an engine holds that was paused, while another one begins, comes back nobody knows when."""
+        """Forget the doubts of a paused engine when another one begins: nobody knows when its messages
+        are redelivered.
+        """
         for key, doubt in list(self._open.items()):
             if not doubt.returned and doubt.life < life:
                 del self._open[key]
 
 
 def _kept(engine: Engine, detector: DuplicateDetector) -> set[str]:
-    """Ids that are remembered whatever else comes: of pinned batches that no receiver takes for surely acknowledged."""
+    """Return the ids of pinned batches that no receiver takes for certainly acknowledged; no window
+    removes these ids.
+    """
     kept: set[str] = set()
     for number in detector._pinned:
         segment = detector._segments[number]

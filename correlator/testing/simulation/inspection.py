@@ -1,6 +1,6 @@
 """Reads the inner state of engines and disks for the history.
 
-It reads what the product keeps to itself, on purpose: the invariants compare the inside of an engine before a crash
+It reads private attributes of the product on purpose: the invariants compare the inside of an engine before a crash
 with the inside after it, which no public method shows.
 """
 # ruff: noqa: SLF001
@@ -28,7 +28,8 @@ Fingerprint = tuple[tuple[Any, ...], ...]
 
 
 def fingerprint(engine: Engine, scenario: EngineSettings) -> Fingerprint:
-    """The state of contexts that must survive a crash: monitors with state, listeners, timers and waiting events.
+    """Return the state of contexts that must survive a crash: monitors with state, listeners, timers and waiting
+    events.
 
     Contexts and receivers that are not in every configuration of the run are left out.
     """
@@ -70,10 +71,10 @@ def _monitors(thread: MonitorThread) -> tuple[Any, ...]:
 
 
 def _content(attributes: dict[str, Any]) -> bytes:
-    """Equal for equal attributes, in whatever order sets and dicts were filled."""
+    """Encode attributes, so that equal attributes give equal bytes in whatever order sets and dicts were filled."""
     try:
         return _encode_in_order(attributes)
-    except TypeError:  # a dict whose keys are not text
+    except TypeError:  # the keys of a dict are not text
         return _encode(_in_order(attributes))
 
 
@@ -88,7 +89,7 @@ def _in_order(value: Any) -> Any:
 
 
 def _table(table: StateTable[Any, Any]) -> tuple[Any, ...]:
-    """The content of a table, read past its mapping methods, which would count reading as a change."""
+    """Return the content of a table without its mapping methods, which would count reading as a change."""
     content = {table._keys.encode(key): value for key, value in table._cold.items()}
     content |= {table._keys.encode(key): table._values.encode(value) for key, value in table._live.items()}
     return tuple(sorted(content.items()))
@@ -106,7 +107,7 @@ def _waiting(thread: MonitorThread, left_out: Collection[str]) -> tuple[Any, ...
 
 
 def at_rest(engine: Engine, disk: Disk, left: Mapping[str, int], *, awaits_timers: bool) -> bool:
-    """Whether nothing is left to do; `left` counts the messages that brokers hold."""
+    """Return whether nothing is left to do; `left` counts the messages that brokers hold."""
     if left or disk.outbound or disk.receive_log:
         return False
     if not all(thread.idle and not (awaits_timers and _primed(thread)) for thread in engine.contexts.values()):
@@ -117,26 +118,26 @@ def at_rest(engine: Engine, disk: Disk, left: Mapping[str, int], *, awaits_timer
 
 
 def _primed(thread: Any) -> bool:
-    """Whether a timer is set that fires once."""
+    """Return whether a timer is set that fires once."""
     if not isinstance(thread, MonitorThread):
         return False
     return any(isinstance(timer, Deadline) or timer.period is None for timer in thread.context.monitors.timers.living())
 
 
 def awaits_time(engine: Engine) -> bool:
-    """Whether a timer or deadline is set whose monitor has lasting state."""
+    """Return whether a monitor with lasting state has set a timer or deadline."""
     threads = [thread for thread in engine.contexts.values() if isinstance(thread, MonitorThread)]
     timers = [one for thread in threads for one in thread.context.monitors.timers.living()]
     return any(one.instance.monitor.persistent for one in timers)
 
 
 def unlocked(engine: Engine) -> list[str]:
-    """Names of the contexts that could work now."""
+    """Return the names of the contexts that could work now."""
     return [name for name, thread in engine.contexts.items() if not thread.lock.locked()]
 
 
 def remembered_ids(engine: Engine, disk: Disk) -> dict[str, tuple[int, int, int]]:
-    """For each domain: ids that the detector remembers, the bound of E7, and ids that the disk holds."""
+    """Return for each domain: ids that the detector remembers, the bound of E7, and ids that the disk holds."""
     if engine.writer is None:
         return {}
     stored: dict[str, int] = {}
@@ -149,7 +150,7 @@ def remembered_ids(engine: Engine, disk: Disk) -> dict[str, tuple[int, int, int]
 
 
 def known_ids(engine: Engine | None) -> dict[str, tuple[str, ...]]:
-    """For each domain the ids in its windows, sorted; what is only held for a receiver is left out."""
+    """Return for each domain the ids in its windows, sorted, without ids that are only pinned for a receiver."""
     if engine is None or engine.writer is None:
         return {}
     windows = (EntryPlace.WINDOW, EntryPlace.TIME_QUEUE)
@@ -160,7 +161,7 @@ def known_ids(engine: Engine | None) -> dict[str, tuple[str, ...]]:
 
 
 def _bound(detector: DuplicateDetector, windows: DuplicateDetectionSettings) -> int:
-    """The number of ids that windows and pins allow, computed from the entries alone."""
+    """Compute the number of ids that windows and pins allow from the entries alone."""
     entries = list(detector._entries.values())
     window, expiry = windows.per_source_window_size, windows.expiry_time
     sources: dict[str, int] = {}
@@ -175,7 +176,7 @@ def _bound(detector: DuplicateDetector, windows: DuplicateDetectionSettings) -> 
 
 
 def state_of_disk(disk: Disk) -> dict[str, list[dict[str, Any]]]:
-    """Attributes and tables of the persistent monitors as the disk holds them, by class name, oldest instance first."""
+    """Return attributes and tables of the persistent monitors on the disk, by class name, oldest instance first."""
     values = StateLog().restore(disk.recovered().state)
     found: dict[str, list[dict[str, Any]]] = {}
     for owner, instances in values.items():
@@ -186,7 +187,9 @@ def state_of_disk(disk: Disk) -> dict[str, list[dict[str, Any]]]:
 
 
 def _age(key: bytes) -> tuple[bytes, int]:
-    """Instances of a context count from 1 in the order in which they were made: `main.2`."""
+    """Return a key that sorts instances by age: those of a context count from 1 in the order of
+    creation, as in `main.2`.
+    """
     context, _, number = key.rpartition(b".")
     return context, int(number)
 
@@ -200,12 +203,12 @@ def _monitor_of(name: str, key: bytes, data: bytes, values: Mapping[str, Mapping
         attributes[attribute] = {
             msgspec.msgpack.decode(one, type=key_type): msgspec.msgpack.decode(value) for one, value in table.items()
         }
-    # with a space in the name, since attributes may have any other
+    # The name contains a space, since attributes may have any other name.
     attributes["repeating timers"] = [one.due for one in stored.timers if one.period is not None]
     attributes["once listeners"] = [(one.handler, list(one.values)) for one in stored.listeners if one.once]
     return attributes
 
 
 def rest(**values: Any) -> Rest:
-    """The last record of a history."""
+    """Return the last record of a history."""
     return Rest(**values)

@@ -8,19 +8,19 @@ from correlator.testing.schedule import KILL, Schedule
 
 
 class Killed(BaseException):
-    """The simulated process dies here. No `Exception`, so that no handler of the engine catches it."""
+    """The simulated process dies here. This is not an `Exception`, so that no handler of the engine catches it."""
 
 
 class Kills:
     """Counts the fault points that a run passes, and decides at which of them its engines die.
 
     Args:
-        schedule: of the run.
-        longest_lives: fault points that a life may pass before it is killed; one of these is drawn for each life.
-        order: draws.
+        schedule: decides which faults strike.
+        longest_lives: numbers of fault points that a life may pass before it is killed; one is chosen for each life.
+        order: the source of the random choices.
 
     Attributes:
-        planned: whether lives end at a drawn fault point.
+        planned: whether lives end at a random fault point.
         passed: how often each fault point was passed while faults were on.
         at: kills by fault point.
     """
@@ -35,12 +35,12 @@ class Kills:
         self._left = 0
 
     def plan(self) -> None:
-        """Draw where the next life ends: some die during recovery, most while they work, a few after a long life."""
+        """Choose where the next life ends: some die during recovery, most while they work, a few after a long life."""
         longest = self._order.choice(self._longest_lives)
         self._left = self._order.randint(1, longest)
 
     def strikes(self, point: str) -> bool:
-        """Count that an engine passes this point, and say whether it dies there."""
+        """Count that an engine passes this point, and return whether it dies there."""
         if self._schedule.on:
             self.passed[point] += 1
         self._left -= 1

@@ -12,13 +12,13 @@ class SimulatedLife:
     """One engine and its actors.
 
     Args:
-        number: counted from 1.
-        engine: not yet recovered.
-        connections: of the engine, closed when it dies.
+        number: number of the life, counted from 1.
+        engine: the engine, before its recovery.
+        connections: connections of the engine, which are closed when it dies.
 
     Attributes:
-        began: the times of the simulated clock and of the engine when recovery had ended; `None` before.
-        steps_left: steps until an engine that was paused, and that another one has overtaken, is dropped.
+        began: simulated time and engine time at the end of recovery; `None` before.
+        steps_left: steps that a paused engine may still do after another one has overtaken it.
     """
 
     def __init__(self, number: int, engine: Engine, connections: Collection[MemoryConnection]) -> None:
@@ -32,26 +32,26 @@ class SimulatedLife:
         self._woken: list[threading.Event] = []
 
     def begin(self, now: float) -> None:
-        """Recovery has ended: every actor may run."""
+        """Let every actor run; recovery has ended."""
         self.actors = self.engine.actors()
         self.due = [0.0] * len(self.actors)
         self._woken = [actor._woken for actor in self.actors]  # noqa: SLF001  # asked a hundred times for each crash
         self.began = now, self.engine.status().engine_time
 
     def engine_time(self, now: float) -> float | None:
-        """Engine time as the simulated clock counts it since recovery; `None` before the end of recovery."""
+        """Return engine time as the simulated clock counts it since recovery; `None` before the end of recovery."""
         return None if self.began is None else self.began[1] + now - self.began[0]
 
     def runnable(self, now: float) -> list[int]:
-        """Positions of the actors that have something to do."""
+        """Return the positions of the actors that have something to do."""
         woken = self._woken
         return [at for at, when in enumerate(self.due) if when <= now or woken[at].is_set()]
 
     def step(self, at: int, now: float) -> None:
-        """Let the actor at this position do a step."""
+        """Let the actor at this position do one step."""
         actor = self.actors[at]
         actor.take_wake()
-        if actor.stopping:  # it was removed
+        if actor.stopping:  # the engine has removed it
             actor.finish()
             self.due[at] = float("inf")
             return
@@ -59,13 +59,13 @@ class SimulatedLife:
         self.due[at] = float("inf") if delay is None else now + delay
 
     def adopt(self, actor: Actor | None) -> None:
-        """Step this actor as well, which was added while the engine runs."""
+        """Step this actor as well; it was added while the engine runs."""
         if actor is not None:
             self.actors.append(actor)
             self.due.append(0.0)
             self._woken.append(actor._woken)  # noqa: SLF001
 
     def end(self) -> None:
-        """Close the connections of the engine; everything else that it holds is dropped."""
+        """Close the connections of the engine, and drop everything else that it holds."""
         for connection in self._connections:
             connection.close()

@@ -1,4 +1,6 @@
-"""Who operates the engines of a simulated run: which configuration each life has, and which parts come and go."""
+"""The operator of the engines of a simulated run: chooses the configuration of each life, and adds and
+removes parts.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,12 +13,12 @@ from correlator.testing.invariants.history import Configured
 
 
 class StartOfLife(NamedTuple):
-    """What a life is started with.
+    """The parameters of the start of a life.
 
     Attributes:
-        settings: of the engine.
+        settings: settings of the engine.
         processors: its pipelines.
-        configured: for the history, if the engine may refuse this configuration.
+        configured: record for the history, if the engine may refuse this configuration.
     """
 
     settings: EngineSettings
@@ -31,36 +33,36 @@ class Operator:
     """
 
     def start(self, settings: EngineSettings, life: int, *, faults: bool) -> StartOfLife:
-        """Choose what a life is started with.
+        """Choose the parameters of the start of a life.
 
         Args:
-            settings: of the scenario.
-            life: counted from 1.
-            faults: whether faults still strike. If they do not, the engine must accept what it is started with.
+            settings: settings of the scenario.
+            life: number of the life, counted from 1.
+            faults: whether faults still strike. If not, the engine must accept these parameters.
         """
         del life, faults
         return StartOfLife(settings)
 
     def accepted(self) -> None:
-        """The engine accepted the last start."""
+        """Note that the engine accepted the last start."""
 
     def refused(self) -> bool:
-        """The engine refused the last start; returns whether it had accepted the same configuration before.
+        """Note that the engine refused the last start; return whether it had accepted the same configuration before.
 
-        If it had not, the next start has the configuration of before.
+        If it had not, the next start has the previous configuration.
         """
         return True
 
     def intervenes(self) -> bool:
-        """Whether a part is added or removed before the next step of a running engine."""
+        """Return whether a part is added or removed before the next step of a running engine."""
         return False
 
     def intervene(self, engine: Engine) -> Actor | None:
-        """Add or remove a part; returns the actor of an added one. Raises what a commit of the engine raises."""
+        """Add or remove a part; return the actor of an added part. Raises what a commit of the engine raises."""
         del engine
         return None
 
     def settle(self, engine: Engine) -> Actor | None:
-        """Add what the engine needs to come to rest; returns the actor of a part that was added."""
+        """Add what the engine needs to come to rest; return the actor of an added part."""
         del engine
         return None

@@ -1,4 +1,4 @@
-"""How commits of the disk become history, and which faults the broker has."""
+"""Adds the commits of the disk to the history, and decides about the faults of the broker."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -11,15 +11,15 @@ from correlator.testing.memory import Faults
 from correlator.testing.schedule import AWAY_BESIDE, CUT_AGAIN, LATE, LOST_BESIDE, PART, Schedule
 
 LATEST = 5
-"""Parts of the time after which a lost line is noticed."""
+"""Number of parts into which the longest time is divided; the broker notices a loss after a random number of parts."""
 
 
 class DiskRecorder:
     """Adds committed writes to the history.
 
     Args:
-        record: adds to the history.
-        engine_time: of the acting engine by the simulated clock; `None` if there is none.
+        record: adds a record to the history.
+        engine_time: returns engine time of the acting engine by the simulated clock; `None` if there is none.
     """
 
     def __init__(
@@ -72,7 +72,9 @@ def _checkpointed(write: CheckpointCommit) -> Checkpointed:
 
 
 def _condemned(write: CheckpointCommit) -> Iterator[tuple[str, Condemned]]:
-    """The letters of each context are in the order in which its suspects were absolved."""
+    """Yield the dead letters of a checkpoint; those of each context are in the order in which it
+    absolved its suspects.
+    """
     letters = [letter for letter in write.dead_letters if letter.kind == "poison"]
     letters.sort(key=lambda letter: letter.origin)
     for suspect, letter in zip(sorted(write.absolved, key=lambda one: one.context), letters, strict=False):
@@ -88,22 +90,22 @@ def _reason(letters: Sequence[DeadLetter]) -> str:
 
 
 def pid(message: Message) -> str:
-    """The message's name in the history: what the broker calls it."""
+    """Return the pid of a message, its name in the history: the broker's id."""
     assert message.headers is not None
     return str(message.headers.message_id)
 
 
 class BrokerFaults(Faults):
-    """The faults of a broker, as the schedule draws them.
+    """The faults of a broker, as the schedule chooses them.
 
     Args:
-        strikes: whether a kind of fault strikes now.
-        schedule: for details.
-        features: a returned acknowledgement may be lost unless the broker acknowledges surely; one that deduplicates
-            refuses nothing for the moment.
-        owes: whether a receiver has lost messages with a line, and not acknowledged all of them since.
-        beside: the receivers that share the queue of a receiver, itself among them.
-        refused_for_ever: bodies that contain one of these are refused at each try.
+        strikes: returns whether a kind of fault strikes now.
+        schedule: decides about details of faults.
+        features: features of the broker. An acknowledgement whose call returned may be lost unless the broker confirms
+            acknowledgements. A broker that deduplicates never refuses a message temporarily.
+        owes: returns whether a receiver has lost messages with its line and not acknowledged all of them since.
+        beside: returns the receivers that share the queue of a receiver, including itself.
+        refused_for_ever: the broker refuses bodies that contain one of these at each try.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class BrokerFaults(Faults):
         self._beside = beside
         self._refused_for_ever = refused_for_ever
         self._unheard: set[str] = set()
-        """Receivers whose last acknowledgement was lost without a word, on the line that they still have."""
+        """Receivers whose last acknowledgement over their present connection was lost without an error."""
 
     def before_connect(self, receiver: str) -> None:
         """Raise `ConnectionLost` if the schedule lets the broker be out of reach for this receiver now."""
@@ -141,14 +143,12 @@ class BrokerFaults(Faults):
         return self._owes(receiver) and self._strikes(CUT_AGAIN)
 
     def at_most(self, receiver: str, messages: int) -> int:
-        """Return how many of the available messages the broker delivers now: all, or as many as the schedule draws, 1
-        or more.
-        """
+        """Return how many of the available messages the broker delivers now: all, or a random number of at least 1."""
         del receiver
         return 1 + self._schedule.detail(PART, messages - 1) if self._strikes(PART) else messages
 
     def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
-        """Return the position of a message that comes twice in a chunk, if the schedule draws one."""
+        """Return the position of a message that comes twice in a chunk, if the schedule chooses one."""
         del receiver
         if self._strikes("receive.repeat"):
             return (self._schedule.detail("receive.repeat", len(messages) - 1),)
@@ -157,7 +157,7 @@ class BrokerFaults(Faults):
     def noticed_after(self, receiver: str, messages: Sequence[Message]) -> float:
         """Return after how many seconds the broker notices the loss of a connection.
 
-        If the schedule draws such a delay, the messages of the lost consumer come after others.
+        If the schedule chooses such a delay, the messages of the lost consumer are redelivered after others.
         """
         del receiver, messages
         if not self._notices_within_s or not self._strikes(LATE):
@@ -165,10 +165,10 @@ class BrokerFaults(Faults):
         return self._notices_within_s * (1 + self._schedule.detail(LATE, LATEST - 1)) / LATEST
 
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
-        """Raise `ConnectionLost` if the acknowledgement is lost on its way to the broker, so that the messages come
-        again.
+        """Raise `ConnectionLost` if the acknowledgement is lost on its way to the broker, which then redelivers the
+        messages.
 
-        It always is if the previous acknowledgement on this connection was lost without an error.
+        It is always lost if the previous acknowledgement over this connection was lost without an error.
         """
         del messages
         if receiver in self._unheard:
@@ -192,7 +192,7 @@ class BrokerFaults(Faults):
         return True
 
     def after_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
-        """Raise `ConnectionLost` if only the answer to an acknowledgement is lost, which the broker has taken."""
+        """Raise `ConnectionLost` if the broker has taken an acknowledgement, but its answer is lost."""
         del messages
         if self._strikes("ack.answer_lost"):
             raise ConnectionLost("E7001", receiver, "cut after the acknowledgement")

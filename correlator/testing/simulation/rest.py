@@ -1,4 +1,4 @@
-"""When a simulated run has come to rest."""
+"""Decides when a simulated run has come to rest."""
 
 from correlator.runtime.engine import Engine
 from correlator.testing.simulation import inspection
@@ -7,12 +7,12 @@ from correlator.testing.store import Disk
 
 
 class RestCheck:
-    """Finds out that nothing is left to do, and that a checkpoint which was asked for after that found nothing either.
+    """Checks that nothing is left to do, and that a checkpoint requested after that finds nothing to do either.
 
     Args:
-        disk: of the run.
-        brokers: of the run.
-        awaits_timers: whether a timer that fires once is something to do.
+        disk: the disk of the run.
+        brokers: the brokers of the run.
+        awaits_timers: whether a timer that fires once counts as something to do.
     """
 
     def __init__(self, disk: Disk, brokers: Brokers, *, awaits_timers: bool) -> None:
@@ -22,11 +22,11 @@ class RestCheck:
         self._asked: int | None = None
 
     def restart(self) -> None:
-        """Another engine runs, which knows nothing of a checkpoint that the last one was asked for."""
+        """Begin anew for another engine, which knows nothing of the checkpoint that was requested."""
         self._asked = None
 
     def reached(self, engine: Engine) -> bool:
-        """Whether the run has come to rest; asks for the checkpoint as soon as nothing is left to do."""
+        """Return whether the run has come to rest; request the checkpoint as soon as nothing is left to do."""
         if not inspection.at_rest(engine, self._disk, self._brokers.left(), awaits_timers=self._awaits_timers):
             self._asked = None
         elif engine.checkpointer is None:

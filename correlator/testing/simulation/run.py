@@ -1,10 +1,10 @@
 """One simulated run: engines live and die one after another over one disk; a seed decides the order of all steps.
 
 Everything happens in one thread. The run owns what survives: disk, brokers, history and clock. It makes an engine,
-calls `Engine.recover`, and steps its actors in a drawn order. If no actor can do anything, virtual time moves on. A
+calls `Engine.recover`, and steps its actors in a random order. If no actor can do anything, virtual time moves on. A
 crash is an exception that is raised at a fault point: the run drops the engine and closes its connections. If a part
 fails by itself, each other actor may do one more step, as threads do. A *zombie* is an engine that was paused, not
-killed: it goes on for a while after the next engine has taken over the store.
+killed: it continues for a while after the next engine has taken over the store.
 
 A run has four phases: messages are published while faults strike; all faults end; the engine comes to rest, within
 bounded virtual time; a new engine reads what the disk holds.
@@ -35,7 +35,7 @@ REST_PATIENCE_S = 120.0
 REST_STEPS = 6000
 REST_STEPS_OF_A_MESSAGE = 40
 MOST_DEATHS_AT_REST = 40
-"""Engines that may die of messages before the run counts as one that never rests."""
+"""Number of engines that may die of messages before the run counts as one that never comes to rest."""
 STEPS_OF_A_LIFE = 250
 LIVES_WITHOUT_KILLS = 4
 ZOMBIE_STEPS = 30
@@ -45,22 +45,22 @@ class SimulatedRun:
     """One run. Used by one thread.
 
     Args:
-        scenario: its parameters.
+        scenario: the parameters of the run.
         schedule: which faults strike.
         known: see `Brokers`.
         operator: starts the engines.
-        order: draws the order of everything; by default from the seed of the scenario.
+        order: the source of the random order; by default made from the seed of the scenario.
 
     Attributes:
-        history: what happened.
-        clock: of all engines.
-        disk: of all engines.
-        brokers: of all engines.
-        crashes: engines that died.
-        kills: at which fault points.
-        struck: the faults and kills that struck, for people.
-        acting: number of the life whose doing is recorded; 0 for what no engine does.
-        engine: that is stepped; `None` between two lives.
+        history: the record of the run.
+        clock: the virtual clock of all engines.
+        disk: the disk of all engines.
+        brokers: the brokers of all engines.
+        crashes: number of engines that died.
+        kills: decides at which fault points engines die.
+        struck: texts about the faults and kills that struck.
+        acting: number of the life to which records belong; 0 for records that belong to no engine.
+        engine: the engine that is stepped; `None` between two lives.
     """
 
     def __init__(
@@ -99,18 +99,18 @@ class SimulatedRun:
         self._lives = 0
 
     def _engine_time(self) -> float | None:
-        """Engine time of the acting engine as this clock counts it since it recovered."""
+        """Engine time of the acting engine as this clock counts it since recovery."""
         for life in (self._life, self._zombie):
             if life is not None and life.number == self.acting:
                 return life.engine_time(self.clock.now)
         return None
 
     def record(self, kind: Kind, who: str = "", data: Any = None) -> None:
-        """Add to the history what the acting engine did."""
+        """Add a record about the acting engine to the history."""
         self.history.add(self.acting, kind, who, data)
 
     def strikes(self, kind: str) -> bool:
-        """Whether a fault strikes now; recorded when it does."""
+        """Return whether a fault strikes now, and record it if it does."""
         struck = self.schedule.strikes(kind)
         if struck:
             self.struck.append(f"{kind} (opportunity {self.schedule.fired[-1].n})")
@@ -120,11 +120,11 @@ class SimulatedRun:
     # --- the run ---
 
     def publish(self, parcels: Iterable[Parcel]) -> None:
-        """Have messages published in this order, some time while engines run."""
+        """Queue messages; the run publishes them in this order while engines run."""
         self._pending.extend(parcels)
 
     def run_until_rest(self) -> History:
-        """Run lives under faults, end all faults, and go on until the engine is at rest; returns the history."""
+        """Run lives under faults, end all faults, and continue until the engine is at rest; return the history."""
         self.schedule.on = True
         faults.install(self._at_point)
         try:
@@ -138,7 +138,7 @@ class SimulatedRun:
         return self.history
 
     def _live_and_die(self, publish: int) -> None:
-        """One life under faults: until it is killed, it fails, or its steps are used up."""
+        """Run one life under faults: until it is killed, it fails, or its steps are used up."""
         self.kills.plan()
         if not self._rise():
             return
@@ -156,7 +156,7 @@ class SimulatedRun:
             self._die("at the end of its steps")
 
     def _rise(self) -> bool:
-        """A new engine recovers; says whether it survived that."""
+        """Let a new engine recover; return whether it survives that."""
         if self._life is not None:
             return True
         self._lives += 1
@@ -182,7 +182,7 @@ class SimulatedRun:
         self._life = SimulatedLife(self._lives, engine, connections.values())
         self.engine = engine
         recovered = self._recovers(engine, start)
-        if not recovered or self.engine is not engine:  # it was refused, and another one stands in its place
+        if not recovered or self.engine is not engine:  # it was refused, and another engine has replaced it
             return recovered
         self._life.begin(self.clock.now)
         self._watch_cuts(engine)
@@ -194,13 +194,15 @@ class SimulatedRun:
         return True
 
     def _recovers(self, engine: Engine, start: StartOfLife) -> bool:
-        """Whether the engine survives its recovery, in the end with the configuration put back if that was refused."""
+        """Return whether an engine survives the recovery: this one, or one with the previous
+        configuration after a refusal.
+        """
         epoch = self.disk.epoch
         before = self.disk.content() if start.configured is not None else None
         try:
             engine.recover()
         except Killed as killed:
-            if self.disk.epoch > epoch:  # else nothing has looked at the configuration yet
+            if self.disk.epoch > epoch:  # otherwise nothing has read the configuration yet
                 self._operator.accepted()
             return self._dies(str(killed))
         except RecoveryRefused as error:
@@ -215,7 +217,9 @@ class SimulatedRun:
         return True
 
     def _declined(self, error: RecoveryRefused, before: object) -> bool:
-        """The engine refused the start; whether another one survives its recovery with the configuration of before."""
+        """Record a refused start; return whether another engine survives its recovery with the previous
+        configuration.
+        """
         assert self._life is not None
         again = self._operator.refused()
         unchanged = self.disk.content() == before
@@ -225,7 +229,7 @@ class SimulatedRun:
         return not again and self._rise()
 
     def _watch_cuts(self, engine: Engine) -> None:
-        """No context may work while a cut is taken."""
+        """Record contexts that could work while a cut is taken."""
         if engine.checkpointer is None:
             return
         checkpoint, life = engine.checkpointer.checkpoint, self._lives
@@ -238,10 +242,10 @@ class SimulatedRun:
                 self.history.add(life, "unlocked", "", tuple(loose))
             return cut
 
-        setattr(checkpoint, "cut", watched)  # noqa: B010  # a method of this object is watched
+        setattr(checkpoint, "cut", watched)  # noqa: B010  # wraps a method of this object
 
     def _step(self) -> bool:
-        """Step one actor; says whether the engine still lives."""
+        """Step one actor; return whether the engine still lives."""
         life = self._life
         assert life is not None
         if self._zombie is not None and self._random.random() < 0.3:
@@ -274,9 +278,9 @@ class SimulatedRun:
         return False
 
     def _others_finish(self, life: SimulatedLife, failed: int) -> None:
-        """The part that failed has ended its thread; each other thread may complete a step before it sees that.
+        """Step other actors after a part has failed: each thread may complete a step before it sees the failure.
 
-        A checkpoint may have been waiting for just that part to let go of its context.
+        A checkpoint may have been waiting until that part released its context.
         """
         others = [at for at in range(len(life.actors)) if at != failed]
         self._random.shuffle(others)
@@ -317,7 +321,7 @@ class SimulatedRun:
         self.brokers.publish(self._pending.pop(0))
 
     def _operate(self) -> bool:
-        """The operator adds or removes a part now and then; says whether the engine still lives."""
+        """Let the operator add or remove a part now and then; return whether the engine still lives."""
         life = self._life
         if life is None or not self._operator.intervenes():
             return True
@@ -394,7 +398,7 @@ class SimulatedRun:
         self._publish_some(len(self._pending))
 
     def _come_to_rest(self) -> None:
-        """Until nothing is left to do: everything handled, sent, confirmed, checkpointed, deleted."""
+        """Run until nothing is left to do: everything is handled, sent, confirmed, checkpointed and deleted."""
         begin, crashes = self.clock.now, self.crashes
         reached = False
         check = RestCheck(self.disk, self.brokers, awaits_timers=self.scenario.awaits_timers)
@@ -413,7 +417,7 @@ class SimulatedRun:
         self._look_back(reached=reached, seconds=seconds, ids=ids)
 
     def _look_back(self, *, reached: bool, seconds: float, ids: dict[str, tuple[int, int, int]]) -> None:
-        """A fresh engine reads what the disk holds; it handles nothing since nothing waits."""
+        """Let a new engine read what the disk holds, and record it; the engine handles nothing, since nothing waits."""
         unacknowledged = self.brokers.left()
         outbox_rows, receive_rows = len(self.disk.outbound), len(self.disk.receive_log)
         state = inspection.state_of_disk(self.disk)

@@ -8,7 +8,7 @@ from correlator.settings import EngineSettings
 from correlator.testing.invariants.history import Setup
 
 LONGEST_LIVES = (14, 14, 60, 60, 60, 200)
-"""Fault points that a life may pass before it is killed; the first 14 are those of recovery."""
+"""Numbers of fault points that a life may pass before it is killed; recovery passes the first 14."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,18 +16,18 @@ class Scenario:
     """The parameters of a run, without its messages.
 
     Attributes:
-        seed: of everything that is drawn.
-        settings: of every engine of the run.
+        seed: determines all random choices.
+        settings: settings of every engine of the run.
         persistent: whether there is a store.
-        brokers: what the broker of each connection can do.
-        lives: engines that are killed at most.
-        longest_lives: fault points that a life may pass before it is killed, one of these is drawn.
-        slice: most events between two looks of a context.
-        setup: for the history.
-        ends_lives: whether an engine that was not killed within its steps is dropped all the same.
-        overtakes: whether an engine may start while another one that was paused still has the store.
-        awaits_timers: whether a timer that fires once keeps the world from rest.
-        refused_for_ever: bodies that contain one of these are refused by the broker at each try.
+        brokers: features of the broker of each connection.
+        lives: largest number of engines that are killed.
+        longest_lives: numbers of fault points that a life may pass before it is killed; one is chosen for each life.
+        slice: most events between two looks of a context at other work.
+        setup: the parts of the run, for the history.
+        ends_lives: whether an engine that was not killed within its steps is dropped at their end.
+        overtakes: whether an engine may start while a paused one still owns the store.
+        awaits_timers: whether a world with a timer that fires once does not count as at rest.
+        refused_for_ever: the broker refuses bodies that contain one of these at each try.
     """
 
     seed: int
@@ -44,5 +44,5 @@ class Scenario:
     refused_for_ever: Collection[bytes] = ()
 
     def label(self, connection: str, destination: str) -> str:
-        """The name of a destination in the history."""
+        """Return the name of a destination in the history."""
         return destination if len(self.brokers) == 1 else f"{connection}:{destination}"

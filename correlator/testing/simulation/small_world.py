@@ -9,15 +9,15 @@ import structlog
 from correlator.core import dedup, statelog
 
 SEGMENT_ENTRIES = 4
-"""Entries of a state segment in the simulation: small, so that cleaning takes place in short runs."""
+"""Entries of a segment of state in the simulation. The number is small, so that short runs clean segments."""
 SPARSE = 2
 SLACK = 0
-"""A segment of ids is rewritten when one in so many is alive: often, with the small windows of the simulation."""
+"""Segments of ids are rewritten if more than `SPARSE` times the living ids plus `SLACK` are stored: so quite often."""
 
 
 @contextlib.contextmanager
 def small_world() -> Iterator[None]:
-    """Within the block the engine's limits are so small that short runs reach every mechanism, and logs are dropped."""
+    """Within the block, make the engine's limits so small that short runs reach every mechanism, and drop logs."""
     before = statelog.SEGMENT_ENTRIES, dedup.SPARSE, dedup.SLACK, structlog.get_config()
     statelog.SEGMENT_ENTRIES, dedup.SPARSE, dedup.SLACK = SEGMENT_ENTRIES, SPARSE, SLACK
     structlog.configure(processors=[_drop])

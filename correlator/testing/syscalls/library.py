@@ -122,7 +122,7 @@ def environment(
 
 @contextlib.contextmanager
 def preloading() -> Iterator[None]:
-    """Processes that are started within the block have the library, unarmed. Meant for a server that forks children.
+    """Within the block, start processes with the library, unarmed. Meant for a server that forks children.
 
     A process has one fork server of `multiprocessing`. If it was started before the block, it lacks the library.
 
@@ -214,7 +214,7 @@ def _preloaded_with(others: str) -> str:
 
 
 def _cache() -> Path:
-    """A directory that only this user can write to, since processes load code from it."""
+    """Return a directory that only this user can write to, since processes load code from it."""
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         directory = base / "correlator"

@@ -68,7 +68,7 @@ class Trace:
             record is left out.
 
     Raises:
-        UsageError: E2403 during the iteration, the file is no trace, or ends within a record.
+        UsageError: E2403 during the iteration, the file is not a trace, or ends within a record.
     """
 
     def __init__(self, path: Path, *, ends_anywhere: bool = False) -> None:
@@ -83,7 +83,7 @@ class Trace:
                     return
                 kind, path_size, offset, size = _HEADER.unpack(header)
                 if kind not in iter(CallKind) or path_size > _LONGEST_PATH:
-                    raise self._damaged("holds something that is no record")
+                    raise self._damaged("contains something that is not a record")
                 path, content = file.read(path_size), file.read(size)
                 if len(path) + len(content) < path_size + size:
                     self._end()
@@ -100,6 +100,6 @@ class Trace:
 
 
 def encoded(record: CallRecord) -> bytes:
-    """A record in the format of a trace file, for traces made by hand."""
+    """Return a record in the format of a trace file, for traces made by hand."""
     path = record.path.encode(errors="surrogateescape")
     return _HEADER.pack(record.kind, len(path), record.offset, len(record.content)) + path + record.content

@@ -1,4 +1,6 @@
-"""The brokers between which the engine of the campaign stands: what its file says of them, and what they hold."""
+"""The brokers from which the engine of the campaign receives and to which it sends: their settings, and
+their contents.
+"""
 
 import contextlib
 import threading
@@ -30,26 +32,26 @@ class Broker(Protocol):
     """A broker with the queues `ITEMS` and `LINKS`.
 
     Attributes:
-        settings: of the connection in the engine's file.
+        settings: settings of the connection in the engine's file.
     """
 
     settings: Mapping[str, Any]
 
     def publish(self, messages: Sequence[Message]) -> None:
-        """Put messages into `ITEMS`. Raises `CorrelatorError` if it is not known which of them are there."""
+        """Put messages into `ITEMS`. Raises `CorrelatorError` if it is unknown which of them were stored."""
         ...
 
     @property
     def come(self) -> int:
-        """How many different messages are in `LINKS`; -1 if the broker does not answer."""
+        """Return how many different messages are in `LINKS`; -1 if the broker does not answer."""
         ...
 
     def links(self) -> Sequence[bytes]:
-        """The bodies in `LINKS` as a consumer gets them that drops repeats where the broker does not; all are there."""
+        """Return the bodies in `LINKS` once all are there, without repeats if the broker does not drop them itself."""
         ...
 
     def close(self) -> None:
-        """Give up connections and threads."""
+        """Close connections and end threads."""
         ...
 
 
@@ -91,7 +93,7 @@ class EmbeddedBroker:
 
     @property
     def come(self) -> int:
-        """How many messages are in `LINKS`."""
+        """Return how many messages are in `LINKS`."""
         try:
             found = self._connection.administration().destinations()
         except CorrelatorError:
@@ -99,7 +101,7 @@ class EmbeddedBroker:
         return next((one.messages for one in found if one.destination == LINKS), 0)
 
     def links(self) -> Sequence[bytes]:
-        """The bodies as they lie there: this broker drops what an `EXACTLY_ONCE` sender repeats."""
+        """Return the stored bodies: this broker drops repeats of an `EXACTLY_ONCE` sender."""
         return [message.body for message in self._connection.browse(LINKS, 10_000_000)]
 
     def close(self) -> None:
@@ -108,13 +110,13 @@ class EmbeddedBroker:
 
 
 class ServerBroker:
-    """A broker that is a server. A thread takes the messages of `LINKS`, also while the server is killed.
+    """A broker that is a server. A thread takes the messages of `LINKS`, even while the server is killed.
 
     Args:
-        make: makes a connection.
-        settings: of the connection in the engine's file.
+        make: function that makes a connection.
+        settings: settings of the connection in the engine's file.
         watching: options of the receiver that takes the messages meanwhile.
-        untouched: whether another subscription keeps all of them until the end, so that repeats of the sender show.
+        untouched: whether another subscription keeps all messages until the end, so that repeats of the sender show.
     """
 
     def __init__(
@@ -135,12 +137,12 @@ class ServerBroker:
         self._ended = threading.Event()
         for destination, more in ((ITEMS, {}), (LINKS, {}), (LINKS, watching)):
             with _connected(self._source(destination, more)):
-                """The queue or subscription is there from now on."""
+                """Make the queue or subscription."""
         self._thread = threading.Thread(target=self._watch, args=(self._source(LINKS, watching),))
         self._thread.start()
 
     def publish(self, messages: Sequence[Message]) -> None:
-        """Put messages into `ITEMS`, one after the other."""
+        """Put messages into `ITEMS`, one after another."""
         with self._factory.create_connection() as connection:
             producer = connection.create_session().create_producer(ITEMS)
             for message in messages:
@@ -148,11 +150,11 @@ class ServerBroker:
 
     @property
     def come(self) -> int:
-        """How many different messages were in `LINKS`."""
+        """Return how many different messages were in `LINKS`."""
         return len(self._found)
 
     def links(self) -> Sequence[bytes]:
-        """The bodies, without repeats unless the broker has to drop them."""
+        """Return the bodies, without repeats unless the broker has to drop them."""
         if self._untouched:
             with _connected(self._source(LINKS, {})) as source:
                 return [message.body for message in _all(source)]
@@ -199,7 +201,7 @@ def _connected(source: Source) -> Iterator[Source]:
 
 
 def _all(source: Source) -> Iterator[Message]:
-    """What a subscription holds; the broker sends it without a pause."""
+    """Yield all messages of a subscription; the broker sends them without a pause."""
     while chunk := source.receive(1000, 5.0):
         if not chunk.messages:
             return
@@ -208,13 +210,13 @@ def _all(source: Source) -> Iterator[Message]:
 
 
 def on_rabbitmq(server: RabbitServer) -> ServerBroker:
-    """The broker on a RabbitMQ server, which stores what a sender repeats."""
+    """Make the broker on a RabbitMQ server, which stores repeats of a sender."""
     settings = {"type": RABBITMQ, **server.options, "queue_type": "quorum"}
     return ServerBroker(RabbitConnection, settings, {}, untouched=False)
 
 
 def on_pulsar(server: PulsarServer) -> ServerBroker:
-    """The broker on a Pulsar server, in a namespace of its own that drops what a sender repeats."""
+    """Make the broker on a Pulsar server, in a namespace of its own that drops repeats of a sender."""
     namespace = server.namespace(deduplication=True)
     settings = {"type": PULSAR, **server.options, "namespace": namespace, "deduplication": True}
     return ServerBroker(PulsarConnection, settings, {"queue_subscription": "watch"}, untouched=True)
@@ -222,7 +224,7 @@ def on_pulsar(server: PulsarServer) -> ServerBroker:
 
 @contextlib.contextmanager
 def broker_of(kind: str, database: PostgresServer) -> Iterator[tuple[Broker, Server]]:
-    """A broker, and the server that is killed when the broker is to be killed."""
+    """Yield a broker, and the server to kill when the broker is to be killed."""
     with contextlib.ExitStack() as stack:
         broker: Broker
         server: Server = database

@@ -1,4 +1,4 @@
-"""Kills parts of a cluster and of its engine at random under load, and checks what has come out in the end."""
+"""Kills parts of a cluster and of its engine at random under load, and checks the output in the end."""
 
 import random
 import signal
@@ -19,28 +19,30 @@ from tests.spark_cluster import SparkCluster, children, kill, wait_until
 
 KINDS = ("python", "daemon", "executor", "worker", "master", "jvm", "engine", "postgres")
 BROKER = "broker"
-"""Another kind, for a broker with a server of its own; that of the embedded one is PostgreSQL."""
+"""Another kind, for a broker with a server of its own; the server of the embedded broker is PostgreSQL."""
 FORGETFUL = "forgetful"
-"""Another kind, which takes minutes: a master that has forgotten everything when it starts again."""
+"""Another kind, which takes minutes: a master that has lost all its data when it starts again."""
 NOTHING = "nothing"
-"""Another kind, to compare times with: nothing is killed."""
+"""Another kind, for comparing times: nothing is killed."""
 _WAITS = 0.3
-"""How often a kill waits until the engine goes on; other kills come while it recovers. If calm, each kill waits."""
+"""Share of the kills that wait until the engine works again; others strike while it recovers. If calm,
+each kill waits.
+"""
 _PATIENCE_S = 300
 
 
 class Figures(msgspec.Struct):
-    """What a campaign has done and found.
+    """The work and the findings of a campaign.
 
     Attributes:
-        kills: by kind.
-        recovered_s: by kind, the seconds from a kill until a message has come out that was fed after it.
-        messages: how many messages have come out.
-        lives: how many engines were started.
-        ended: how often an engine has ended by itself, with the last line of its log.
-        told: lines of the log by code.
+        kills: number of kills, by kind.
+        recovered_s: by kind, the seconds from a kill until the output of a message that was published after it.
+        messages: number of messages in the output.
+        lives: number of started engines.
+        ended: the last line of the log of each engine that has ended by itself.
+        told: number of log lines, by code.
         wrong: what was wrong in the end.
-        seconds: duration.
+        seconds: duration in seconds.
     """
 
     kills: Counter[str] = msgspec.field(default_factory=Counter)
@@ -53,7 +55,7 @@ class Figures(msgspec.Struct):
     seconds: float = 0.0
 
     def lines(self) -> list[str]:
-        """The figures for people."""
+        """Return the figures as lines of text."""
         lines = [
             f"{sum(self.kills.values())} kills, {self.messages:,} messages, {self.lives} lives, {self.seconds:.0f} s"
         ]
@@ -71,12 +73,12 @@ class Campaign:
     """One world under load.
 
     Args:
-        world: fed steadily by the caller.
-        server: has the store.
+        world: the world, to which the caller publishes steadily.
+        server: the server with the store.
         broker: the server of the broker.
-        seed: decides about kinds and times.
-        figures: what is done and found.
-        calm: whether each kill waits until the engine has recovered from the one before.
+        seed: determines kinds and times.
+        figures: receives the figures.
+        calm: whether each kill waits until the engine has recovered from the previous one.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Campaign:
         time.sleep(self._rng.uniform(0.0, 2.0))
         self._revive()
         if not self._kills[kind](self):
-            self._bag.insert(0, kind)  # there was none at this moment
+            self._bag.insert(0, kind)  # there was none to kill at this moment
             return
         began = time.monotonic()
         self.figures.kills[kind] += 1
@@ -111,7 +113,7 @@ class Campaign:
             self.figures.recovered_s.setdefault(kind, []).append(time.monotonic() - began)
 
     def is_past(self, count: int) -> bool:
-        """Whether more than so many messages have come out; keeps the engine alive."""
+        """Return whether more than `count` messages are in the output; restart the engine if it has ended."""
         self._revive()
         return self._world.come > count
 
@@ -190,7 +192,7 @@ class Campaign:
 
 
 def kinds_of(broker: str) -> tuple[str, ...]:
-    """What a campaign with this broker kills."""
+    """Return the kinds that a campaign with this broker kills."""
     return KINDS if broker == EMBEDDED else (*KINDS, BROKER)
 
 
@@ -203,7 +205,8 @@ def campaign(
     broker: str = EMBEDDED,
     calm: bool = False,
 ) -> Figures:
-    """Kill so many times, the kinds in equal numbers; then let all messages come out, stop the engine, and check.
+    """Kill as many times as requested, the kinds in equal numbers; then wait for all output, stop the engine, and
+    check.
 
     SIGINT ends the kills early.
     """
@@ -230,7 +233,7 @@ def campaign(
             status = world.end()
             figures.messages = world.come
             figures.wrong += [*world.check(), *([f"exit status {status}"] if status != 143 else [])]
-        except Exception as error:  # noqa: BLE001  whatever it is, the figures so far are told
+        except Exception as error:  # noqa: BLE001  # report the figures so far, whatever it is
             figures.wrong.append(repr(error))
             figures.wrong += world.text().splitlines()[-20:]
         finally:

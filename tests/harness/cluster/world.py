@@ -1,4 +1,4 @@
-"""An engine whose pipeline runs on a real cluster, what it gets, and what it must have sent in the end."""
+"""An engine whose pipeline runs on a real cluster, its input, and the output that it must have sent in the end."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ APPLICATION = Path(__file__).parent / "application"
 FILE = APPLICATION / "chains.yaml"
 COMMAND = str(Path(sys.executable).with_name("correlator"))
 EMBEDDED_SETTINGS = '{type: embedded, store: "${BROKER}"}'
-"""The connection in the file, in place of which another broker's comes."""
+"""The connection in the file, which the connection of another broker replaces."""
 REFUSED = -1000
 """A number that Spark refuses: its message becomes a dead letter."""
 KEYS = 40
@@ -31,10 +31,10 @@ class World:
     """One engine, its store and its broker.
 
     Args:
-        cluster: on which its pipeline runs.
+        cluster: the cluster on which its pipeline runs.
         store: address of the engine's store.
-        broker: with the messages; the caller closes it.
-        directory: for the log of the engine.
+        broker: the broker with the messages; the caller closes it.
+        directory: directory for the log of the engine.
     """
 
     def __init__(self, cluster: SparkCluster, store: str, broker: Broker, directory: Path) -> None:
@@ -50,7 +50,9 @@ class World:
         self._engine: subprocess.Popen[bytes] | None = None
 
     def _file_for(self, broker: Broker) -> Path:
-        """The file of the engine: that of the application itself, or one with the connection of another broker."""
+        """Return the file of the engine: that of the application itself, or one with the connection of
+        another broker.
+        """
         if broker.settings["type"] == "embedded":
             self._variables["BROKER"] = broker.settings["store"]
             return FILE
@@ -62,7 +64,7 @@ class World:
 
     @property
     def pid(self) -> int:
-        """The engine."""
+        """Process id of the engine."""
         return self._running.pid
 
     @property
@@ -72,11 +74,11 @@ class World:
 
     @property
     def jvm(self) -> int | None:
-        """The JVM of the engine."""
+        """Process id of the engine's JVM; `None` if there is none."""
         return jvm_of(self.pid)
 
     def begin(self, *, hurried: bool = False) -> None:
-        """Start the engine; if `hurried`, a batch may take a few seconds only."""
+        """Start the engine; if `hurried`, a batch may take only a few seconds."""
         command = [sys.executable, "-m", "tests.harness.cluster.hurried"] if hurried else [COMMAND]
         with self.log.open("ab") as log:
             self._engine = subprocess.Popen(
@@ -97,12 +99,12 @@ class World:
             wait_until(lambda: not Path(f"/proc/{jvm}").exists())
 
     def end(self) -> int:
-        """Stop the engine in order; returns its exit status."""
+        """Stop the engine in an orderly way; return its exit status."""
         self._running.terminate()
         return self.wait()
 
     def wait(self) -> int:
-        """Wait until the engine has ended by itself; returns its exit status."""
+        """Wait until the engine has ended by itself; return its exit status."""
         return self._running.wait(PATIENCE_S)
 
     def poison(self) -> None:
@@ -111,11 +113,11 @@ class World:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the engine is gone."""
+        """Return whether the engine is gone."""
         return self._engine is not None and self._engine.poll() is not None
 
     def close(self) -> None:
-        """Leave no process."""
+        """Kill all processes that are left."""
         if self._engine is not None and self._engine.poll() is None:
             for pid in children(self._engine.pid):
                 kill(pid)
@@ -123,10 +125,10 @@ class World:
             self._engine.wait()
 
     def feed(self, count: int, refused: int = 0) -> None:
-        """Publish so many messages, those of the keys in turn; before them some that Spark refuses.
+        """Publish `count` messages, those of the keys in turn; before them publish some that Spark refuses.
 
-        If the broker fails, it is not known what it has: the messages are published again, and the receiver drops what
-        comes twice.
+        If the broker fails, it is unknown which messages it has: they are published again, and the receiver drops
+        repeats.
         """
         sent = dict(self.sent)
         messages = [_message("bad", REFUSED, f"bad-{self.refused + at}") for at in range(refused)]
@@ -144,30 +146,30 @@ class World:
 
     @property
     def fed(self) -> int:
-        """How many messages must come out."""
+        """Return how many messages must be in the output."""
         return sum(self.sent.values())
 
     @property
     def come(self) -> int:
-        """How many messages have come out; -1 if the broker does not answer."""
+        """Return how many messages are in the output; -1 if the broker does not answer."""
         return self._broker.come
 
     def wait_for_all(self, engine_may_end: bool = False) -> None:
-        """Wait until what was fed has come out."""
+        """Wait until the output of all published messages is there."""
         fed = self.fed
         wait_until(lambda: (self.has_ended and not engine_may_end) or self.come >= fed, within_s=PATIENCE_S)
         assert engine_may_end or not self.has_ended, self.text()[-6000:]
 
     def text(self) -> str:
-        """The log of all lives of the engine."""
+        """Return the log of all lives of the engine."""
         return self.log.read_text(errors="replace")
 
     def lines(self, code: str) -> list[str]:
-        """The lines of the log with a code."""
+        """Return the lines of the log with a code."""
         return [line for line in self.text().splitlines() if code in line]
 
     def check(self) -> list[str]:
-        """What is wrong with what has come out, with the dead letters and with the state; the engine has stopped."""
+        """Return what is wrong with the output, the dead letters and the state; the engine must have stopped."""
         wrong = []
         found: dict[str, list[dict[str, Any]]] = {}
         for body in self._broker.links():
@@ -209,7 +211,7 @@ def _message(key: str, number: int, unique_id: str) -> Message:
 
 
 def chain_of(key: str, count: int) -> list[dict[str, Any]]:
-    """What must come out of a key, by plain Python."""
+    """Compute in plain Python what a key must give."""
     rows: list[dict[str, Any]] = []
     chain = 0
     for number in range(1, count + 1):
@@ -226,7 +228,7 @@ def _difference(key: str, found: Sequence[object], expected: Sequence[object]) -
 
 @contextlib.contextmanager
 def fed_steadily(world: World, count: int, every_s: float) -> Iterator[Callable[[], None]]:
-    """Feed messages again and again in another thread; the function that the block gets ends this."""
+    """Publish messages again and again in another thread; yield the function that ends this."""
     ended = threading.Event()
 
     def run() -> None:

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _shared(kills: int, seed: int, jobs: int, report: Path | None) -> int:
-    """Run drawn kills in several processes; each process prints the failures that it finds."""
+    """Run random kills in several processes; each process prints the failures that it finds."""
     options = ["--kills", str(-(-kills // jobs))]
     reports, is_sound = shared("tests.harness.kill9", options, seed=seed, jobs=jobs)
     whole = KillFigures()

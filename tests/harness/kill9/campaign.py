@@ -1,4 +1,4 @@
-"""Many runs of the project's workload, with drawn kills or with every pair of kills."""
+"""Many runs of the project's workload, with random kills or with every pair of kills."""
 
 import functools
 import random
@@ -24,7 +24,7 @@ MOST_VIOLATIONS = 3
 """How many runs may fail before a campaign ends."""
 LIVES_OF_A_TRAIL = 30
 _FIRST = wire.Kill(point="stop.begin", hit=1)
-"""The kill of a first life that has handled its messages."""
+"""The kill of a first life after it has handled its messages."""
 _BEFORE_THE_SCHEMA = ("rec.lock", "rec.migrate.begin", "rec.migrate.step")
 """Fault points that a start passes before its store has a schema."""
 
@@ -101,7 +101,7 @@ class KillFigures(msgspec.Struct):
         self.seconds = max(self.seconds, other.seconds)
 
     def line(self) -> str:
-        """The figures as one line."""
+        """Return the figures as one line."""
         rates = " kills/s, ".join(f"{self.kills / max(one, 0.001):.1f}" for one in (self.seconds, self.cpu_seconds))
         kinds = ", ".join(f"{count:,} by {kind}" for kind, count in sorted(self.by_kind.items()))
         pairs = f"{self.pairs_tried:,} of {self.pairs:,} pairs ({self.missed:,} missed), " if self.pairs else ""
@@ -131,7 +131,7 @@ class KillCampaign:
         self.passed: Counter[str] = Counter()
 
     def drawn(self, seed: int, most_kills: int) -> None:
-        """One run in which everything is drawn from a seed."""
+        """Run once; the seed determines all random choices."""
         workload = reference.drawn(seed)
         rates = draw_rates(seed)
         rng = random.Random(f"kills {seed}")
@@ -140,11 +140,11 @@ class KillCampaign:
         new = {point: hits for point, hits in passed.items() if point not in self.figures.by_point}
         kills = draws.drawn_kills(rng, lives, new or passed, by_call=draws.BY_CALL if self._zygote.counts_calls else 0)
         if rates and not kills:
-            kills.append(wire.Kill())  # other faults need a life in which to strike
+            kills.append(wire.Kill())  # other faults need a life in which they can strike
         self._run(workload, Schedule(seed, rates), kills, shares=lives + 1)
 
     def one_after_another(self, mode: Reliability, way: Sequence[wire.Kill], trail: Sequence[wire.Kill]) -> int:
-        """A run with these kills, and with new messages in each life; returns how many kills of the trail struck."""
+        """Run with these kills, and with new messages in each life; return how many kills of the trail struck."""
         kills = (_FIRST, *way, *trail)
         lives = self.exactly(reference.smallest(mode, len(kills)), *kills, shares=len(kills))
         struck = max(0, lives.killed - len(kills) + len(trail))
@@ -152,10 +152,10 @@ class KillCampaign:
         return struck
 
     def exactly(self, workload: reference.Reference, *kills: wire.Kill, shares: int = 1) -> ProcessRun:
-        """One run with exactly these kills. The messages are published in `shares` parts, one for each life.
+        """Run once with exactly these kills. The messages are published in `shares` parts, one for each life.
 
-        If the first kill comes later than the schema, the store begins with its schema, which takes the most time of a
-        life.
+        If the first kill strikes after the schema exists, the run begins with a store that has its schema: making the
+        schema takes most of the time of a life.
         """
         with_schema = bool(kills) and kills[0].point not in _BEFORE_THE_SCHEMA
         schedule = Schedule(workload.scenario.seed, {}, ())
@@ -188,7 +188,7 @@ class KillCampaign:
 
     @functools.cached_property
     def _schema(self) -> bytes:
-        """The content of an empty store, as `correlator db upgrade` makes it."""
+        """Return the content of an empty store, as `correlator db upgrade` makes it."""
         with directory_of_a_run() as directory:
             migrate.upgrade(f"sqlite:///{directory}/{reference.STORE}")
             return (directory / reference.STORE).read_bytes()
@@ -205,7 +205,7 @@ def _violated(lives: ProcessRun, kills: deque[wire.Kill], shares: int, *, one_ea
 
 
 def drawn(campaign: KillCampaign, *, kills: int, seed: int, step: int = 1) -> None:
-    """Runs with seeds from `seed` on, until `kills` processes were killed or too many runs have failed.
+    """Run seeds from `seed` on, until `kills` processes were killed or too many runs have failed.
 
     With `step` n, only every n-th seed runs, so that several processes share the seeds.
     """
@@ -216,7 +216,7 @@ def drawn(campaign: KillCampaign, *, kills: int, seed: int, step: int = 1) -> No
 
 
 def pairs(campaign: KillCampaign, mode: Reliability, *, kills: int | None, seed: int) -> None:
-    """Every possible ordered pair of kills, in two lives of which the second continues the first.
+    """Run every possible ordered pair of kills, in two lives of which the second continues the first.
 
     Kills take place where a life passes fault points. Which points a life passes depends on the kill that ended the
     life before it. So for each kill, the campaign first runs the life after it: the points that this life passes are
@@ -292,11 +292,11 @@ class Map:
 
 
 class Trails:
-    """Combines pairs of kills to trails in which neighbours are pairs, in a drawn order.
+    """Combines pairs of kills to trails in which neighbours are pairs, in a random order.
 
     Args:
         follows: the second kills of the pairs, by the first kills.
-        rng: draws the order.
+        rng: the source of the random order.
     """
 
     def __init__(self, follows: Mapping[wire.Kill, Sequence[wire.Kill]], rng: random.Random) -> None:
@@ -304,7 +304,9 @@ class Trails:
         self._rng = rng
 
     def one(self) -> list[wire.Kill]:
-        """The next trail: each two neighbours are a pair that no earlier trail has. Empty if no pairs are left."""
+        """Return the next trail: each two neighbours are a pair that no earlier trail has. Empty if no
+        pairs are left.
+        """
         if not self._left:
             return []
         trail = [self._rng.choice(list(self._left))]
@@ -323,6 +325,6 @@ class Trails:
 
 
 def _hits(lives: ProcessRun) -> list[wire.Kill]:
-    """A kill for each fault point that the last life of a run passed."""
+    """Return a kill for each fault point that the last life of a run passed."""
     points = {name: hits for name, hits in lives.passed_at_last.items() if name != draws.SYSCALL}
     return list(draws.kills_of(draws.singles(points)))

@@ -43,7 +43,7 @@ WHEN_ASKED_S = 1.0
 """Seconds between checkpoints in scenarios with few of them; asking the engine whether it is quiet takes one, too."""
 COMINGS_AND_GOINGS = (0, 1, 5)
 UNIQUE = 1_000_000
-"""How many unique numbers one life may give."""
+"""Number of unique numbers that one life may give."""
 ALIKE = 60
 """The application handles numbers alike that differ by a multiple of this."""
 APPLICATION = (application.__name__, __name__)
@@ -66,11 +66,11 @@ class ToldProbe(WorldProbe):
         die()
 
     def fails_now(self, message_id: str) -> bool:
-        """Whether the handler of this message fails: only the first time in any life."""
+        """Return whether the handler of this message fails: only the first time in any life."""
         return self._life.link.first(message_id)
 
     def unique(self) -> int:
-        """A number that no life has given before."""
+        """Return a number that no life has given before."""
         return self._life.number * UNIQUE + super().unique()
 
     def _open(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class Reference(NamedTuple):
 
 
 def drawn(seed: int) -> Reference:
-    """A scenario of the simulation in real time, with the messages of all destinations mixed."""
+    """Make a scenario of the simulation in real time, with the messages of all destinations mixed."""
     scenario, workload = draw(seed, changing=False)
     settings = _in_real_time(scenario.settings, random.Random(f"real time {seed}"))
     made = Reference(replace(scenario, settings=settings), workload.parcels(_BROKER, random.Random(f"parcels {seed}")))
@@ -124,7 +124,7 @@ def drawn(seed: int) -> Reference:
 
 
 def smallest(mode: Reliability, times: int = 1) -> Reference:
-    """A workload of few messages for one mode of receiving and of sending; repeated `times` times with new ids."""
+    """Make a workload of few messages for one mode of receiving and of sending, repeated `times` times with new ids."""
     one = _SMALLEST[mode]
     receiver = ReceiverSettings(
         id=one.receiver,
@@ -179,7 +179,7 @@ def smallest(mode: Reliability, times: int = 1) -> Reference:
 
 
 def stored_in(scenario: Scenario, directory: Path) -> Scenario:
-    """The scenario with its store, if it has one, in this directory."""
+    """Return the scenario with its store, if it has one, in this directory."""
     if not scenario.persistent:
         return scenario
     return replace(scenario, settings=replace(scenario.settings, store=f"sqlite:///{directory}/{STORE}"))
@@ -242,7 +242,7 @@ _SMALLEST = {
         "tasks", "Task", {"quick": Reliability.BEST_EFFORT}, {"Relay": "relay"}, [("ta1", "ta1")]
     ),
 }
-"""The numbers of the orders are chosen so that the ledger does nothing with them that takes long."""
+"""The numbers of the orders are chosen so that the ledger does nothing slow with them."""
 
 
 def _small_parcel(destination: str, name: str, of: str, more: int) -> Parcel:

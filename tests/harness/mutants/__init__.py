@@ -55,16 +55,16 @@ class Fate(NamedTuple):
 
     @property
     def invariants(self) -> list[str]:
-        """The ids of the invariants that it violated, sorted."""
+        """Return the ids of the violated invariants, sorted."""
         return sorted({one.id for one in self.caught.outcome.found}) if self.caught else []
 
     @property
     def runs(self) -> int:
-        """How many runs it took to catch the mutant; the whole budget if it survived."""
+        """Return how many runs it took to catch the mutant; the whole budget if it survived."""
         return self.caught.runs if self.caught else self.mutant.budget
 
     def line(self) -> str:
-        """The fate as one line."""
+        """Return the fate as one line."""
         killed = f"killed after {self.runs:3} runs by {', '.join(self.invariants)}"
         return f"{self.mutant.name:44} {killed if self.caught else f'SURVIVED {self.runs} runs'}"
 
@@ -88,7 +88,7 @@ class MutantsReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command(report: Path | None) -> int:
-    """Hunt every mutant, print a line for each, and write the report. Returns 1 if a mutant survives, else 0."""
+    """Hunt every mutant, print a line for each, and write the report. Return 1 if a mutant survives, else 0."""
     found: list[CaughtMutant] = []
     begin = time.monotonic()
     for fate in hunt_all():

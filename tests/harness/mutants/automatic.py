@@ -8,8 +8,8 @@ the changed function. A process that does not end counts as a kill. The command 
 either a check is missing, or `survivors.md` explains the survivor. Exit status 1 if a survivor is not explained.
 
 Neither of the usual tools does this. Cosmic Ray changes the source files in place and runs one command for all mutants.
-mutmut runs pytest and nothing else over all mutants, in a directory that it makes in the project. It draws no sample,
-and gives a mutant no budget of seeds or CPU time, so the simulation could not hunt.
+mutmut runs only pytest over all mutants, in a directory that it makes in the project. It takes no sample, and gives a
+mutant no budget of seeds or CPU time, so the simulation could not hunt.
 """
 
 import argparse
@@ -89,7 +89,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a sample.
 
     Attributes:
-        seed: the seed with which the sample was drawn.
+        seed: the seed that determined the sample.
         mutants: how many mutants the source has.
         sample: how many of them ran.
         fates: the number of mutants by fate.
@@ -125,7 +125,7 @@ class PlacedMutant(NamedTuple):
 
 
 def all_mutants() -> list[PlacedMutant]:
-    """Every mutant of every directory, in the order of files."""
+    """Return every mutant of every directory, in the order of files."""
     return [
         PlacedMutant(mutant, file)
         for file, module in _sources()
@@ -134,7 +134,7 @@ def all_mutants() -> list[PlacedMutant]:
 
 
 def _sources() -> Iterator[tuple[str, str]]:
-    """The source files with their modules."""
+    """Yield the source files with their modules."""
     for room in ROOMS:
         for path in sorted((ROOT / room).glob("*.py")):
             file = path.relative_to(ROOT).as_posix()
@@ -152,7 +152,7 @@ def hunt(seeds: int, cpu_s: float) -> Hunted:
 
 
 def judge(copy: Copy, place: PlacedMutant, reach: Reach) -> Verdict:
-    """Run one mutant in a copy that no other thread uses."""
+    """Run one mutant in a copy that no other thread uses, and return the verdict."""
     begin = time.monotonic()
     function = place.mutant.function
     hunted = Hunted(0, [])
@@ -199,12 +199,14 @@ def _tested(copy: Copy, tests: Sequence[str]) -> tuple[Fate, list[str]]:
 
 
 def _last_line(output: str) -> str:
-    """The last line of a process without a report: most often its exception."""
+    """Return the last line of a process without a report: most often its exception."""
     return (output.strip().splitlines() or ["ended without a word"])[-1][:LONGEST_LINE]
 
 
 def _pytest(copy: Copy, *tests: str) -> list[str]:
-    """Arguments for Python to run tests in this order up to the first failure, without those that need a server."""
+    """Return arguments for Python that run tests in this order up to the first failure, without tests
+    that need a server.
+    """
     options = (
         "-q",
         "-x",
@@ -262,7 +264,7 @@ def judge_all(places: Sequence[PlacedMutant], jobs: int, told: Callable[[Verdict
 
 
 def report_of(verdicts: Sequence[Verdict], seed: int, mutants: int, seconds: float) -> Report:
-    """The figures of these verdicts."""
+    """Return the figures of these verdicts."""
     by_kind: dict[str, Counter[str]] = {}
     for one in verdicts:
         by_kind.setdefault(one.kind, Counter())[one.fate] += 1
@@ -280,7 +282,7 @@ def report_of(verdicts: Sequence[Verdict], seed: int, mutants: int, seconds: flo
 
 
 def explained() -> str:
-    """The text that explains survivors by their ids."""
+    """Return the text that explains survivors by their ids."""
     return Path(__file__).with_name("survivors.md").read_text(encoding="utf-8")
 
 
@@ -304,7 +306,7 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.mutants.automatic")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants")
-    parser.add_argument("--seed", type=int, default=1, help="they are drawn with")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the sample")
     parser.add_argument("--only", action="append", help="run the mutant with this id; may be given again")
     parser.add_argument("--jobs", type=int, default=1, help="at a time")
     parser.add_argument("--report", type=Path, help="write everything there, as JSON")
@@ -325,7 +327,7 @@ def _run(arguments: argparse.Namespace) -> int:
         verdicts.append(verdict)
         sys.stdout.write("\n".join(_lines(verdict)) + "\n")
         sys.stdout.flush()
-        if arguments.report:  # the report is complete at any time, since a long run may be ended early
+        if arguments.report:  # keep the report complete at any time, since a long run may be ended early
             write_json(arguments.report, report_of(verdicts, arguments.seed, len(places), time.monotonic() - begin))
 
     judge_all(_chosen(arguments, places), arguments.jobs, told)

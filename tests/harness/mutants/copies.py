@@ -78,7 +78,7 @@ class Copy:
         written = self.directory / "output.txt"
         begin = time.monotonic()
         with written.open("wb") as output:
-            process = subprocess.Popen(  # our own interpreter
+            process = subprocess.Popen(  # the interpreter of this process
                 command,
                 cwd=self.directory,
                 env=environment,

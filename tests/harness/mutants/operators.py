@@ -61,12 +61,12 @@ class AutomaticMutant(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The text of the module with the mistake in it."""
+        """Return the text of the module with the mistake in it."""
         return self.original.with_edit(self.edit)
 
     @property
     def diff(self) -> str:
-        """The diff of the mistake, without a header."""
+        """Return the diff of the mistake, without a header."""
         before, after = self.original.text.splitlines(), self.source.splitlines()
         return "\n".join(list(difflib.unified_diff(before, after, lineterm="", n=2))[2:])
 
@@ -77,7 +77,7 @@ class AutomaticMutant(NamedTuple):
 
 
 def mutants_of(module: str, source: str) -> list[AutomaticMutant]:
-    """Every mutant of a module, function by function."""
+    """Return every mutant of a module, function by function."""
     text = SourceText(source)
     found = []
     counts: Counter[str] = Counter()
@@ -90,7 +90,9 @@ def mutants_of(module: str, source: str) -> list[AutomaticMutant]:
 
 
 def telling(module: str, source: str, recorder: str) -> str:
-    """The text of the module whose functions add `module:function` to the set `called` of the module `recorder`."""
+    """Return the text of the module whose functions add `module:function` to the set `called` of the
+    module `recorder`.
+    """
     tree = ast.parse(source)
     for function, body in _scopes(tree):
         if function:
@@ -112,16 +114,16 @@ class SourceText:
             self._line_at.append(self._line_at[-1] + len(line))
 
     def of(self, node: ast.expr | ast.stmt) -> str:
-        """The text of a node."""
+        """Return the text of a node."""
         begin, end = self._span(node)
         return self._bytes[begin:end].decode()
 
     def between(self, one: ast.stmt, other: ast.stmt) -> str:
-        """The text between two nodes."""
+        """Return the text between two nodes."""
         return self._bytes[self._span(one)[1] : self._span(other)[0]].decode()
 
     def with_edit(self, edit: SourceEdit) -> str:
-        """The whole text with the edit in it."""
+        """Return the whole text with the edit in it."""
         begin, end = self._span(edit.first)[0], self._span(edit.last)[1]
         return (self._bytes[:begin] + edit.text.encode() + self._bytes[end:]).decode()
 
@@ -133,7 +135,7 @@ class SourceText:
 
 
 def _scopes(tree: ast.Module) -> Iterator[tuple[str, list[ast.stmt]]]:
-    """The bodies of functions with their qualified names, and the values of the module."""
+    """Yield the bodies of functions with their qualified names, and the values of the module."""
     yield "", [one for one in tree.body if isinstance(one, ast.Assign | ast.AnnAssign)]
     todo: list[tuple[str, ast.AST]] = [("", tree)]
     while todo:
@@ -192,7 +194,9 @@ def _of_block(block: list[ast.stmt], text: SourceText) -> Iterator[SourceEdit]:
 
 
 def _may_be_swapped(one: ast.stmt, other: ast.stmt) -> bool:
-    """Whether the order of two statements may matter: one uses what the other sets, or both have effects outside."""
+    """Return whether the order of two statements may matter: one uses what the other sets, or both have
+    effects outside.
+    """
     if not isinstance(one, _Simple) or not isinstance(other, _Simple) or _is_silent(one) or _is_silent(other):
         return False
     if _set_by(one) & _names(other) or _set_by(other) & _names(one):
@@ -211,13 +215,13 @@ def _targets(statement: ast.stmt) -> Sequence[ast.expr]:
 
 
 def _set_by(statement: ast.stmt) -> set[str]:
-    """The names that a statement sets. For `a.b[c] = d` it is `b`."""
+    """Return the names that a statement sets. For `a.b[c] = d` it is `b`."""
     stored = (one.value if isinstance(one, ast.Subscript) else one for one in _targets(statement))
     return {one.attr if isinstance(one, ast.Attribute) else name for one in stored for name in _names(one)}
 
 
 def _names(node: ast.AST) -> set[str]:
-    """The variables and attributes that a node uses."""
+    """Return the variables and attributes that a node uses."""
     names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} - {"self"}
     return names | {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
 
@@ -227,12 +231,12 @@ def _calls_a_method(node: ast.AST) -> bool:
 
 
 def _is_seen(statement: ast.stmt) -> bool:
-    """Whether a statement does more than set variables of its function."""
+    """Return whether a statement does more than set variables of its function."""
     return isinstance(statement, ast.Expr) or not all(isinstance(one, ast.Name) for one in _targets(statement))
 
 
 def _expressions(body: Iterable[ast.AST]) -> Iterator[ast.expr]:
-    """Every expression of these statements, except those of inner functions and those without behaviour."""
+    """Yield every expression of these statements, except those of inner functions and those without behaviour."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assert | ast.JoinedStr) or _is_silent(node):
             continue  # nodes within an f-string have wrong positions
@@ -243,7 +247,7 @@ def _expressions(body: Iterable[ast.AST]) -> Iterator[ast.expr]:
 
 
 def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """The expressions that a programmer could have written by mistake in place of this one."""
+    """Yield the expressions that a programmer could have written by mistake in place of this one."""
     yield from _of_condition(node)
     yield from _of_value(node)
 
@@ -281,7 +285,9 @@ def _of_value(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_silent(node: ast.AST) -> bool:
-    """Whether a node has no behaviour: documentation, fault points, variables whose names mark them as unused."""
+    """Return whether a node has no behaviour: documentation, fault points, variables whose names mark
+    them as unused.
+    """
     if _is_documentation(node) or (isinstance(node, ast.Delete) and isinstance(node.targets[0], ast.Name)):
         return True
     called = node.value if isinstance(node, ast.Expr) else node

@@ -48,13 +48,13 @@ def make_telling(copy: Copy, sources: Mapping[str, str]) -> None:
 
 
 def called_so_far() -> list[str]:
-    """The functions that this process has called, if they record their calls."""
+    """Return the functions that this process has called, if they record their calls."""
     recorder = sys.modules.get(RECORDER)
     return sorted(recorder.called) if recorder else []
 
 
 def reach_of(simulated: Sequence[str], written: Path) -> Reach:
-    """The measured calls: those of the simulation, and those in the plugin's file."""
+    """Return the measured calls: those of the simulation, and those in the plugin's file."""
     found = [msgspec.json.decode(line, type=Called) for line in written.read_bytes().splitlines()]
     callers: dict[str, list[Called]] = {}
     for one in sorted(found, key=lambda one: one.seconds):
@@ -69,7 +69,9 @@ def _module_of(function: str) -> str:
 
 
 def _within_the_budget(function: str, callers: Sequence[Called]) -> list[str]:
-    """One test of each file in turn, so that few seconds cover much: the tests of a file are about one subject."""
+    """Choose one test of each file in turn, so that few seconds cover much: the tests of a file are
+    about one subject.
+    """
     room = f"tests/{function.split('.')[1]}/"
     rank: Counter[str] = Counter()
     ranked: list[tuple[bool, int, Called]] = []

@@ -50,7 +50,7 @@ def released_before_commit(patches: Patches) -> None:
 
 def _release_nothing(original: Any) -> Any:
     class Released:
-        """Stands for a cut whose sends were released before."""
+        """Replaces a cut whose sends were released before."""
 
         def release(self) -> None:
             """Do nothing."""
@@ -412,5 +412,5 @@ class _ShortStore:
         self._store.commit(number, writes[:-1] if len(writes) > 1 else writes)
 
     def read_state(self, numbers: Any) -> Any:
-        """As the real store."""
+        """Read as the real store does."""
         return self._store.read_state(numbers)

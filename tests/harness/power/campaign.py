@@ -26,7 +26,7 @@ IMAGES_OF_A_RUN = 20_000
 """How many images of a run are checked before the next seed is recorded."""
 RESTART_EVERY = 100
 FIRST_START_EVERY = 5
-"""Of this many passes, two draw moments before there is a store: an engine's start costs 20 times a reading."""
+"""One in this number of passes takes moments before there is a store: a start of an engine costs 20 times a reading."""
 MOST_TOLD = 10
 _MEMORY = Path("/dev/shm")  # a disk in memory; directories in it are private
 
@@ -97,7 +97,7 @@ class PowerCampaign:
 
     Args:
         directory: an empty directory for runs and images.
-        seed: determines everything that is drawn.
+        seed: determines all random choices.
         synchronous: `FULL`, or the setting of a control; see `record`.
     """
 
@@ -111,7 +111,7 @@ class PowerCampaign:
             place.mkdir(mode=0o700)
 
     def run(self, images: int) -> PowerFigures:
-        """Check so many images. Raises as `record`."""
+        """Check this number of images. Raises as `record`."""
         begin, cpu_begin = time.monotonic(), time.process_time()
         with small_world():
             while self.figures.images < images:
@@ -160,10 +160,10 @@ class PowerCampaign:
 def moments(
     records: list[CallRecord], seed: int, number: int
 ) -> Iterator[tuple[str, Image, PowerFacts, random.Random]]:
-    """One pass over a trace: an image of each moment, with the facts known then and a random generator.
+    """Pass once over a trace: yield an image of each moment, with the facts known then and a random generator.
 
-    A pass shows the moments at which something can be missing. The pass with number 1 shows every moment, with all
-    calls applied.
+    A pass uses the moments at which something can be missing. The pass with number 1 uses every moment, with all calls
+    applied.
     """
     disk, facts = Disk(), PowerFacts()
     for at, one in enumerate(records, 1):
@@ -180,7 +180,7 @@ def moments(
 
 
 def campaign(images: int, *, seed: int, synchronous: str = "FULL") -> PowerFigures:
-    """Check so many images, on a disk in memory if there is one, and remove all files afterwards."""
+    """Check this number of images, on a disk in memory if there is one, and remove all files afterwards."""
     parent = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="correlator-power-", dir=parent) as directory:
         return PowerCampaign(Path(directory), seed=seed, synchronous=synchronous).run(images)

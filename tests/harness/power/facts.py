@@ -8,7 +8,7 @@ from correlator.events import Message
 
 
 class Published(msgspec.Struct, frozen=True, tag="published"):
-    """Messages were put into the broker. Each has the properties `pid`, its own, and `id`, which its repeats share."""
+    """Messages were put into the broker. Each has its own `pid`, and an `id`, which its repeats share."""
 
     destination: str
     messages: list[Message]
@@ -97,7 +97,7 @@ class PowerFacts:
 
     @property
     def waiting(self) -> dict[str, list[Message]]:
-        """The messages that the broker still has to deliver, in order, by destination."""
+        """Return the messages that the broker still has to deliver, in order, by destination."""
         left: dict[str, list[Message]] = defaultdict(list)
         for pid, (destination, message) in self.published.items():
             if pid not in self.acknowledged:

@@ -1,4 +1,4 @@
-"""Compares a store after a power cut with the facts that were visible before it; names the violated invariants."""
+"""Compares a store after a power cut with the facts that were visible before it, and names the violated invariants."""
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -19,7 +19,7 @@ class ImageViolation(NamedTuple):
 
 
 def violations(facts: PowerFacts, found: ImageContent) -> Iterator[ImageViolation]:
-    """Every fact from before the cut that the store contradicts."""
+    """Yield every fact from before the cut that the store contradicts."""
     if found.refusal:
         yield ImageViolation("G8", found.refusal)
     lost = facts.owed - found.counted - found.waiting - found.dead
@@ -50,5 +50,5 @@ def _of_sender(found: ImageContent, sender: str, source: str, bodies: dict[int, 
 
 
 def some(names: AbstractSet[str]) -> str:
-    """A few of many names."""
+    """Return a few of many names, as text."""
     return ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

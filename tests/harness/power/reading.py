@@ -83,7 +83,7 @@ def read(directory: Path) -> ImageContent:
 
 
 def opened(directory: Path) -> ImageContent:
-    """The content that the start of an engine finds. Raises as `SqlStore.read`."""
+    """Return the content that the start of an engine finds. Raises as `SqlStore.read`."""
     url = f"sqlite:///{directory / workload.FILE}"
     store = SqlStore(url, workload.NAME)
     try:
@@ -110,11 +110,11 @@ _TABLES = {
     "receive_log": "receiver, first",
     "state_log": "number",
 }
-"""The tables that are read, and the order of their rows."""
+"""The tables to read, and the order of their rows."""
 
 
 def _rows(raw: sqlite3.Connection, table: str) -> Sequence[Any]:
-    """The rows of a table with columns as attributes, as the decoding needs them."""
+    """Return the rows of a table with columns as attributes, as the decoding needs them."""
     cursor = raw.execute(f"SELECT * FROM {table} ORDER BY {_TABLES[table]}")  # the names are constants of this module
     row = _row(tuple(name for name, *_ in cursor.description))
     return [row(*values) for values in cursor]
@@ -134,7 +134,7 @@ def _outbox(segments: Iterable[OutboundSegment]) -> dict[str, dict[int, bytes]]:
 
 
 def _counted(segments: Iterable[StateSegment]) -> set[str]:
-    """The keys of the table in which the application counts the ids that it has handled."""
+    """Return the keys of the table in which the application counts the ids that it has handled."""
     living: dict[bytes, bytes | None] = {}
     for segment in segments:
         living.update({entry.key: entry.value for entry in segment.entries if entry.owner == _COUNTS})
@@ -142,7 +142,9 @@ def _counted(segments: Iterable[StateSegment]) -> set[str]:
 
 
 def _waiting(contexts: Sequence[ContextCut], log: Iterable[ReceiveSegment]) -> set[str]:
-    """The messages of the receive log that have not entered their context at the checkpoint, or wait in its queue."""
+    """Return the messages of the receive log that have not entered their context at the checkpoint, or
+    wait in its queue.
+    """
     entered = {receiver: number for context in contexts for receiver, number in context.entered.items()}
     queued = {
         (run.receiver, number)

@@ -57,7 +57,7 @@ def record(directory: Path, trace: Path, *, seed: int, synchronous: str = "FULL"
 
 
 def main() -> int:
-    """The command of the process that was started with the library."""
+    """Run the workload; this is the command of the process that was started with the library."""
     directory, trace = Path(sys.argv[1]), Path(sys.argv[2])
     seed, synchronous = int(sys.argv[3]), sys.argv[4]
     with small_world():

@@ -17,7 +17,7 @@ def restart(directory: Path, facts: PowerFacts, found: ImageContent, rng: random
         directory: the directory of the image, which the engine changes.
         facts: the facts at the moment of the cut; the broker delivers the messages that were not acknowledged then.
         found: the content of the image, as `reading` found it.
-        rng: draws the order of steps.
+        rng: the source of the random order of steps.
     """
     marks: list[Mark] = []
     try:
@@ -38,7 +38,7 @@ def restart(directory: Path, facts: PowerFacts, found: ImageContent, rng: random
 
 
 def contradictions(facts: PowerFacts, sends: Sequence[Sent]) -> Iterator[ImageViolation]:
-    """The sends after the cut that contradict the sends before it."""
+    """Yield the sends after the cut that contradict the sends before it."""
     numbers = {sender: set(bodies) for sender, sources in facts.sent.items() for bodies in sources.values()}
     for one in sends:
         before = facts.sent.get(one.sender, {})

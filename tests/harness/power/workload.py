@@ -35,7 +35,7 @@ FILE = "store.db"
 QUEUES = ("queue:orders", "queue:readings")
 GROUPS = 6
 MOST_STEPS = 20_000
-"""After how many steps a run that does not come to rest fails."""
+"""Number of steps after which a run that does not come to rest fails."""
 
 Tell = Callable[[facts.Mark], None]
 
@@ -120,7 +120,7 @@ class RecordedLife:
     Args:
         directory: the directory of the store.
         identity: the unique part of the source ids of its senders.
-        rng: draws the order of the steps.
+        rng: the source of the random order of the steps.
         tell: called with each mark.
     """
 
@@ -171,7 +171,7 @@ class RecordedLife:
         self._broker.publish(queue, [message])
 
     def _rests(self) -> bool:
-        """Whether all messages are acknowledged, handled and sent, and the store says so."""
+        """Return whether all messages are acknowledged, handled and sent, and the store records this."""
         broker, engine = self._broker, self._engine
         if any(broker.waiting(queue) or broker.unacknowledged(queue) for queue in QUEUES):
             return False
@@ -183,7 +183,7 @@ class RecordedLife:
         return not engine.checkpointer.busy and self._recorded()
 
     def _recorded(self) -> bool:
-        """Whether a checkpoint that was requested after that is committed."""
+        """Return whether a checkpoint that was requested after that is committed."""
         assert self._engine.checkpointer is not None
         if self._asked is None:
             self._asked = self._engine.checkpointer.ask()
@@ -200,7 +200,7 @@ class RecordedLife:
 
 
 def messages_of(rng: random.Random, count: int, life: int) -> dict[str, list[Message]]:
-    """The messages of one life by queue: some repeat an earlier message, some cannot be mapped."""
+    """Return the messages of one life by queue: some repeat an earlier message, some cannot be mapped."""
     made: dict[str, list[Message]] = {queue: [] for queue in QUEUES}
     for number in range(count):
         queue = QUEUES[number % 3 == 2]

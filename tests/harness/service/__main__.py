@@ -27,8 +27,8 @@ def main() -> int:
     """Run the command. Ctrl-C ends a campaign and prints the figures so far."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.service", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--kills", type=int, help="run until so many processes were killed")
-    what.add_argument("--power", type=int, help="judge so many images of a disk that has lost its power")
+    what.add_argument("--kills", type=int, help="run until this number of processes was killed")
+    what.add_argument("--power", type=int, help="judge this number of images of a disk after a loss of power")
     what.add_argument("--mutants", nargs="*", metavar="NAME", help="hunt these deliberate bugs, or all")
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite", help="where the broker is")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")

@@ -32,7 +32,7 @@ MOST_VIOLATIONS = 3
 TOGETHER = (2, 3, 4)
 WAVES = (1, 2, 2, 3)
 LIVES = (3, 10)
-"""The least and the largest number of processes that a wave starts."""
+"""The smallest and the largest number of processes that a wave starts."""
 PATIENCE_S = 90.0
 
 
@@ -40,7 +40,7 @@ class Stores(Protocol):
     """Makes an empty broker for each run."""
 
     def fresh(self, directory: Path) -> str:
-        """The address of a broker with the destinations of `topology`."""
+        """Return the address of a new broker with the destinations of `topology`."""
         ...
 
     def drop(self, store: str) -> None:
@@ -62,7 +62,7 @@ class FileStores:
         return f"sqlite:///{path}"
 
     def drop(self, store: str) -> None:
-        """See `Stores`. Does nothing: whoever deletes the directory of the run deletes the file."""
+        """Do nothing: deleting the directory of the run deletes the file. See `Stores`."""
 
 
 class ServerStores:
@@ -112,7 +112,9 @@ class ServerStores:
 
 
 def _made_in_child(directory: Path) -> bytes:
-    """The bytes of an empty broker. Another process makes it, because this process forks and must not have threads."""
+    """Return the bytes of an empty broker. Another process makes it, because this process forks and
+    must have no threads.
+    """
     path = directory / "made"
     bury(fork(directory, lambda: files.write(path, [topology.template(directory)])))
     return path.read_bytes()
@@ -135,16 +137,16 @@ class ServiceFigures(msgspec.Struct):
         kills: processes that died as planned, or because the server was killed.
         by_kind: kills by kind.
         by_role: kills by the role of the process.
-        restarts: how often all processes were dead, so that the broker started anew.
+        restarts: number of starts of the broker after all processes were dead.
         messages: messages that a program sent or tried to send.
-        handed: how often a program got a message.
-        again: how often a program got a message that it or another program had got before.
+        handed: number of times that a program got a message.
+        again: number of times that a program got a message that it or another program had got before.
         prepared: prepared transactions that were resolved.
         without_fault: runs in which no process was killed.
         violations: runs that failed.
         by_violation: runs by the promise that they violate.
         found: the runs that failed.
-        seconds, cpu_seconds: what the campaign took.
+        seconds, cpu_seconds: duration and CPU time of the campaign.
     """
 
     runs: int = 0
@@ -173,7 +175,7 @@ class ServiceFigures(msgspec.Struct):
                 setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def line(self) -> str:
-        """The figures as one line."""
+        """Return the figures as one line."""
         kinds = ", ".join(f"{count:,} by {kind}" for kind, count in sorted(self.by_kind.items()))
         return (
             f"{self.runs:,} runs ({self.without_fault:,} without a fault), {self.kills:,} kills ({kinds}) of "
@@ -188,11 +190,11 @@ class Run:
     """One run.
 
     Args:
-        directory: an empty one.
+        directory: an empty directory.
         store: the address of an empty broker.
-        seed: decides everything.
-        figures: where it counts.
-        cast: what processes do, and how often.
+        seed: determines all random choices.
+        figures: counts the run.
+        cast: the roles of the processes, and how often processes have them.
     """
 
     def __init__(self, directory: Path, store: str, seed: int, figures: ServiceFigures, cast: roles.Cast) -> None:
@@ -208,7 +210,7 @@ class Run:
         self._on_sqlite = store.startswith("sqlite")
 
     def run(self) -> list[Breach]:
-        """Run from an empty broker to an empty broker; returns the violated promises. Ends early if rows are wrong."""
+        """Run from an empty broker to an empty broker; return the violated promises. Ends early if rows are wrong."""
         write = Journal(appending(self._directory / JOURNAL), 0)
         spared = self._rng.random() < 0.05
         waves = self._rng.choice(WAVES)
@@ -225,7 +227,7 @@ class Run:
                 self._figures.restarts += 1
         if not stays:
             self._drain()
-        self._end(lambda: tidy(self._store))  # the process that kept the broker open may have been killed after the end
+        self._end(lambda: tidy(self._store))  # the process that kept the broker open may have been killed
         self._look(empty=True)
         self._judge()
         self._figures.without_fault += not self._kills
@@ -270,7 +272,7 @@ class Run:
         return Death(statement=rng.randint(1, rng.choice((15, 60, 150, 400))), after=rng.random() < 0.5)
 
     def _one_of(self, living: set[int], deadline: float) -> list[tuple[int, int]]:
-        """Wait for processes to end; returns those that have ended, or none if the time is over."""
+        """Wait for processes to end; return those that have ended, or none if the time is over."""
         while time.monotonic() < deadline:
             found = [(process, status) for process in living if (status := _status(process)) is not None]
             if found:
@@ -323,7 +325,7 @@ class Run:
         self._end(partial(drain, self._directory, self._store, self._lives, self._prepared()))
 
     def _prepared(self) -> list[str]:
-        """The names of all transactions that somebody wanted to prepare."""
+        """Return the names of all transactions that a process wanted to prepare."""
         events = read(self._directory / JOURNAL)
         return [one.name for one in events if isinstance(one, Asked) and one.call == "prepare"]
 
@@ -365,13 +367,13 @@ def _keeper(tells: int, until: int, others: tuple[int, ...]) -> Callable[[Worker
 
 
 def _status(process: int) -> int | None:
-    """The exit status of a process; `None` if it lives."""
+    """Return the exit status of a process; `None` if it lives."""
     found, status = os.waitpid(process, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if found else None
 
 
 def bury(process: int) -> int:
-    """Wait for the end of a process; returns its status, or the negative number of the signal that ended it."""
+    """Wait for the end of a process; return its status, or the negative number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
@@ -408,6 +410,6 @@ def campaign(kills: int, *, seed: int, step: int, stores: Stores) -> ServiceFigu
 
 
 def _cpu_s() -> float:
-    """The CPU time of this process and of its children that have ended."""
+    """Return the CPU time of this process and of its children that have ended."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system

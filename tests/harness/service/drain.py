@@ -80,7 +80,7 @@ def _empty(worker: Worker, session: Session, place: str, open_: Callable[[], Con
 
 
 def _left(store: str, place: str) -> int:
-    """The number of messages in a place."""
+    """Return the number of messages in a place."""
     name, _, subscription = place.partition("/")
     with topology.connection(store)._looking() as connection:
         statement = _LEFT.replace(":name", f"'{name}'").replace(":subscription", f"'{subscription}'")
@@ -88,7 +88,7 @@ def _left(store: str, place: str) -> int:
 
 
 def tidy(store: str) -> None:
-    """Run one round of the sweeper, which removes what dead processes have left behind."""
+    """Run one round of the sweeper, which removes what dead processes have left."""
     link = open_link(store)
     try:
         Round(link, lambda _: False).run()

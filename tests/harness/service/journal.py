@@ -1,4 +1,4 @@
-"""The journal of a run: what processes asked of the broker, what it answered, and which messages they got.
+"""The journal of a run: the requests of processes to the broker, its answers, and the messages that they got.
 
 An event is one `write` to a file that is opened for appending. So the events of a process survive when it is killed,
 and the events of all processes have one order.
@@ -56,11 +56,11 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
     """A process begins a call.
 
     Attributes:
-        op: its number within the process.
+        op: number of the call within the process.
         call: the kind of the call.
         sends: the messages that it sends.
         settles: the messages that it acknowledges.
-        name: of a transaction; the place of a purge; the name of a consumer.
+        name: name of a transaction or consumer, or the place of a purge.
         commits: whether the call commits a prepared transaction, or rolls it back.
     """
 
@@ -88,13 +88,13 @@ class Got(msgspec.Struct, frozen=True, array_like=True, tag="got"):
     """A session hands a message to the program; in mode AUTO it acknowledges the message right after this.
 
     Attributes:
-        op: the number of the call of `receive` that is under way.
+        op: number of the present call of `receive`.
         mode: the mode of the session.
         place: where the message was.
         name: the name of the message.
         message_id, redelivered, count: its headers.
-        reason, origin: of a dead message: why it is dead, and where it was before.
-        dead_count: of a dead message: how often it had been delivered.
+        reason, origin: for a dead message: why it is dead, and where it was before.
+        dead_count: for a dead message: how often it had been delivered.
     """
 
     at: int
@@ -131,7 +131,7 @@ class Journal:
     """The events that one process writes. Its threads may share the object.
 
     Args:
-        write: stores an encoded event; a kill after its return cannot undo that.
+        write: stores an encoded event; a kill after its return cannot undo this.
         life: the number of the process.
     """
 
@@ -153,7 +153,7 @@ class Journal:
         *,
         commits: bool = True,
     ) -> int:
-        """Note that a call begins; returns its number."""
+        """Note that a call begins; return its number."""
         op = next(self._ops)
         self.add(Asked(now(), self.life, op, call, list(sends), list(settles), name, commits))
         return op
@@ -163,7 +163,7 @@ class Journal:
         self.add(Answered(now(), self.life, op, code, list(ids)))
 
     def do(self, op: int, call: Callable[[], object]) -> str:
-        """Make a call that `ask` has noted, and note its answer; returns the code of its error, "" if it succeeds."""
+        """Make a call that `ask` has noted, and note its answer; return the code of its error, "" if it succeeds."""
         try:
             result = call()
         except CorrelatorError as error:
@@ -174,18 +174,18 @@ class Journal:
 
 
 def now() -> int:
-    """The time in nanoseconds, by a clock that all processes share."""
+    """Return the time in nanoseconds, by a clock that all processes share."""
     return time.monotonic_ns()
 
 
 def appending(path: Path) -> Callable[[bytes], object]:
-    """Writes encoded events to the journal file of a run."""
+    """Return a function that writes encoded events to the journal file of a run."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     return lambda content: os.write(descriptor, len(content).to_bytes(_SIZE, "big") + content)
 
 
 def read(path: Path) -> list[Event]:
-    """All events of a journal file, in the order of their times."""
+    """Return all events of a journal file, in the order of their times."""
     return sorted(_events(path.read_bytes()), key=lambda event: event.at) if path.exists() else []
 
 

@@ -1,4 +1,4 @@
-"""Compares the journal of a run with what the broker promises."""
+"""Compares the journal of a run with the broker's promises."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from tests.harness.service.journal import Answered, Asked, Born, Copy, Ended, Ev
 BY_ITSELF = ("AUTO", "DUPS_OK")
 MOST_LAZY = 10
 SLACK_NS = 2_000_000
-"""The times of the broker are whole milliseconds."""
+"""Tolerance in nanoseconds: the times of the broker are whole milliseconds."""
 LATEST_NS = 2_000_000_000
 """Nanoseconds within which a process may note a message after it has expired: the process may have to wait for a CPU."""
 _ALLOWED = {"E8108", "E7514", "E7515", "E7520", "E7570"}
@@ -37,12 +37,12 @@ class Call:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the call has returned without an error."""
+        """Return whether the call has returned without an error."""
         return self.answer is not None and not self.answer.code
 
     @property
     def failed(self) -> bool:
-        """Whether the call has failed with an error."""
+        """Return whether the call has failed with an error."""
         return self.answer is not None and bool(self.answer.code)
 
 
@@ -55,12 +55,12 @@ class Sent:
     stored: bool | None
     """Whether the message was stored; `None` if that is unknown."""
     at: int
-    """When the last call began that may have stored the message."""
+    """Time at which the last call began that may have stored the message."""
 
 
 @dataclass(slots=True)
 class Facts:
-    """The events of a journal, sorted by what they are about."""
+    """The events of a journal, sorted by subject."""
 
     calls: dict[tuple[int, int], Call] = field(default_factory=dict)
     gots: dict[Copy, list[Got]] = field(default_factory=lambda: defaultdict(list))
@@ -78,20 +78,20 @@ class Facts:
     last_drain: list[Got] = field(default_factory=list)
 
     def named(self, call: str) -> list[Call]:
-        """All calls of a kind, in their order."""
+        """Return all calls of a kind, in their order."""
         return [one for one in self.calls.values() if one.asked.call == call]
 
     def observed(self, copy: Copy) -> bool:
-        """Whether anybody has seen the message in this place."""
+        """Return whether any process has seen the message in this place."""
         return bool(self.gots.get(copy) or self.dead.get(copy))
 
     def copies(self, one: Sending) -> list[Copy]:
-        """The places in which a message surely arrives."""
+        """Return the places in which a message certainly arrives."""
         return [(_unified(place), one.name) for place in topology.places(one.destination, is_even=one.is_even)]
 
 
 def violations(events: Sequence[Event]) -> Iterator[Breach]:
-    """All violations of a complete run, whose last process has emptied the broker."""
+    """Yield all violations of a complete run, whose last process has emptied the broker."""
     facts = sorted_out(events)
     yield from _answers(facts)
     for copy, gots in facts.gots.items():
@@ -111,7 +111,7 @@ def violations(events: Sequence[Event]) -> Iterator[Breach]:
 
 
 def sorted_out(events: Sequence[Event]) -> Facts:
-    """The facts of a journal."""
+    """Return the facts of a journal."""
     facts = Facts()
     for event in events:
         if isinstance(event, Restarted):
@@ -152,7 +152,7 @@ def _ask(facts: Facts, asked: Asked) -> None:
 
 
 def _note_sends(facts: Facts, call: Call) -> None:
-    """Note what became of the messages that a call sends."""
+    """Note the outcome of the messages that a call sends."""
     for one in call.asked.sends:
         stored: bool | None = True if call.succeeded else False if call.failed else None
         at = call.asked.at
@@ -169,7 +169,7 @@ def _note_sends(facts: Facts, call: Call) -> None:
 
 
 def _unified(place: str) -> str:
-    """The place of a message; two places between which messages are moved count as one."""
+    """Return the place of a message; two places between which messages are moved count as one."""
     return topology.DEPOT if place == topology.ARCHIVE else place
 
 
@@ -186,7 +186,7 @@ def _answers(facts: Facts) -> Iterator[Breach]:
         yield Breach("STUCK", "the broker could not be emptied")
 
 
-# --- each message that was handed over ---
+# --- each delivered message ---
 
 
 def _handed(facts: Facts, copy: Copy, gots: list[Got]) -> Iterator[Breach]:
@@ -206,7 +206,7 @@ def _handed(facts: Facts, copy: Copy, gots: list[Got]) -> Iterator[Breach]:
 
 
 def _again(facts: Facts, copy: Copy, first: Got, then: Got) -> Iterator[Breach]:
-    """Check that a message, which a process had got before, was allowed to come again."""
+    """Check that a message, which a process had got before, was allowed to be redelivered."""
     held = f"{copy}, which life {first.life} had got in mode {first.mode},"
     for call in facts.settles.get(copy, ()):
         if call.asked.life != first.life or not first.at < call.asked.at < then.at or call.failed:
@@ -234,13 +234,13 @@ def _again(facts: Facts, copy: Copy, first: Got, then: Got) -> Iterator[Breach]:
 
 
 def _listened_on(facts: Facts, first: Got, then: Got) -> bool:
-    """Whether a listener got another message after this one, and so had handled this one without an error."""
+    """Return whether a listener got another message after this one, and so had handled this one without an error."""
     until = next((at for at in facts.listened[first.life] if first.at < at < then.at), None)
     return until is not None and not any(first.at < at < until for at in facts.returns[first.life])
 
 
 def _took_back(facts: Facts, copy: Copy, first: Got, then: Got) -> bool:
-    """Whether a failed transaction gave the message back."""
+    """Return whether a failed transaction gave the message back."""
     return any(call.failed and first.at < call.asked.at < then.at for call in facts.settles.get(copy, ()))
 
 
@@ -294,7 +294,7 @@ def _is_somewhere(facts: Facts, copy: Copy, sent: Sent) -> bool:
 
 
 def _settles_itself(facts: Facts, got: Got) -> bool:
-    """Whether the session may have acknowledged a message: its listener handled it without an error."""
+    """Return whether the session may have acknowledged a message: its listener handled it without an error."""
     if got.mode != "LISTENER":
         return got.mode in BY_ITSELF
     until = next((at for at in facts.listened[got.life] if at > got.at), facts.last[got.life] + 1)
@@ -379,7 +379,7 @@ def _whole_prepared(facts: Facts, call: Call) -> Iterator[Breach]:
 
 
 def _lazy(facts: Facts) -> Iterator[Breach]:
-    """In mode DUPS_OK, ten messages of a process may come again."""
+    """Check that in mode DUPS_OK at most ten messages of a process are redelivered."""
     repeated: dict[int, int] = defaultdict(int)
     for gots in facts.gots.values():
         for at, got in enumerate(gots[:-1]):
@@ -422,7 +422,7 @@ def _order(facts: Facts) -> Iterator[Breach]:
 
 
 def _ascending(facts: Facts, gots: list[Got], where: str) -> Iterator[Breach]:
-    """Check that messages of one process with one priority came in the order in which it sent them."""
+    """Check that messages of one process with one priority are delivered in the order in which it sent them."""
     last: dict[tuple[int, int, str], int] = {}
     for got in gots:
         sent = facts.sent.get(got.name)
@@ -442,7 +442,7 @@ def _by_priority(facts: Facts, place: str, gots: list[Got]) -> Iterator[Breach]:
         if sent is None or sent.sending.delay_ms:
             continue
         if sent.sending.priority > least:
-            yield Breach("ORDER", f"{got.name} of {place} came behind a message of a lower priority")
+            yield Breach("ORDER", f"{got.name} of {place} came after a message of a lower priority")
         least = min(least, sent.sending.priority)
 
 

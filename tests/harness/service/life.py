@@ -30,7 +30,7 @@ from tests.harness.service.roles import Worker
 JOURNAL = "journal"
 LOG = "log"
 BROKEN = 70
-"""Exit status of a process that has met an error that no program may meet."""
+"""Exit status of a process that has met an error that must not occur."""
 SHORT_S = 0.05
 
 
@@ -39,7 +39,7 @@ class Death(msgspec.Struct, frozen=True):
 
     Attributes:
         statement: the number of the statement at which it dies, counted from 1; a commit counts as a statement.
-        after: whether it dies after the statement, or before it.
+        after: whether it dies after the statement; otherwise it dies before it.
         call: the number of the call that changes a file before which it dies, counted from 1.
         after_ms: the milliseconds after which it dies.
     """
@@ -75,7 +75,7 @@ def warm_up() -> None:
 
 
 def fork(directory: Path, work: Callable[[], None]) -> int:
-    """Run a function in a new process, which then ends; returns its process id."""
+    """Run a function in a new process, which then ends; return the id of the process."""
     sys.stdout.flush()
     child = os.fork()
     if not child:
@@ -92,7 +92,7 @@ def _be(directory: Path, work: Callable[[], None]) -> NoReturn:
         logging.disable(logging.WARNING)
         work()
         status = 0
-    except BaseException:  # noqa: BLE001  # whatever it is, the judge finds the status and the log
+    except BaseException:  # noqa: BLE001  # the judge finds the status and the log of any error
         traceback.print_exc()
     sys.stderr.flush()
     os._exit(status)
@@ -101,7 +101,7 @@ def _be(directory: Path, work: Callable[[], None]) -> NoReturn:
 def start(
     directory: Path, store: str, life: int, role: Callable[[Worker], None], seed: str, steps: int, death: Death | None
 ) -> int:
-    """Start a process with a role; returns its process id."""
+    """Start a process with a role; return the id of the process."""
 
     def live() -> None:
         journal = Journal(appending(directory / JOURNAL), life)

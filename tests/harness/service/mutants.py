@@ -1,7 +1,7 @@
-"""Deliberate bugs of the message service, and what finds each: runs with kills, losses of power, or a named test.
+"""Deliberate bugs of the message service, with the check that finds each: runs with kills, losses of power, or a test.
 
-Each mutant is a named patch of the product's code, as in `tests.harness.mutants`. `NONE` has the reasons of those that
-the design leaves no place for.
+Each mutant is a named patch of the product's code, as in `tests.harness.mutants`. `NONE` explains bugs for which the
+design leaves no place.
 """
 
 import itertools
@@ -60,21 +60,21 @@ NONE = {
     "claims_beyond_a_bound_not_reset": "a claim has no lower bound of numbers that a return would have to reset: it"
     " reads the index of ready messages from its beginning",
 }
-"""Bugs that the design leaves no place for, and why."""
+"""Bugs for which the design leaves no place, with the reason."""
 _NOTHING = Sql("SELECT 1")
 _QUIETLY = ("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 _TESTS = "tests/connectors/test_embedded_"
 
 
 class Check(NamedTuple):
-    """What finds a mutant.
+    """The check that finds a mutant.
 
     Attributes:
         kind: `kills`, `power` or `test`.
         test: the id of the test.
-        cast: what the processes of the runs do.
+        cast: the roles of the processes of the runs.
         seed: the first seed.
-        budget: runs that may pass until the mutant is found, or images.
+        budget: number of runs or images in which the mutant must be found.
         expected: ids of violations, of which one must be found.
     """
 
@@ -87,7 +87,7 @@ class Check(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A deliberate bug: what it does wrong, what finds it, and how it is put into the code."""
+    """A deliberate bug: its effect, the check that finds it, and how it is put into the code."""
 
     sentence: str
     check: Check
@@ -786,13 +786,13 @@ class Fate(msgspec.Struct, frozen=True):
     runs: int
 
     def line(self) -> str:
-        """The fate as one line."""
+        """Return the fate as one line."""
         by = f"killed after {self.runs:4} by {', '.join(self.found)}" if self.found else f"SURVIVED {self.runs}"
         return f"{self.name:46} {self.kind:6} {by}"
 
 
 def hunt(name: str, directory: Path) -> Fate:
-    """Let a process of its own have the bug, and see whether its check finds it."""
+    """Let a separate process have the bug, and see whether its check finds it."""
     mutant = CATALOGUE[name]
     report = directory / "fate"
     report.unlink(missing_ok=True)
@@ -812,7 +812,7 @@ def hunt(name: str, directory: Path) -> Fate:
 
 
 def passes(test: str, directory: Path) -> bool:
-    """Whether a test passes without any bug."""
+    """Return whether a test passes without any bug."""
 
     def check() -> None:
         assert pytest.main([*_QUIETLY, test]) == pytest.ExitCode.OK
@@ -849,7 +849,7 @@ class MutantsReport(msgspec.Struct, frozen=True):
 
 
 def command(report: Path | None, names: Sequence[str] = ()) -> int:
-    """Hunt mutants, all without `names`; returns 1 if one survives, or if a test fails without a bug."""
+    """Hunt mutants, all without `names`; return 1 if one survives, or if a test fails without a bug."""
     began = time.monotonic()
     fates: list[Fate] = []
     bad = 0

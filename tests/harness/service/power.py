@@ -2,7 +2,7 @@
 
 Processes run one after another, and some of them are killed. The trace also holds the journal of their calls and
 answers. An image is the content that the disk may have after a loss. Its tables are read as if a program received all
-messages in them, so the judge of the other campaigns decides. On some images a real program goes on, as after a new
+messages in them, so the judge of the other campaigns decides. On some images a real program continues, as after a new
 start of the host.
 """
 
@@ -53,16 +53,16 @@ DATABASE = "broker.db"
 IMAGES_OF_A_RUN = 1500
 RESTART_EVERY = 50
 RESTART_OF_LOST_CLAIMS = 10
-"""A program goes on from one of so many images that lack a claim."""
+"""One in this number of images that lack a claim is used by a real program."""
 STEPS = 6
 KILLED_BEFORE = (20, 120)
-"""A killed process dies before a call that changes a file; the number of the call lies between these two."""
+"""A killed process dies before a call that changes a file; the number of the call is between these two."""
 WAL_PAGES = 40
 MOST_TOLD = 5
 _DRAIN = 10_000
-"""The number, in the journal, of a process that takes all messages out of an image."""
+"""Number, in the journal, of a process that takes all messages out of an image."""
 _LOST_BY_POWER = {"COUNT"}
-"""Violations that are allowed: a claim need not be on the disk, so a delivery may not count."""
+"""Allowed violations: a claim need not be on the disk, so a delivery may not be counted."""
 _DELIVERIES = (
     "SELECT n.name, s.name, d.state, d.deliveries, d.number, c.message_id, c.content FROM broker_delivery d"
     " JOIN broker_content c ON c.number = d.number JOIN broker_subscription s ON s.id = d.subscription"
@@ -83,16 +83,16 @@ class PowerFigures(msgspec.Struct):
     """The figures of a campaign.
 
     Attributes:
-        images: images that the judge has judged.
-        bad: images that contradict what programs were told.
-        no_effect: images that hold everything that the processes had seen.
+        images: judged images.
+        bad: images that contradict what programs observed.
+        no_effect: images with everything that the processes had seen.
         without_claim: images in which a delivered message looks as if nobody had got it.
-        restarts: images on which a real program went on.
-        runs: runs that were recorded.
+        restarts: images that a real program used.
+        runs: recorded runs.
         kinds: images by kind.
         by_violation: bad images by the promise that they violate.
         told: some of the violations.
-        seconds, cpu_seconds: what the campaign took.
+        seconds, cpu_seconds: duration and CPU time of the campaign.
     """
 
     images: int = 0
@@ -108,7 +108,7 @@ class PowerFigures(msgspec.Struct):
     cpu_seconds: float = 0.0
 
     def line(self) -> str:
-        """The figures as one line."""
+        """Return the figures as one line."""
         kinds = ", ".join(f"{kind} {self.kinds[kind]:,}" for kind in KINDS)
         violated = ", ".join(f"{name} {count:,}" for name, count in sorted(self.by_violation.items()))
         return (
@@ -157,7 +157,7 @@ def _live(directory: Path, trace: Path, seed: int, life: int, role: roles.Role, 
 
 
 def power(images: int, *, seed: int, most_bad: int = MOST_TOLD) -> PowerFigures:
-    """Judge so many images; end earlier when too many are bad."""
+    """Judge this number of images; end earlier if too many are bad."""
     figures = PowerFigures()
     began, used = time.monotonic(), os.times()
     content = FileStores().content
@@ -214,7 +214,7 @@ class _Campaign:
                 figures.told.append(f"{where}, {image.kind}: " + "; ".join(map(str, found[:3])))
 
     def _restart(self, image: dict[str, bytearray], events: Sequence[Event]) -> list[Breach]:
-        """Let a program go on from an image, as after a new start of the host."""
+        """Let a program continue from an image, as after a new start of the host."""
         shutil.rmtree(self._opened)
         self._opened.mkdir(mode=0o700)
         store = f"sqlite:///{put(self._opened, image) / DATABASE}"
@@ -240,14 +240,14 @@ def _note_another_boot(self: link.SqliteLink) -> None:
 
 
 def now_of(events: Sequence[Event]) -> int:
-    """A time just after the last event."""
+    """Return a time just after the last event."""
     return max((event.at for event in events), default=0) + 1
 
 
 def _moments(
     records: Sequence[CallRecord], content: bytes, seed: int, number: int
 ) -> Iterator[tuple[str, Image, list[Event]]]:
-    """Pass over a trace once: yields an image of each moment at which a loss can leave something out, and the events before.
+    """Pass over a trace once: yield an image of each moment at which a loss can omit something, and the events before.
 
     The first pass yields images that lack nothing.
     """
@@ -264,7 +264,7 @@ def _moments(
 
 
 def _seen(image: Path, events: Sequence[Event]) -> tuple[list[Breach], bool]:
-    """The violations of an image, and whether it lacks a claim."""
+    """Return the violations of an image, and whether it lacks a claim."""
     try:
         with tables(f"sqlite:///{image / DATABASE}") as rows:
             found = [Breach("ROWS", what) for what in rows.contradictions()]
@@ -277,7 +277,9 @@ def _seen(image: Path, events: Sequence[Event]) -> tuple[list[Breach], bool]:
 
 
 def _taken_out(rows: Tables, events: Sequence[Event]) -> Iterator[Event]:
-    """The events of a program that resolves all prepared transactions of an image, and receives all of its messages."""
+    """Yield the events of a program that resolves all prepared transactions of an image, and receives
+    all its messages.
+    """
     at = now_of(events)
     yield Born(at, _DRAIN, "drain")
     there = {name for (name,) in rows.rows("SELECT name FROM broker_tx")}
@@ -298,12 +300,12 @@ def _taken_out(rows: Tables, events: Sequence[Event]) -> Iterator[Event]:
 
 
 def _place(row: Sequence[Any]) -> str:
-    """The place of a row of `_DELIVERIES`."""
+    """Return the place of a row of `_DELIVERIES`."""
     return topology.place_of(row[0], row[1]) if row[1] else str(row[0])
 
 
 def _lacks_a_claim(rows: Tables, events: Sequence[Event]) -> bool:
-    """Whether a delivered message looks as if nobody had got it."""
+    """Return whether a delivered message looks as if nobody had got it."""
     fresh = {(_place(row), roles.name_of(read_message(row[6]))) for row in rows.rows(_DELIVERIES) if row[2:4] == (0, 0)}
     return any((one.place, one.name) in fresh for one in events if isinstance(one, Got))
 

@@ -36,9 +36,9 @@ class Worker:
     Args:
         store: the address of the broker.
         life: the number of the process.
-        journal: takes the events of the process.
+        journal: receives the events of the process.
         rng: makes all random decisions.
-        steps: how many steps of its role it does.
+        steps: number of steps of its role.
     """
 
     def __init__(self, store: str, life: int, journal: Journal, rng: random.Random, steps: int) -> None:
@@ -53,21 +53,21 @@ class Worker:
         self._sent = 0
 
     def factory(self, client_id: str | None = None) -> ConnectionFactory:
-        """A factory whose sessions wait for room only for a moment."""
+        """Make a factory whose sessions wait for room only for a moment."""
         options = {"store": self.store, "ack_timeout_ms": topology.FLOW_TIMEOUT_MS}
         return ConnectionFactory(EmbeddedConnection, options, client_id=client_id, flow_limit=FLOW)
 
     def connect(self, client_id: str | None = None) -> Connection:
-        """A connection of a program."""
+        """Make a connection of a program."""
         return self.factory(client_id).create_connection()
 
     def new_name(self) -> str:
-        """A new name, which no other message and no other transaction has."""
+        """Return a new name, which no other message and no other transaction has."""
         self._named += 1
         return f"{self.life}.{self._named}"
 
     def sending(self, destination: str, *, plain: bool = False) -> Sending:
-        """A message to a destination with random headers; with `plain` it is persistent and has no times."""
+        """Make a message to a destination with random headers; with `plain` it is persistent and has no times."""
         rng = self.rng
         lives_ms = delay_ms = 0
         if destination == topology.TIMED:
@@ -83,11 +83,11 @@ class Worker:
         return producer.send(_message(one), **_headers(one))
 
     def sent(self, producer: Producer, one: Sending) -> None:
-        """As `send`, with events in the journal."""
+        """Do the same as `send`, with events in the journal."""
         self.journal.do(self.journal.ask("send", [one]), lambda: self.send(producer, one))
 
     def watch(self) -> None:
-        """Note each message at the moment when its session hands it over."""
+        """Note each message at the moment when its session delivers it."""
         hand, worker = Holdings.hand, self
 
         def noted(self: Holdings, message: Message, intake: Any, token: Any) -> Message:
@@ -97,7 +97,7 @@ class Worker:
         Holdings.hand = noted  # type: ignore[method-assign]
 
     def got(self, message: Message, mode: str) -> None:
-        """Note that a session hands a message over."""
+        """Note that a session delivers a message."""
         headers, properties = message.headers, message.properties
         assert headers is not None
         subscription = str(properties.get(f"{DMQ}subscription", ""))
@@ -131,7 +131,7 @@ class Worker:
         return message
 
     def opened(self, open_: Callable[[], Consumer], place: str, codes: Sequence[str]) -> Consumer | None:
-        """Make a consumer, and note the call; `None` if the broker refuses it with one of these codes."""
+        """Make a consumer, and note the call; return `None` if the broker refuses it with one of these codes."""
         op = self.journal.ask("open", name=place)
         try:
             consumer = open_()
@@ -156,12 +156,14 @@ class Worker:
 
 
 def name_of(message: Message) -> str:
-    """The name of a received message."""
+    """Return the name of a received message."""
     return message.body.decode()
 
 
 def commits(transaction: str) -> bool:
-    """Whether a prepared transaction shall be committed; its name decides, so that all who resolve it agree."""
+    """Return whether to commit a prepared transaction; its name decides, so that all processes that
+    resolve it agree.
+    """
     return zlib.crc32(transaction.encode()) % 2 == 0
 
 
@@ -451,7 +453,7 @@ def resolve(worker: Worker) -> None:
 
 
 def resolved(worker: Worker, session: Session, name: str) -> str:
-    """End a prepared transaction as its name says, and note it in the journal."""
+    """End a prepared transaction as its name says, and note this in the journal."""
     op = worker.journal.ask("resolve", name=name, commits=commits(name))
     return worker.journal.do(op, lambda: session.resolve(name, commit=commits(name)))
 

@@ -75,15 +75,15 @@ class Tables:
         self._on_sqlite = on_sqlite
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         return list(self._execute(query).fetchall())
 
     def one(self, query: str) -> int:
-        """The number that a query returns in its only row."""
+        """Return the number that a query returns in its only row."""
         return int(self.rows(query)[0][0])
 
     def contradictions(self) -> Iterator[str]:
-        """Descriptions of rows that do not agree with each other."""
+        """Yield descriptions of rows that do not agree with each other."""
         for what, query in _CONTRADICTIONS.items():
             if "last_number" in query and not self._on_sqlite:
                 continue
@@ -93,13 +93,13 @@ class Tables:
             yield f"{name} has {count} messages, more than its limit of {topology.LIMIT}"
 
     def left(self) -> Iterator[str]:
-        """Descriptions of rows that should have gone with their owner."""
+        """Yield descriptions of rows that should have been deleted with their owner."""
         for what, query in _LEFT.items():
             if self.one(query):
                 yield f"{what}: {self.one(query)}"
 
     def starts(self) -> int:
-        """How often the broker has started."""
+        """Return how often the broker has started."""
         return self.one("SELECT starts FROM broker_store")
 
 

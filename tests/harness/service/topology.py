@@ -45,19 +45,19 @@ DURABLES = (
 
 
 def place_of(topic: str, subscription: str) -> str:
-    """The place that holds the messages of a subscription."""
+    """Return the place that holds the messages of a subscription."""
     return f"{topic}/{subscription}"
 
 
 def places(destination: str, *, is_even: bool) -> list[str]:
-    """The places in which a message to a destination surely arrives."""
+    """Return the places in which a message to a destination certainly arrives."""
     if destination != NEWS:
         return [destination]
     return [place_of(NEWS, one.name) for one in DURABLES if one.selector is None or is_even]
 
 
 def connection(store: str) -> EmbeddedConnection:
-    """A connection of the port to a broker."""
+    """Make a connection of the port to a broker."""
     return EmbeddedConnection("run", ConnectionSettings(type="embedded", options={"store": store}))
 
 
@@ -82,7 +82,7 @@ def make(store: str) -> None:
 
 
 def template(directory: Path) -> bytes:
-    """The bytes of a SQLite file with this broker."""
+    """Return the bytes of a SQLite file with this broker."""
     path = directory / "template.db"
     make(f"sqlite:///{path}")
     return path.read_bytes()

@@ -70,7 +70,7 @@ class SimulationFigures:
             self.failures.append(outcome)
 
     def line(self) -> str:
-        """The figures as one line."""
+        """Return the figures as one line."""
         rate = self.crashes / self.cpu_s if self.cpu_s else 0.0
         return (
             f"{self.runs:,} runs ({self.without_fault:,} without a fault), {self.crashes:,} crashes, "
@@ -143,7 +143,9 @@ def shrink(failure: SeedOutcome) -> SeedOutcome:
 
 
 def report(failure: SeedOutcome, shrunk: SeedOutcome) -> str:
-    """One screen: the invariant, the command that repeats the run, the necessary faults, the end of the history."""
+    """Return one screen: the invariant, the command that repeats the run, the necessary faults, the end
+    of the history.
+    """
     first, setup = shrunk.found[0], shrunk.history.setup
     windows = f"window={setup.window} expiry={setup.expiry}"
     faults = "  ".join(f"{fault.kind}#{fault.n}" for fault in shrunk.faults) or "none"

@@ -108,7 +108,7 @@ class Configuration:
     lacks: str = ""
 
     def settings(self, base: EngineSettings) -> EngineSettings:
-        """The settings of the scenario, changed by this configuration."""
+        """Return the settings of the scenario, changed by this configuration."""
         receivers = [one for one in self._receivers() if one.id != self.lacks]
         return dataclasses.replace(
             base,
@@ -125,21 +125,21 @@ class Configuration:
         )
 
     def processors(self) -> list[Processor]:
-        """The pipelines of this configuration."""
+        """Return the pipelines of this configuration."""
         return [
             Tap(name, receivers, self.versions.get(name, 0), self.discards.get(name))
             for name, receivers in self.pipelines.items()
         ]
 
     def routes(self) -> dict[str, tuple[str, ...]]:
-        """For each receiver, the pipelines to which it delivers."""
+        """Return, for each receiver, the pipelines to which it delivers."""
         return {
             receiver: tuple(name for name, receivers in self.pipelines.items() if receiver in receivers)
             for receiver in READ
         }
 
     def healed(self) -> "Configuration":
-        """A configuration like this one that the engine must accept, and with which it can come to rest."""
+        """Return a configuration like this one that the engine must accept, and with which it can come to rest."""
         return dataclasses.replace(self, left=OTHER_LEFT, direct=True, lacks="")
 
     def told(self) -> "Parts":
@@ -244,11 +244,11 @@ def _fingerprint(version: int) -> str:
     return digest(_facts(version))
 
 
-# --- what is drawn ---
+# --- random choices ---
 
 
 def begin(seed: int) -> Configuration | None:
-    """The configuration of the first life; `None` if the configuration never changes in the run of this seed."""
+    """Return the configuration of the first life; `None` if the configuration never changes in the run of this seed."""
     rng = random.Random(f"changes {seed}")
     if rng.random() > 0.5:
         return None
@@ -256,7 +256,7 @@ def begin(seed: int) -> Configuration | None:
 
 
 def windows(seed: int, base: DuplicateDetectionSettings) -> DuplicateDetectionSettings:
-    """The windows of some lives, in runs in which the windows change."""
+    """Return the windows of some lives, in runs in which the windows change."""
     rng = random.Random(f"windows between lives {seed}")
     return rng.choice(
         (base, DuplicateDetectionSettings(), DuplicateDetectionSettings(per_source_window_size=2, expiry_time=0.5))
@@ -264,7 +264,7 @@ def windows(seed: int, base: DuplicateDetectionSettings) -> DuplicateDetectionSe
 
 
 def workload(seed: int) -> dict[str, list[Published]]:
-    """The messages that are published for the receivers."""
+    """Return the messages to publish for the receivers."""
     rng = random.Random(f"changes workload {seed}")
     count = rng.randint(MOST // 2, MOST)
     return {
@@ -275,7 +275,7 @@ def workload(seed: int) -> dict[str, list[Published]]:
 
 
 def message(one: Published) -> Message:
-    """The message as the broker carries it."""
+    """Return the message as the broker carries it."""
     properties = {"uniqueMessageId": one.uid, "messageSourceId": one.source} if one.uid else {}
     counted = {"n": 1} if one.id in COUNTED else {}
     return Message(msgspec.json.encode({"id": one.id} | counted), dict(properties), headers=Headers(message_id=one.pid))

@@ -39,7 +39,7 @@ UNFIT = replace(RECEIVER, id="unfit", max_batch_size=0)
 
 
 def workload(seed: int) -> list[Published]:
-    """The messages for the receiver; none in most scenarios."""
+    """Return the messages for the receiver; none in most scenarios."""
     rng = random.Random(f"churn {seed}")
     if rng.random() > 0.3:
         return []

@@ -35,7 +35,7 @@ class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def campaign_report(first_seed: int, step: int, totals: SimulationFigures) -> CampaignReport:
-    """The figures of a campaign, for its report."""
+    """Return the figures of a campaign, for its report."""
     ids = (sorted({violation.id for violation in failure.found}) for failure in totals.failures)
     return CampaignReport(
         first_seed=first_seed,
@@ -51,7 +51,7 @@ def campaign_report(first_seed: int, step: int, totals: SimulationFigures) -> Ca
 
 
 def merged(parts: Sequence[CampaignReport]) -> CampaignReport:
-    """One report of several campaigns that have shared the seeds."""
+    """Return one report of several campaigns that have shared the seeds."""
     by_invariant: Counter[str] = Counter()
     killed_at: Counter[str] = Counter()
     for part in parts:

@@ -40,7 +40,7 @@ class Clocked(KeyedMonitor[dict[str, Any], dict[str, Any]]):
 
 
 def violations(seed: int) -> Iterator[Violation]:
-    """Violations for rows and batches that the seed determines."""
+    """Yield violations for rows and batches that the seed determines."""
     rng = random.Random(f"keyed {seed}")
     rows = [Row(rng.randrange(100), rng.randrange(100)) for _ in range(rng.randint(2, 10))]
     cuts = {at for at in range(1, len(rows)) if rng.random() < 0.5}

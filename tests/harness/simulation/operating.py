@@ -11,17 +11,17 @@ from tests.harness.simulation import changes, churn
 from tests.harness.simulation.scenario import Workload
 
 CHANGED = 0.6
-"""The share of lives that start with another configuration, in runs in which the configuration changes."""
+"""Share of lives that start with another configuration, in runs in which the configuration changes."""
 CHURN = 0.03
-"""The share of steps before which a part is added or removed, in runs in which parts are."""
+"""Share of steps before which a part is added or removed, in runs with such changes."""
 
 
 class CampaignOperator(Operator):
-    """Operates the engines of a run as its workload says.
+    """Operates the engines of a run as its workload requires.
 
     Args:
         scenario: the scenario of the run.
-        workload: says whether the configuration changes, and whether parts are added and removed.
+        workload: decides whether the configuration changes, and whether parts are added and removed.
         order: the random generator.
         kills: whether lives are killed. If not, there is one life, which leaves nothing behind.
     """

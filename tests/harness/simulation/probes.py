@@ -1,4 +1,4 @@
-"""Turns the reports of the project's own application into history."""
+"""Records the reports of the project's own application in the history."""
 
 from collections.abc import Callable
 
@@ -76,7 +76,7 @@ class WorldProbe(Probe):
         self._record("ticked", monitor, (period, engine_time))
 
     def fails_now(self, message_id: str) -> bool:
-        """Whether the handler fails: a poison message fails the first time."""
+        """Return whether the handler fails: a poison message fails the first time."""
         if message_id in self._failed:
             return False
         self._failed.add(message_id)
@@ -87,6 +87,6 @@ class WorldProbe(Probe):
         self._kill(f"{POISONED}{message_id}")
 
     def unique(self) -> int:
-        """A number that no life has given before."""
+        """Return a number that no life has given before."""
         self._given += 1
         return self._given

@@ -94,7 +94,7 @@ def reproduce(count: int, seed: int = 1) -> ReproductionReport:
 
 
 def find(count: int, seed: int) -> Iterator[Failure]:
-    """Draw pairs of mutant and seed, each once, until `count` of them have failed."""
+    """Choose pairs of mutant and seed at random, each once, until `count` of them have failed."""
     rng = random.Random(f"reproduction {seed}")
     names = [name for name, mutant in mutants.CATALOGUE.items() if not mutant.expected & NOT_REPEATABLE]
     tried: set[tuple[str, int]] = set()
@@ -116,8 +116,8 @@ def run(mutant: str, seed: int) -> Failure:
 
 
 def in_a_process(hash_seed: str, arguments: Sequence[str], pairs: Sequence[Failure]) -> list[Failure]:
-    """The results of a process with this `PYTHONHASHSEED`, these arguments and pairs. Raises as `reproduce`."""
-    done = subprocess.run(  # our own interpreter
+    """Return the results of a process with this `PYTHONHASHSEED`, these arguments and pairs. Raises as `reproduce`."""
+    done = subprocess.run(  # the interpreter of this process
         [sys.executable, "-m", __spec__.name, *arguments],
         input=b"\n".join(map(msgspec.json.encode, pairs)),
         env=environment(PYTHONHASHSEED=hash_seed),
@@ -131,7 +131,7 @@ def in_a_process(hash_seed: str, arguments: Sequence[str], pairs: Sequence[Failu
 
 
 def main() -> int:
-    """The command of one of the two processes."""
+    """Run one of the two processes."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.simulation.reproduction")
     parser.add_argument("--find", type=int, help="write so many failures")
     parser.add_argument("--seed", type=int, default=1, help="pairs are drawn with")

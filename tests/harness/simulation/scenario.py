@@ -1,4 +1,4 @@
-"""Scenarios and workloads of the project's own application, drawn from seeds."""
+"""Scenarios and workloads of the project's own application, chosen at random from seeds."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ NOTICES_WITHIN_S = (0.02, 0.1, 0.5)
 """Seconds until a broker that redelivers in any order notices a lost connection."""
 LIVES_IN_DOUBT = 4
 LONGEST_LIVES_IN_DOUBT = (14, 200, 1000)
-"""Lengths of lives in runs about messages in doubt: a start doubts more messages than a loss, and hides errors."""
+"""Lengths of lives in runs about messages in doubt: a start has more of them than a loss, and hides errors."""
 IDLE = 0.06
-"""The share of seeds in whose runs nothing happens but that time passes."""
+"""Share of seeds in whose runs nothing happens but that time passes."""
 REFUSED_FOR_EVER = (b":or7", b":re3", b"5#")
 _EVENTS = {"orders": "Order", "orders_too": "Order", "others": "Order", "readings": "Reading", "hints": "Hint"}
 
@@ -52,7 +52,7 @@ class Workload(NamedTuple):
     first: changes.Configuration | None = None
 
     def parcels(self, connection: str, order: random.Random) -> list[Parcel]:
-        """The messages of all destinations mixed, the n-th messages of all destinations next to each other.
+        """Return the messages of all destinations mixed, the n-th messages of all destinations next to each other.
 
         Args:
             connection: the connection to the broker of all destinations.
@@ -65,7 +65,9 @@ class Workload(NamedTuple):
 
 
 def draw(seed: int, *, changing: bool = True) -> tuple[Scenario, Workload]:
-    """The scenario of a seed. With `changing`, the scenarios of some seeds have another configuration in each life."""
+    """Make the scenario of a seed. With `changing`, the scenarios of some seeds have another
+    configuration in each life.
+    """
     idle = random.Random(f"idle {seed}")
     if idle.random() < IDLE:
         return _idle(seed, idle), Workload({}, {})
@@ -156,7 +158,7 @@ def draw(seed: int, *, changing: bool = True) -> tuple[Scenario, Workload]:
 
 
 def _idle(seed: int, rng: random.Random) -> Scenario:
-    """An engine that receives and sends nothing: it only waits."""
+    """Make the scenario of an engine that receives and sends nothing: it only waits."""
     interval = rng.choice((0.2, 1.0, 5.0))
     settings = EngineSettings(
         name="simulation",
@@ -201,7 +203,9 @@ def _with_windows(seed: int, receivers: Sequence[ReceiverSettings]) -> Iterator[
 
 
 def _order(seed: int, receivers: Sequence[ReceiverSettings]) -> Order:
-    """The order of redeliveries. `POSITION` admits one consumer at a time, so it needs a queue with one receiver."""
+    """Return the order of redeliveries. `POSITION` admits one consumer at a time, so it needs a queue
+    with one receiver.
+    """
     orders = [Order.ANY, Order.ANY, Order.PLACE]
     if "orders_too" not in {one.id for one in receivers}:
         orders.append(Order.POSITION)
@@ -295,7 +299,7 @@ def _workload(
 
 
 def _messages(rng: random.Random, destination: str, count: int, shape: Shape, on_error: OnError) -> Sequence[Published]:
-    """Numbered messages. Some repeat an earlier message, some have no unique id, some are poison."""
+    """Return numbered messages. Some repeat an earlier message, some have no unique id, some are poison."""
     del shape
     letter = destination.split(":")[1][:2]
     made: list[Published] = []

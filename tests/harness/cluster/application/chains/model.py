@@ -7,10 +7,10 @@ POISON = 666_666
 
 
 def doubled(number: int) -> int:
-    """Twice a number."""
+    """Return twice a number."""
     return number * 2
 
 
 def link(chain: int, key: str, number: int) -> int:
-    """The next value of the chain of a key."""
+    """Return the next value of the chain of a key."""
     return zlib.crc32(f"{key} {number}".encode(), chain)

@@ -1,4 +1,4 @@
-"""The steps of the pipeline of the cluster tests. What they make shows each loss, repeat and change of order."""
+"""The steps of the pipeline of the cluster tests. Their output shows each loss, repeat and change of order."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from correlator import KeyedMonitor, event
 
 @event
 class Item:
-    """A message: the number counts the messages of its key."""
+    """A message; `number` counts the messages of its key."""
 
     key: str
     number: int
@@ -21,7 +21,7 @@ class Item:
 
 @event
 class Link:
-    """A message with what all messages of its key before it have made."""
+    """A message linked to all messages of its key before it."""
 
     key: str
     number: int
@@ -29,7 +29,7 @@ class Link:
 
 
 def twice(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """A function of a `python` step."""
+    """Double the numbers; this is the function of a `python` step."""
     if POISON in rows.column("number").to_pylist():
         os.kill(os.getpid(), signal.SIGKILL)
     numbers = [doubled(one) for one in rows.column("number").to_pylist()]
@@ -42,7 +42,7 @@ class Chains(KeyedMonitor[Item, Link]):
     chain: int = 0
 
     def on_event(self, row: Item) -> Iterator[Link]:
-        """Another order, a loss or a repeat changes this link and all later ones."""
+        """Yield the next link. A loss, a repeat or another order changes this link and all later ones."""
         assert row.twice == row.number * 2
         self.chain = link(self.chain, row.key, row.number)
         yield Link(key=row.key, number=row.number, chain=self.chain)

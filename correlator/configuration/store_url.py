@@ -10,7 +10,7 @@ _POSTGRES = ("postgresql", "postgresql+psycopg")
 
 
 def check_store(url: str, findings: Findings) -> None:
-    """Report a database that ends with the process, or that may lose what it has confirmed.
+    """Report a database that ends with the process, or that may lose confirmed transactions.
 
     The path of a SQLite store is relative to the working directory, unless it begins with `/` (four slashes in all), as
     in all URLs of SQLAlchemy.

@@ -500,8 +500,10 @@ class Plan:
         return [number for number, due in by_engine.items() if due == earliest <= moment.engine_time]
 
     def next_look(self, progress: Progress, moment: Moment, patience: float) -> float | None:
-        """The engine time at which to check the clocks next; `None` without a clock. While a clock of the local
-        calendar runs, the next check is at most `patience` seconds away, since somebody may set the clock.
+        """The engine time at which to check the clocks next; `None` without a clock.
+
+        While a clock of the local calendar runs, the next check is at most `patience` seconds away, since somebody may
+        set the clock.
         """
         looks = [
             moment.engine_time + max(0.0, min(due - moment.wall_time, patience)) if self._is_at(number) else due

@@ -9,13 +9,13 @@ from correlator.events import PartStatus
 from correlator.runtime.status import PIPELINE_TIMES, Status
 
 MOST_PARTS = 200
-"""So many parts of a kind have samples of their own; the others have one together."""
+"""This number of parts of each kind have samples of their own; the others have one sample together."""
 OTHERS = "_other"
 SUM = "sum"
 _PREFIX = "correlator_"
 
 Values = Callable[[Status], Mapping[str, float]]
-"""The values of all parts of a kind, by name; of the whole engine, by the empty name."""
+"""The values of all parts of a kind, by name; a value of the whole engine has the empty name."""
 
 
 class Described(NamedTuple):
@@ -23,11 +23,11 @@ class Described(NamedTuple):
 
     Attributes:
         name: its name, for a counter without `_total`.
-        kind: what Prometheus calls it.
+        kind: its type in Prometheus.
         labels: its labels: the kind of parts that it is about, or none for the whole engine.
         text: what it means.
         values: reads it. For a histogram: how many values are at most as large as each limit, by limit; and their sum.
-        others: makes one value of those of the parts that have no samples of their own.
+        others: makes one value of the values of the parts without samples of their own.
     """
 
     name: str

@@ -231,7 +231,7 @@ class Source(Protocol):
     def reject(self, tokens: Sequence[Any]) -> None:
         """Give exactly these messages back: the broker redelivers them to this or another consumer.
 
-        Ignores tokens as `acknowledge` does. Raises `ConnectionLost`: the messages come again nevertheless.
+        Ignores tokens as `acknowledge` does. Raises `ConnectionLost`; the broker then redelivers the messages, too.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Checks the URL of a store: the database must keep what it has confirmed."""
+"""Checks the URL of a store: the database must keep all confirmed transactions."""
 
 from urllib.parse import parse_qsl
 

@@ -1,8 +1,8 @@
 """Checks that a body is exactly one value of an Avro schema, before a library reads it. Pure.
 
-The library `fastavro` believes what a body claims: it reads a text of a negative length to the end of the body, takes
-the last symbol for the number -1, and makes as many elements as a body says. So this module walks through the body
-first, makes nothing of it, and refuses everything that the schema does not allow.
+The library `fastavro` trusts the claims of a body: it reads a text of a negative length to the end of the body, takes
+the last symbol for the number -1, and makes as many elements as a body says. So this module first walks through the
+body without making any value, and refuses everything that the schema does not allow.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from correlator.errors import ConfigError, quoted
 from correlator.pipeline.binary import MOST_ELEMENTS, Malformed, inner, no_column
 
 _MORE = 0x80
-"""The bit of a byte that says that the number goes on."""
+"""The bit of a byte which says that the number continues."""
 _MOST_NUMBER_BYTES = 10
 _ENDS = "ends too early"
 _INT = range(-(2**31), 2**31)
@@ -21,7 +21,7 @@ _INT = range(-(2**31), 2**31)
 
 @dataclass(slots=True)
 class _Body:
-    """A body on the way through it.
+    """A body while the check walks through it.
 
     Attributes:
         data: its bytes.
@@ -33,15 +33,15 @@ class _Body:
 
 
 _Walk = Callable[[_Body, int], int]
-"""Goes over a value; returns the position behind it."""
+"""Walks over a value; returns the position after it."""
 
 
 class _Value(NamedTuple):
-    """How to go over the values of a schema.
+    """How to walk over the values of a schema.
 
     Attributes:
-        walk: goes over one.
-        least: the fewest bytes of one.
+        walk: walks over one value.
+        least: the smallest number of bytes of a value.
     """
 
     walk: _Walk
@@ -52,7 +52,7 @@ def checker_of(schema: Any, named: Mapping[str, Any], setting: str) -> Callable[
     """A function that raises `Malformed` for a body that is not exactly one value of the schema.
 
     Args:
-        schema: as `fastavro` has parsed it.
+        schema: the schema in the form that `fastavro` has parsed.
         named: the named types of the schema.
         setting: the setting that holds the schema, for messages.
 
@@ -65,7 +65,7 @@ def checker_of(schema: Any, named: Mapping[str, Any], setting: str) -> Callable[
     def check(body: bytes) -> None:
         end = value.walk(_Body(body), 0)
         if end != len(body):
-            raise Malformed(f"has {len(body) - end} bytes behind the record")
+            raise Malformed(f"has {len(body) - end} bytes after the record")
 
     return check
 
@@ -84,7 +84,7 @@ class _Schema:
         self._records: dict[str, _Value] = {}
 
     def value(self, schema: Any, path: str, around: tuple[str, ...]) -> _Value:  # noqa: PLR0911  a case for each kind
-        """How to go over values of a schema; `around` are the names of the records around it."""
+        """How to walk over values of a schema; `around` are the names of the records around it."""
         if isinstance(schema, list):
             return _union([self.value(one, path, around) for one in schema])
         kind = schema if isinstance(schema, str) else schema["type"]
@@ -127,7 +127,7 @@ class _Schema:
 
 
 def _number(body: _Body, at: int) -> tuple[int, int]:
-    """The whole number at a position, and the position behind it."""
+    """The whole number at a position, and the position after it."""
     data = body.data
     if at >= len(data):
         raise Malformed(_ENDS)
@@ -184,7 +184,7 @@ def _bytes(size: int) -> _Walk:
 
 
 def _span(body: _Body, at: int) -> tuple[int, int]:
-    """Begin and end of what stands behind its length."""
+    """Begin and end of the bytes that follow their length."""
     length, at = _number(body, at)
     if not 0 <= length <= len(body.data) - at:
         raise Malformed(f"has the length {length}, where the body has {len(body.data) - at} more bytes")

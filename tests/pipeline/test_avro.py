@@ -193,7 +193,7 @@ ONE = {
         ("int", b"", "field a ends too early"),
         ("int", b"\x80", "field a ends too early"),
         ("int", number(2**31), "field a has the number 2147483648, which is no int"),
-        ("int", b"\2\2", "the body has 1 bytes behind the record"),
+        ("int", b"\2\2", "the body has 1 bytes after the record"),
         ("long", b"\xff" * 10 + b"\1", "field a has a number of more than 10 bytes"),
         ("long", b"\xff" * 9 + b"\2", "field a has a number of more than 64 bits"),
         ("long", b"\x80" * 1_000_000, "field a has a number of more than 10 bytes"),
@@ -275,7 +275,7 @@ def test_the_single_object_encoding_is_recognised_by_its_fingerprint():
     assert fingerprint('"int"', "CRC-64-AVRO") == "8f5c393f1ad57572", "0x7275d51a3f395c8f, the lowest byte first"
     decode = decoder(ONE["long"])
     assert decode(header(ONE["long"]) + number(5)) == {"a": 5}
-    with pytest.raises(Malformed, match="the body has 1 bytes behind the record"):
+    with pytest.raises(Malformed, match="the body has 1 bytes after the record"):
         decode(header(ONE["long"]) + number(5) + b"\0")
     other = header(ONE["int"])
     with pytest.raises(
@@ -352,7 +352,7 @@ def test_a_body_of_another_schema_is_read_by_the_rules_of_avro():
         (
             record(("b", "int"), name="In"),
             record(("b", "int"), ("c", "int"), name="In"),
-            "field 'a.c' is not there and has no default",
+            "field 'a.c' is missing and has no default",
         ),
     ],
 )

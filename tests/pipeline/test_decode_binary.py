@@ -204,7 +204,7 @@ def test_a_body_that_is_not_avro_of_the_schema_becomes_a_dead_letter(engine):
     assert rows(e) == [{"id": 1, "name": "tea"}, {"id": 2, "name": None}]
     assert e.reasons() == [
         "E5101 pipeline p step 1 (decode): not avro of the schema: field id ends too early: 0 bytes",
-        "E5101 pipeline p step 1 (decode): not avro of the schema: the body has 1 bytes behind the record: 7 bytes",
+        "E5101 pipeline p step 1 (decode): not avro of the schema: the body has 1 bytes after the record: 7 bytes",
         "E5101 pipeline p step 1 (decode): not avro of the schema: field name has the branch -3 of a union of 2: 2 bytes",
         "E5101 pipeline p step 1 (decode): not avro of the schema: field id has a number of more than 10 bytes: 300 bytes",
     ]

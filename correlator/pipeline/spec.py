@@ -221,10 +221,10 @@ class KeyedSettings:
         state: what a start does with state that no longer fits the step: `keep FINGERPRINT` uses it,
             `discard FINGERPRINT` deletes it. The refused start names the fingerprint. The setting is for that one
             change and has no effect afterwards.
-        expires: how far the event time of a key without rows may lag behind the event time of the step. The key then
-            follows at this distance: its timers fire, its windows close, its waiting rows are given up, and its state
-            is deleted when it has no timer, window or waiting row left. By default nothing happens to a key without
-            rows.
+        expires: how far the event time of a key without rows may lag behind the event time of the step. From then on,
+            the event time of the key follows at this distance: its timers fire, its windows close, its waiting rows are
+            given up, and its state is deleted when it has no timer, window or waiting row left. By default nothing
+            happens to a key without rows.
     """
 
     name: Identifier | None = None

@@ -950,7 +950,7 @@ def readable(read: Callable[[], Message], as_sent: Callable[[], Message], what: 
     try:
         message = read()
         _check([message])
-    except Exception as error:  # noqa: BLE001  # whatever a decoder stumbles over, the messages behind it must come
+    except Exception as error:  # noqa: BLE001  # if a decoder fails on a message, the later ones must still come
         message = as_sent()
         mark(message, f"{what}: {type(error).__name__}: {error}")
     return message

@@ -133,10 +133,10 @@ class _Copy(NamedTuple):
         if instance is None or not found:
             raise _foreign(url, "holds no checkpoint")
         if instance.name != name:
-            raise _foreign(url, f"is of engine {quoted(instance.name)}, the log of engine {quoted(name)}")
+            raise _foreign(url, f"belongs to engine {quoted(instance.name)}, and the log to engine {quoted(name)}")
         number, digest = found[0].number, found[0].digest
         if recorded.digests.get(number, digest) != digest:
-            raise _foreign(url, f"holds another checkpoint {number} than the log")
+            raise _foreign(url, f"holds a checkpoint {number} that differs from the checkpoint in the log")
         state = inspect.state(url)
         if inspect.checkpoints(url) != found:
             what, todo = "changes while it is read: an engine works with it", "Take a copy: correlator db backup"

@@ -163,7 +163,7 @@ class Intake:
         numbers: the numbers with which the receiver begins.
         domain: duplicate detection domain; ignored in modes that do not deduplicate.
         own_sources: returns the source ids of the senders of this engine, by the property that carries a source id.
-        beside: returns the largest number of messages that the other receivers of the destination may give back.
+        beside: returns the largest number of messages that other receivers of the destination may return to the broker.
 
     Attributes:
         mode: the properties of its reliability mode.

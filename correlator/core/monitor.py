@@ -725,7 +725,7 @@ def check_arguments(handler: Handler, events: int) -> None:
             "E4114",
             f"handler {getattr(function, '__name__', '')}",
             f"is called with {events} events, and takes other arguments",
-            "One for @on(TYPE), none for a timer, one for each match() of an expression that is not behind 'not'",
+            "One for @on(TYPE), none for a timer, one for each match() of an expression that does not follow 'not'",
         )
 
 

@@ -23,7 +23,7 @@ class Redeliveries:
         last_batch: the last batch that was received.
         in_doubt: largest number of messages in the batches between these two.
         max_batch_size: largest number of messages of a batch.
-        beside: returns the largest number of messages that the other receivers of the destination may give back.
+        beside: returns the largest number of messages that other receivers of the destination may return to the broker.
     """
 
     def __init__(

@@ -275,7 +275,7 @@ def _whole_block(body: _Body, at: int, count: int, size: int | None, least: int)
         raise Malformed(f"has a block of {told}, where the body has {more} more bytes")
     body.left -= count
     if body.left < 0:
-        raise Malformed(f"is behind more than {MOST_ELEMENTS} elements")
+        raise Malformed(f"comes after more than {MOST_ELEMENTS} elements")
     return None if size is None else at + size
 
 

@@ -164,7 +164,7 @@ class _Count:
     def add(self, elements: int) -> None:
         self._left -= elements
         if self._left < 0:
-            raise Malformed(f"is behind more than {MOST_ELEMENTS} elements")
+            raise Malformed(f"comes after more than {MOST_ELEMENTS} elements")
 
 
 _Read = Callable[[Any, _Count], Any]

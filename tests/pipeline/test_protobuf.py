@@ -184,7 +184,7 @@ def test_messages_of_proto2(old):
         (b"\xca\x01\x0b\x08" + b"\xff" * 9 + b"\x01", "field at has -1 seconds and 0 nanoseconds"),
         (b"\xca\x01\x06\x10\x80\x94\xeb\xdc\x03", "field at has 0 seconds and 1000000000 nanoseconds"),
         (b"\xd2\x01\x0d\x08\x01\x10" + b"\xff" * 9 + b"\x01", "field lasts has 1 seconds and -1 nanoseconds"),
-        (b"\x92\x01\x00" * (MOST_ELEMENTS + 1), "field items is behind more than 1000000 elements"),
+        (b"\x92\x01\x00" * (MOST_ELEMENTS + 1), "field items comes after more than 1000000 elements"),
         (b"\x0b" * 1_000_000, "the body is no message"),
         (b"\xfb\x7f" * 1_000_000, "the body is no message"),
     ],

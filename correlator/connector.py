@@ -7,8 +7,8 @@ and calls `connect` again, for ever. A sink returns `SendRejected` for a message
 anything is opened, `ConfigError` reports a wrong setting (`correlator.options` has the checks). Any other exception
 counts as a bug of the connector: the engine stops.
 
-Places. An error names the settings that it is about as `connections.NAME`, `receivers.ID` or `senders.ID`, followed by
-the option or `.destination`, as in `receivers.orders.destination`. `lint` finds the line of the file by this place.
+Places. An error names the settings that it concerns as `connections.NAME`, `receivers.ID` or `senders.ID`, followed by
+the option or `.destination`, as in `receivers.orders.destination`. From this place `lint` finds the line of the file.
 
 Threads. One thread calls all methods of a source or sink from `connect` to `close`; another thread may have made the
 object. Sources and sinks of a connection work at the same time, so they lock the objects that they share.
@@ -53,7 +53,7 @@ class Order(Enum):
     """The order in which a broker delivers messages when it redelivers some of them.
 
     POSITION: there is one consumer at a time. It begins with the oldest unacknowledged message, and every later message
-        follows in order, also after a crash.
+    follows in order, even after a crash.
     PLACE: unacknowledged messages of a lost consumer come before the later messages of the queue. Only messages that
         another consumer has taken meanwhile have overtaken them.
     ANY: later messages may overtake the unacknowledged messages of a lost consumer, since the broker may notice the
@@ -71,32 +71,37 @@ class Features:
 
     Attributes:
         durable: a confirmed message survives a restart of the broker.
-        redelivers: after a lost connection the broker delivers unacknowledged messages again.
+        redelivers: after a lost connection the broker redelivers unacknowledged messages.
         answers: each message is a request whose sender waits for the acknowledgement, and sends the message again if it
-            does not come. So nothing is lost although no broker redelivers. Of receivers only; the senders must do so.
+            does not come. So nothing is lost although no broker redelivers. This concerns receivers only, and requires
+            that the senders behave in this way.
         order: the order of deliveries when some messages are redelivered; if the connection is `Ordering`, the weakest
             order of its receivers.
         flags_redelivery: a redelivered message has the header `redelivered`, and `delivery_count` counts from 1.
-        acknowledges_surely: when `acknowledge` returns, the broker has the acknowledgement on disk. Otherwise the
-            engine remembers the ids of the last batches for longer, since their messages may come again.
-        acknowledgements_written_within_s: the broker writes an acknowledgement to disk within so many seconds, together
-            with later ones; a broker that dies earlier forgets it. Without meaning if `acknowledges_surely`.
+        acknowledges_surely: when `acknowledge` returns, the broker has the acknowledgement on disk. If this is false,
+            the engine remembers the ids of the last batches for longer, since their messages may be redelivered.
+        acknowledgements_written_within_s: the number of seconds within which the broker writes an acknowledgement to
+            disk, together with later ones; a broker that dies earlier forgets it. Has no meaning if
+            `acknowledges_surely` is true.
         deduplicates_sends: the broker stores a pair of (source, sequence) only once. If it refuses a message, it has to
             refuse it at every attempt. The engine makes only one attempt: if a later attempt has a sequence below the
             last stored one, the broker counts it as a repeat, and confirms it without storing it.
         misses_numbers: the sink raises `ConnectionLost` if a number is missing between two messages, since somebody may
             have removed what held it. So its senders must send each message: they may have no `call`, which may lead to
             no message (E1532).
-        delays: a sink honours the header `delivery_delay_ms`. Otherwise it refuses a message with such a header.
+        delays: a sink honours the header `delivery_delay_ms`. If this is false, it refuses a message with such a
+            header.
         selects: a source of a queue takes only messages that match the receiver's `selector`, and leaves the others to
-            other consumers. Otherwise a selector on a queue is an error (E1220). A selector on a topic is always
-            allowed: the subscription belongs to the receiver, and the engine drops what does not match.
-        shares: receivers of one queue share its messages: each message goes to one of them. Otherwise each receiver
-            gets every message.
-        holds_for_s: after so many seconds the broker takes back messages that a consumer has not acknowledged; `None`
-            for never.
+            other consumers. If this is false, a selector on a queue is an error (E1220). A selector on a topic is
+            always allowed: the subscription belongs to the receiver, and the engine drops the messages that do not
+            match.
+        shares: receivers of one queue share its messages: each message goes to one of them. If this is false, each
+            receiver gets every message.
+        holds_for_s: the number of seconds after which the broker takes back messages that a consumer has not
+            acknowledged; `None` for never.
         notices_loss_within_s: the longest time until the broker notices that a connection was lost without being
-            closed, and redelivers the unacknowledged messages of its consumer. Before that, newer messages may come.
+            closed, and redelivers the unacknowledged messages of its consumer. Before that, the broker may deliver
+            newer messages.
     """
 
     durable: bool = True
@@ -121,13 +126,13 @@ class Chunk(NamedTuple):
     Attributes:
         messages: the messages in the order of the broker; empty if none came in time.
         tokens: one for each message, in the same order. A token stands for its message in `acknowledge` and `reject`,
-            until the source connects again. It may be any object: nobody but the source looks into it. `Held` makes
+            until the source connects again. It may be any object: only the source uses its content. `Held` makes
             tokens.
-        ended: no further message will come, as behind the end of a file. The receiver ends then.
+        ended: no further message will come, as after the end of a file. The receiver then ends.
         unselected: number of messages that the source has skipped because the receiver's `selector` does not match.
-        clock_ms: the time of the broker when it handed out the messages, in milliseconds since the epoch, from the
-            sources of a message service that knows it. By this clock, or else by that of the host, a session finds out
-            which of the messages have expired before the program asks for them.
+        clock_ms: the time of the broker when it handed out the messages, in milliseconds since the epoch; set by the
+            sources of a message service that knows it. A session uses this clock, or without it the clock of the host,
+            to find out which of the messages have expired before the program asks for them.
     """
 
     messages: Sequence[Message]
@@ -142,10 +147,10 @@ NOTHING = Chunk((), ())
 
 
 class Held(Generic[T]):
-    """For sources: what a source has to know of each message that it has returned and that is not settled, by token.
+    """For sources: keeps, by token, an item for each message that a source has returned and that is not settled.
 
-    A token is never used twice in a process, so one from before a reconnect stands for nothing. One thread at a time
-    uses the object.
+    A token is never used twice in a process, so a token from before a reconnect stands for no message. One thread at a
+    time uses the object.
     """
 
     def __init__(self) -> None:
@@ -156,7 +161,7 @@ class Held(Generic[T]):
         return len(self._of)
 
     def __iter__(self) -> Iterator[T]:
-        """The items, in the order in which they came."""
+        """The items, in the order in which they were added."""
         return iter(self._of.values())
 
     def hold(self, items: Sequence[T]) -> Sequence[int]:
@@ -166,7 +171,7 @@ class Held(Generic[T]):
         return tokens
 
     def of(self, tokens: Iterable[int]) -> list[T]:
-        """The items of these tokens, in the order of the tokens, without unknown ones."""
+        """The items of these tokens, in the order of the tokens; unknown tokens are ignored."""
         return [self._of[token] for token in tokens if token in self._of]
 
     def has_all(self, tokens: Iterable[int]) -> bool:
@@ -174,11 +179,11 @@ class Held(Generic[T]):
         return all(token in self._of for token in tokens)
 
     def release(self, tokens: Iterable[int]) -> list[T]:
-        """Let go of the items of these tokens; returns them in the order of the tokens, without unknown ones."""
+        """Remove the items of these tokens; returns them in the order of the tokens, and ignores unknown tokens."""
         return [self._of.pop(token) for token in tokens if token in self._of]
 
     def clear(self) -> None:
-        """Let go of all items, as at a reconnect."""
+        """Remove all items, as at a reconnect."""
         self._of.clear()
 
 
@@ -218,15 +223,15 @@ class Source(Protocol):
     def acknowledge(self, tokens: Sequence[Any]) -> None:
         """Acknowledge exactly these messages, of one or more chunks, in any order.
 
-        Ignores the token of a message that is settled already, and one from before the last `connect`. If this raises
-        `ConnectionLost`, the messages may come again.
+        Ignores the token of a message that is settled already, and a token from before the last `connect`. If the call
+        raises `ConnectionLost`, the broker may redeliver the messages.
         """
         ...
 
     def reject(self, tokens: Sequence[Any]) -> None:
         """Give exactly these messages back: the broker redelivers them to this or another consumer.
 
-        Ignores tokens as `acknowledge` does. Raises `ConnectionLost`: the messages come again nevertheless.
+        Ignores tokens as `acknowledge` does. Raises `ConnectionLost`; the broker then redelivers the messages, too.
         """
         ...
 
@@ -236,7 +241,7 @@ class Source(Protocol):
 
 
 class Backlog(NamedTuple):
-    """What a destination still holds for a receiver, behind the messages that the source has returned.
+    """The messages that a destination still holds for a receiver, after those that the source has returned.
 
     Attributes:
         messages: number of messages; `None` if the source does not know it.
@@ -249,12 +254,14 @@ class Backlog(NamedTuple):
 
 @runtime_checkable
 class TellsBacklog(Protocol):
-    """A source that knows what its destination still holds. A receiver asks it about once a second, for the status."""
+    """A source that knows which messages its destination still holds. A receiver asks it about once a second, for the
+    status.
+    """
 
     def backlog(self) -> Backlog | None:
-        """Return what the destination holds at present; `None` if the source cannot tell.
+        """Return what the destination holds at present; `None` if the source does not know.
 
-        Must take much less time than `receive`: it counts no messages one by one. Raises `ConnectionLost`.
+        Must take much less time than `receive`; it must not count messages one by one. Raises `ConnectionLost`.
         """
         ...
 
@@ -264,21 +271,23 @@ class TakesFromProgram(Protocol):
     """A source whose messages the program of the engine gives to `Engine.publish`. Any thread calls these methods."""
 
     def offer(self, message: Message) -> Future[None] | None:
-        """Take a message; return `None` if as many messages wait as may.
+        """Take a message; return `None` if the largest allowed number of messages waits.
 
         The future ends when the receiver acknowledges the message, or with `NotDone` E8315 when the source is closed
-        before. It cannot be cancelled. Raises `NotDone` E8315 after `close`.
+        first. It cannot be cancelled. Raises `NotDone` E8315 after `close`.
         """
         ...
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait at most so many seconds until `offer` may take a message, or the source is closed; returns whether."""
+        """Wait at most `timeout_s` seconds until `offer` may take a message or the source is closed; returns whether
+        this happened.
+        """
         ...
 
 
 @runtime_checkable
 class TellsSenders(Protocol):
-    """A source whose senders can be told that duplicate detection has dropped a message of theirs."""
+    """A source that can tell its senders that duplicate detection has dropped one of their messages."""
 
     def dropped(self, ids: Collection[str]) -> None:
         """Take note that the messages with these unique ids are not stored, since the ids belong to messages with other
@@ -307,7 +316,7 @@ class Sink(Protocol):
 
         Returns one result for each message, in order. `None` confirms a message: if the broker is durable, the message
         is on disk. `SendRejected` says that the broker refuses this one message because of its destination, size or
-        content; the sink sends the other messages nevertheless. The engine tries a refused message again, behind
+        content; the sink sends the other messages nevertheless. The engine tries a refused message again, after
         messages that were sent meanwhile, `max_tries` times in all; then the message becomes a dead letter.
 
         Raises `ConnectionLost` for a problem that does not concern a single message: the engine connects again and
@@ -368,12 +377,13 @@ class Connection(Protocol):
 
 @runtime_checkable
 class Listening(Protocol):
-    """A connection at which other programs connect, instead of connecting to a broker."""
+    """A connection that listens for other programs, instead of connecting to a broker."""
 
     def listen(self) -> None:
-        """Begin to listen, and answer that nothing works yet until a source is connected.
+        """Begin to listen. Until a source is connected, answer that the service is not available yet.
 
-        A start calls it before the engine changes anything. Raises `ConfigError` if the address cannot be listened at.
+        A start calls it before the engine changes anything. Raises `ConfigError` if the connection cannot listen at the
+        address.
         """
         ...
 
@@ -405,7 +415,8 @@ class Browsable(Protocol):
         Args:
             destination: `queue:NAME`.
             limit: largest number of messages to return, 1 or more.
-            options: options of a receiver or sender of the queue, as configured; they may say where its messages are.
+            options: options of a receiver or sender of the queue, as configured; they may determine where its messages
+                are.
 
         Raises `UsageError` E2110 if the destination is not a queue, E2027 if the broker knows that there is no such
         queue; `ConnectionLost` if the broker cannot be reached.
@@ -420,7 +431,9 @@ class Examinable(Protocol):
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Return findings about receivers and senders: E if they could not work, W if messages may be lost."""
+        """Return findings about receivers and senders: a code with E if they could not work, with W if messages may be
+        lost.
+        """
         ...
 
 
@@ -466,11 +479,11 @@ class Subscriber(NamedTuple):
     """How a consumer of a session reads a topic: one of the four kinds of subscriptions of JMS 2.0.
 
     Attributes:
-        name: name of the subscription; "" for one that is neither durable nor shared.
-        durable: the broker keeps messages while the subscription has no consumer. Otherwise the subscription ends with
-            its last consumer.
-        shared: several consumers share the messages of the subscription. Otherwise the broker refuses a second consumer
-            (`UsageError` E7516).
+        name: name of the subscription; "" for a subscription that is neither durable nor shared.
+        durable: the broker keeps messages while the subscription has no consumer. If this is false, the subscription
+            ends with its last consumer.
+        shared: several consumers share the messages of the subscription. If this is false, the broker refuses a second
+            consumer (`UsageError` E7516).
     """
 
     name: str
@@ -479,7 +492,7 @@ class Subscriber(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one transaction of a session does.
+    """The work of one transaction of a session.
 
     Attributes:
         acknowledged: sources with the tokens of messages to acknowledge.
@@ -495,16 +508,18 @@ class Prefetching(Protocol):
     """A source that knows which messages its consumer has only fetched ahead, and which the program has seen."""
 
     def release(self, tokens: Sequence[Any]) -> None:
-        """Give back messages that the program has not seen: as `reject`, but their delivery count does not rise.
+        """Give back messages that the program has not seen. In contrast to `reject`, their delivery count does not
+        rise.
 
-        Raises `ConnectionLost`: the messages come again nevertheless.
+        Raises `ConnectionLost`; the broker then redelivers the messages, too.
         """
         ...
 
     def cancel(self) -> None:
-        """Take no more messages. The ones that it holds stay its own until they are settled or `close` is called.
+        """Take no more messages. The source keeps the messages that it holds until they are settled or `close` is
+        called.
 
-        It is no consumer of its destination or subscription any more, so that another one may take its place.
+        It is no consumer of its destination or subscription any more, so that another consumer may take its place.
 
         Afterwards `receive` returns an empty chunk. Raises `ConnectionLost`.
         """
@@ -531,13 +546,14 @@ class ServiceSession(Connection, Protocol):
         ...
 
     def settle(self, work: Work) -> None:
-        """Acknowledge and send in one transaction of the broker. When this returns, it is on disk.
+        """Acknowledge and send in one transaction of the broker. When the call returns, the transaction is on disk.
 
-        Raises `SendRejected` if the broker refuses one of the messages, and `ConnectionLost`; then nothing of the work
-        has happened. The held messages stay held after `SendRejected`; after `ConnectionLost` they come again.
+        Raises `SendRejected` if the broker refuses one of the messages, and `ConnectionLost`; in both cases nothing of
+        the work has happened. The held messages stay held after `SendRejected`; after `ConnectionLost` the broker
+        redelivers them.
 
-        If the answer to the commit is lost, this looks up what became of the commit before it raises. Only if that
-        fails, too, it raises `ConnectionLost` E7518: the work may have happened.
+        If the answer to the commit is lost, the call looks up the outcome of the commit. Only if this fails, too, it
+        raises `ConnectionLost` E7518: the work may have happened.
         """
         ...
 
@@ -552,11 +568,12 @@ class ServiceSession(Connection, Protocol):
         ...
 
     def resolve(self, name: str, *, commit: bool) -> None:
-        """Carry out a prepared transaction, or undo it; its messages come again then, marked as redelivered.
+        """Carry out a prepared transaction, or undo it. After an undo the broker redelivers its messages, marked as
+        redelivered.
 
-        The same outcome again does nothing. Raises `UsageError` E7520 if there is no such transaction, or if it has the
-        other outcome; `SendRejected` if the broker refuses one of its messages, for example because a destination is
-        full: then the transaction stays prepared; `ConnectionLost`.
+        A second call with the same outcome does nothing. Raises `UsageError` E7520 if there is no such transaction, or
+        if it has the other outcome; `SendRejected` if the broker refuses one of its messages, for example because a
+        destination is full (the transaction then stays prepared); `ConnectionLost`.
         """
         ...
 
@@ -578,7 +595,7 @@ class ServiceSession(Connection, Protocol):
     def refuse_to_wait(self) -> None:
         """Let no `settle`, `resolve` or `Sink.send` wait for room in a full destination until `allow_to_wait`.
 
-        They refuse a message instead, and so do those that wait just now. Any thread may call it.
+        They refuse a message instead, and so do calls that are waiting now. Any thread may call it.
         """
         ...
 
@@ -619,13 +636,13 @@ class ServiceClient(Protocol):
 
 @runtime_checkable
 class MessageService(Protocol):
-    """A connection to a broker that has all that sessions offer: transactions, client ids, kinds of subscriptions.
+    """A connection to a broker that has all features of sessions: transactions, client ids, kinds of subscriptions.
 
     Sessions use it instead of `source` and `sink` of the connection.
     """
 
     def attach(self, client_id: str | None) -> ServiceClient:
-        """Register a connection of a program. Without a client id nothing is opened before it is needed.
+        """Register a connection of a program. Without a client id the call opens nothing until something is needed.
 
         Raises `UsageError` E7515 if another living client has this client id, `ConnectionLost` if the broker cannot be
         reached.
@@ -637,7 +654,7 @@ class DestinationState(NamedTuple):
     """A destination of a message service: what it holds, who uses it, and how it is set up.
 
     A message of a topic counts once in `messages` and `bytes`, and once for each subscription in the four numbers
-    before them.
+    before these two.
 
     Attributes:
         destination: `queue:NAME` or `topic:NAME`.
@@ -645,14 +662,14 @@ class DestinationState(NamedTuple):
         held: messages that consumers hold.
         delayed: messages whose delivery time has not come.
         in_tx: messages that prepared transactions have acknowledged.
-        messages, bytes: all that it holds.
+        messages, bytes: number and size of all messages that it holds.
         oldest_ms: how long ago the oldest message was sent; `None` without messages.
         consumers: living consumers.
-        producers: producers of sessions; those of a killed process count until somebody has noticed its end.
+        producers: producers of sessions; producers of a killed process count until somebody has noticed its end.
         dropped: messages that were not persistent and were dropped because the destination was full, counted since the
             destination was made.
         paused: `PRODUCERS`, `CONSUMERS`, `ALL`, or `None`.
-        created: whether an administrator has created it; otherwise it was made by its first use.
+        created: whether an administrator has created it; if not, its first use has made it.
         properties: each property with its effective value.
     """
 
@@ -676,11 +693,11 @@ class ConsumerState(NamedTuple):
     """A consumer of a message service.
 
     Attributes:
-        destination, subscription, client_id: what it consumes from; the last two are "" for a queue.
+        destination, subscription, client_id: the place from which it consumes; the last two are "" for a queue.
         consumer: a number that no other consumer has; the order of registration.
         role: `active`, `backup`, `closing` if it takes no more messages and settles what it holds, or `dead` if its
-            process is gone and nobody has noticed yet.
-        pid, host: its process; 0 and "" if it is not known.
+            process has ended and nobody has noticed it yet.
+        pid, host: its process; 0 and "" if the process is not known.
         held: messages that it holds.
         oldest_ms: how long ago the oldest of them was sent; `None` if it holds none.
     """
@@ -697,12 +714,12 @@ class ConsumerState(NamedTuple):
 
 
 class SubscriptionState(NamedTuple):
-    """A subscription of a topic; the numbers as in `DestinationState`.
+    """A subscription of a topic; the numbers have the same meaning as in `DestinationState`.
 
     Attributes:
         topic, subscription, client_id: its names. `client_id` is "" if it belongs to no client id.
         durable, shared: its kind; see `Subscriber`.
-        selector: what it takes; `None` for all messages.
+        selector: the condition on its messages; `None` for all messages.
     """
 
     topic: str
@@ -723,7 +740,7 @@ class TransactionState(NamedTuple):
     """A transaction that was prepared.
 
     Attributes:
-        name: the name that it was prepared under.
+        name: the name with which it was prepared.
         state: `PREPARED`; or `COMMITTED` or `ROLLEDBACK`, within a day after its end.
         age_ms: how long ago it came into this state.
         acknowledged: messages that it has acknowledged.
@@ -743,7 +760,7 @@ class Place(NamedTuple):
     Attributes:
         destination: `queue:NAME` or `topic:NAME`.
         subscription: name of the subscription; "" for all of them.
-        client_id: the client id that the subscription belongs to, or "".
+        client_id: the client id to which the subscription belongs, or "".
     """
 
     destination: str
@@ -752,10 +769,11 @@ class Place(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """How many messages were removed or moved, and how many stayed since consumers or prepared transactions hold them.
+    """How many messages were removed or moved, and how many stayed because consumers or prepared transactions hold
+    them.
 
     `skipped` is the number of other messages that stayed: the selector did not match, the message had expired, or (for
-    `retry`) it does not say where it came from.
+    `retry`) the message does not say where it came from.
     """
 
     done: int
@@ -766,8 +784,8 @@ class Taken(NamedTuple):
 class Administration(Protocol):
     """What an administrator can do with a message service. One thread at a time calls the methods.
 
-    All of them raise `ConnectionLost` if the service cannot be reached or was never used, and `UsageError` for what
-    cannot be done. Methods that only show something change nothing.
+    All of them raise `ConnectionLost` if the service cannot be reached or was never used, and `UsageError` for a
+    request that cannot be carried out. Methods that only show something change nothing.
     """
 
     def destinations(self) -> Sequence[DestinationState]:
@@ -798,7 +816,7 @@ class Administration(Protocol):
         ...
 
     def delete(self, place: Place, *, force: bool) -> int:
-        """Delete a destination, or a subscription. Returns how many messages went with it.
+        """Delete a destination, or a subscription. Returns how many messages were deleted with it.
 
         Raises `UsageError` E7513 while it has consumers or takes part in a prepared transaction, E7565 if it holds
         messages and `force` does not allow it.
@@ -806,20 +824,22 @@ class Administration(Protocol):
         ...
 
     def purge(self, place: Place) -> Taken:
-        """Remove all messages that are there now, except those that somebody holds."""
+        """Remove all messages that are in the place now, except those that a consumer or a prepared transaction
+        holds.
+        """
         ...
 
     def pause(self, destination: str, paused: str | None) -> None:
-        """Let `PRODUCERS` wait, or give `CONSUMERS` nothing more, or both (`ALL`); `None` lets both go on.
+        """Let `PRODUCERS` wait, or give `CONSUMERS` no more messages, or both (`ALL`); `None` lets both go on.
 
-        It lasts until it is changed, also over restarts.
+        The pause lasts until it is changed, even over restarts.
         """
         ...
 
     def move(self, source: str, target: str, selector: str | None, limit: int | None) -> Taken:
         """Move messages of a queue to another destination, in order, as new messages with their ids.
 
-        At each moment each message is in exactly one of the two places, also if the process dies.
+        At each moment each message is in exactly one of the two places, even if the process dies.
 
         Args:
             source: a queue.
@@ -830,7 +850,7 @@ class Administration(Protocol):
         ...
 
     def retry(self, selector: str | None, limit: int | None) -> Taken:
-        """Move dead messages back to where they came from, without the properties that tell of their death."""
+        """Move dead messages back to where they came from, without the properties that describe their death."""
         ...
 
     def transactions(self) -> Sequence[TransactionState]:
@@ -856,7 +876,7 @@ class Advice(NamedTuple):
 
     Attributes:
         code: code of the warning: `W` and four digits.
-        option: the option of the receiver or sender that the warning is about.
+        option: the option of the receiver or sender that the warning concerns.
         what: the problem, without a full stop.
         allowed: the rule that applies, or "".
         todo: the advice, or "".
@@ -877,8 +897,8 @@ class Advising(Protocol):
     connection.
 
     Attributes:
-        redelivery_options: names of options, of the connection or of a receiver, that hold a time after which the
-            broker redelivers unacknowledged messages. The engine warns if it would remember ids for a shorter time.
+        redelivery_options: names of options of the connection or of a receiver which hold a time after which the broker
+            redelivers unacknowledged messages. The engine warns if it would remember ids for a shorter time.
     """
 
     redelivery_options: Collection[str]
@@ -908,7 +928,7 @@ class TellsPublicSecrets(Protocol):
 
 @runtime_checkable
 class Noting(Protocol):
-    """A connection that knows exceptions from what its receivers guarantee."""
+    """A connection that knows exceptions from the guarantees of its receivers."""
 
     def notes(self, receiver: ReceiverSettings) -> Iterable[str]:
         """Return a sentence for each exception, without a full stop, for `correlator explain`. Never raises."""
@@ -916,7 +936,7 @@ class Noting(Protocol):
 
 
 def notes_of(connection: Connection, receiver: ReceiverSettings) -> Sequence[str]:
-    """The exceptions from what a receiver guarantees."""
+    """The exceptions from the guarantees of a receiver."""
     return tuple(connection.notes(receiver)) if isinstance(connection, Noting) else ()
 
 
@@ -932,7 +952,7 @@ class ConnectionFactory(Protocol):
 
 
 def readable(read: Callable[[], Message], as_sent: Callable[[], Message], what: str) -> Message:
-    """Decode a received message, whatever it holds; for sources.
+    """Decode a received message with any content; for sources.
 
     Returns the message that `read` makes. If `read` raises, or if the store could not hold its message, returns the
     message that `as_sent` makes, marked with the reason (`mark`). So no message can end the thread that reads it, and
@@ -947,7 +967,7 @@ def readable(read: Callable[[], Message], as_sent: Callable[[], Message], what: 
     try:
         message = read()
         _check([message])
-    except Exception as error:  # noqa: BLE001  # whatever a decoder stumbles over, the messages behind it must come
+    except Exception as error:  # noqa: BLE001  # if a decoder fails on a message, the later ones must still come
         message = as_sent()
         mark(message, f"{what}: {type(error).__name__}: {error}")
     return message
@@ -956,7 +976,7 @@ def readable(read: Callable[[], Message], as_sent: Callable[[], Message], what: 
 def readable_all(
     records: Sequence[T], read: Callable[[T], Message], as_sent: Callable[[T], Message], what: str
 ) -> list[Message]:
-    """Decode received records as `readable` decodes one, in less time for each if they can be read."""
+    """Decode several received records in the way of `readable`; faster for each record if all of them can be read."""
     try:
         messages = [read(one) for one in records]
         _check(messages)

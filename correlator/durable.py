@@ -37,7 +37,9 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def put(path: Path, content: bytes) -> None:
-    """As `replace`, but until `sync_directory` a power cut may bring the old content back."""
+    """Replace the content of a file like `replace`; but until `sync_directory`, a power cut may bring the old content
+    back.
+    """
     partial = path.with_name(f"{path.name}.part")
     partial.unlink(missing_ok=True)
     descriptor = create_private(partial)

@@ -1,8 +1,8 @@
 """The errors of correlator: one base class and a few subclasses, each for one reaction of the caller.
 
 Every message that a user can cause reads `CODE where: what is wrong. What is allowed. What to do.` Codes never change
-their meaning; `correlator explain CODE` explains one. Each class has the exit status with which a command ends, so that
-a script can distinguish the cases.
+their meaning; `correlator explain CODE` explains a code. Each class has the exit status with which a command ends, so
+that a script can distinguish the cases.
 """
 
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ class HandlerFailed(CorrelatorError):
 
 
 class NotDone(CorrelatorError):
-    """What a command wanted of a running engine was not done, or not in time: repeat it later."""
+    """A running engine has not done what a command asked, or not in time: repeat the command later."""
 
     exit_status = 1
 
@@ -147,7 +147,7 @@ class TryAgain(CorrelatorError):
     """A pipeline cannot compute a batch at present (W551x). Nothing has changed: the engine computes the batch again.
 
     Args:
-        wait_s: how many seconds to wait before.
+        wait_s: seconds to wait before the next attempt.
     """
 
     exit_status = 1
@@ -173,5 +173,6 @@ class SendRejected(CorrelatorError):
 class CallAgain(Exception):
     """Raised by the function of a sender (docs/calls.md): call it again with this message, after a pause.
 
-    It does not count as one of the tries of the sender. Raise it if a service cannot be reached, for example.
+    The call does not count as one of the sender's attempts. Raise the exception, for example, if a service cannot be
+    reached.
     """

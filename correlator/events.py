@@ -50,7 +50,7 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=Tr
         expiration: when the message expires, in milliseconds since the epoch; 0 for never.
         timestamp: when it was sent, in milliseconds since the epoch.
         redelivered: whether the broker delivers the message again.
-        delivery_count: how often the broker has delivered it, this time included.
+        delivery_count: how often the broker has delivered it, including this delivery.
         group_sequence: number of the message within the group that `Message.key` names.
         delivery_delay_ms: how long the broker keeps the message from consumers after it was sent, in milliseconds.
         delivery_time: when consumers may get it at the earliest, in milliseconds since the epoch.
@@ -73,10 +73,10 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=Tr
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A message as brokers carry it. Immutable, so any thread may use it.
+    """A message as brokers carry it. It is immutable, so any thread may use it.
 
-    If a receiver has no `event`, its messages come to handlers as `Message`. Handlers, and producers of sessions, can
-    send it.
+    If a receiver has no `event`, handlers get its messages as `Message`. Handlers, and producers of sessions, can send
+    it.
 
     Attributes:
         body: content of the message.
@@ -110,8 +110,8 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
         source: the source id of the sender (`messageSourceId`); "" for a producer of a session.
         destination: `queue:NAME` or `topic:NAME`.
         message: the message. In the modes EXACTLY_ONCE and BEST_EFFORT its properties hold the unique id.
-        message_id: the header `message_id` that the consumer is to see; "" lets the sink choose one.
-        insists: whether the broker refuses a message that is not persistent where it might silently drop it.
+        message_id: the header `message_id` for the consumer; "" lets the sink choose one.
+        insists: whether the broker must refuse a message that is not persistent instead of silently dropping it.
     """
 
     sequence: int
@@ -157,9 +157,9 @@ T = TypeVar("T")
 def event(cls: type[T]) -> type[T]:
     """Class decorator: make a class with annotated fields an event class.
 
-    Its instances are immutable, compare by value, and are made with keyword arguments. A value beside an annotation is
-    the default of the field. A field may have any type that the state of a monitor may have. The class keeps its
-    methods and properties.
+    Its instances are immutable, compare by value, and are made with keyword arguments. The value that follows an
+    annotation is the default of the field. A field may have any type that the state of a monitor may have. The class
+    keeps its methods and properties.
 
     Raises:
         UsageError: E4123 for a subclass of an event or of another struct.
@@ -287,7 +287,7 @@ class ReceiverStatus:
 
 @event
 class FlowControlMarker:
-    """A mark in the queue of a context, behind the messages that a receiver with `flow_control` has delivered.
+    """A mark in the queue of a context, after the messages that a receiver with `flow_control` has delivered.
 
     When a monitor handles the marker, its context has handled all messages up to `number`. The monitor then calls
     `update_flow_control_window` to let the receiver deliver more.
@@ -295,7 +295,7 @@ class FlowControlMarker:
     Attributes:
         receiver: id of the receiver.
         number: number of the last message before the marker. Numbers count the messages that the receiver has
-            delivered. If the receiver stores its messages, they go on after a restart.
+            delivered. If the receiver stores its messages, the numbers continue after a restart.
     """
 
     receiver: str

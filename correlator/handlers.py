@@ -46,7 +46,7 @@ def refuse_result(result: Any, method: Callable[..., Any], where: str) -> None:
 
 @lru_cache(maxsize=10_000)
 def _kind(function: Callable[..., Any]) -> str:
-    """Say what a call would make instead of running the function; "" for a function that runs."""
+    """Return what a call would make instead of running the function; "" for a function that runs."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return _COROUTINE
     return _GENERATOR if inspect.isgeneratorfunction(function) else ""

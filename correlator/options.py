@@ -1,4 +1,4 @@
-"""Checks of options and destinations: with them every connector refuses a wrong setting in the same words.
+"""Checks of options and destinations, so that every connector refuses a wrong setting in the same words.
 
 Each function takes `where`, the place that an error names: `connections.NAME`, `receivers.ID` or `senders.ID`. It adds
 the name of the option. `lint` finds the line of the file by the place.
@@ -66,7 +66,7 @@ def text_option(where: str, options: Mapping[str, Any], name: str, default: str 
 
 
 def is_host(text: str) -> bool:
-    """Whether a text can be the name or the address of a machine; not one with a scheme, a user or a path."""
+    """Whether a text can be the name or the address of a machine, without a scheme, a user or a path."""
     try:
         text.encode("idna")
     except UnicodeError:
@@ -103,7 +103,7 @@ def flag_option(where: str, options: Mapping[str, Any], name: str, *, default: b
 def choice_option(
     where: str, options: Mapping[str, Any], name: str, allowed: Sequence[str], default: str | None = None
 ) -> str:
-    """One of the allowed texts. Raises `ConfigError` E1022, also if it is missing and has no default."""
+    """One of the allowed texts. Raises `ConfigError` E1022, even if it is missing and has no default."""
     value = options.get(name, default)
     if value not in allowed:
         raise ConfigError("E1022", f"{where}.{name}", f"{quoted(value)} is not allowed", ", ".join(allowed))
@@ -130,9 +130,9 @@ def duration_option(
     Args:
         where: the place of the options.
         options: may have the option.
-        name: of the option.
+        name: name of the option.
         allowed: names the allowed durations, for the error.
-        is_allowed: whether so many seconds are allowed.
+        is_allowed: returns whether a number of seconds is allowed.
     """
     value = options.get(name)
     if value is None:

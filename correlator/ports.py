@@ -18,8 +18,8 @@ class Store(Protocol):
     def read(self) -> Recovered:
         """Lock the store, bring its schema up to date, and read its content; writes nothing else.
 
-        Raises `StoreError` when the store cannot be used, `Fenced` when another engine owns it; the store is closed
-        then.
+        Raises `StoreError` when the store cannot be used, `Fenced` when another engine owns it; after an error the
+        store is closed.
         """
         ...
 
@@ -59,7 +59,7 @@ class Store(Protocol):
         ...
 
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """Read state segments by number. The writer calls it to clean the state log."""
+        """Read state segments by number. The writer calls it to compact the state log."""
         ...
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Store(Protocol):
 
 
 class StateView(Protocol):
-    """Read access to the keyed state of a pipeline, as it was after the previous batch."""
+    """Read access to the keyed state of a pipeline after the previous batch."""
 
     def get(self, owner: str, key: bytes) -> bytes | None:
         """Return the value of one key; `None` if the owner does not have the key."""
@@ -85,16 +85,16 @@ class Processor(Protocol):
     The thread that starts the engine calls `open`. Afterwards the thread of the pipeline's context calls all other
     methods.
 
-    The result of `process` must depend on its arguments only: after a crash the same messages come again, perhaps cut
-    into other batches. The method changes nothing itself: the engine applies the effects. An exception stops the
-    engine; only after `TryAgain` the engine calls the method again, with the same messages and perhaps more.
+    The result of `process` must depend on its arguments only: after a crash the method gets the same messages again,
+    perhaps divided into other batches. The method changes nothing itself: the engine applies the effects. An exception
+    stops the engine; only after `TryAgain` the engine calls the method again, with the same messages and perhaps more.
 
     Attributes:
         name: name of the pipeline; part of the names of its state.
         receivers: ids of the receivers whose messages it processes; none of them can be removed while it runs.
-        senders: ids of the senders that it may send to; none of them can be removed while it runs.
+        senders: ids of the senders to which it may send; none of them can be removed while it runs.
         max_rows: largest number of messages of one batch.
-        max_bytes: a batch is closed when the bodies of its messages have so many bytes.
+        max_bytes: number of bytes of message bodies at which a batch is closed.
     """
 
     name: str

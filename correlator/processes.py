@@ -1,4 +1,4 @@
-"""Keeps locks, sessions and engines in the process that made them, also when this process forks.
+"""Keeps locks, sessions and engines in the process that made them, even when this process forks.
 
 A lock on a file (`flock`) and a session with a server end when the last copy of their descriptor is closed, and a
 forked child has a copy of each. A child that outlives an engine, such as a worker of `multiprocessing`, would keep the
@@ -22,9 +22,10 @@ from correlator.durable import PRIVATE_FILE
 from correlator.errors import UsageError
 
 _PAUSE_S = 0.0005
-"""Between two attempts to lock a file that another process has locked.
+"""Seconds between two attempts to lock a file that another process has locked.
 
-It never grows: those who have waited for long would ask less often than those who come again.
+The time never grows: if it did, processes that have waited for long would try less often than processes that have just
+begun.
 """
 
 
@@ -37,7 +38,7 @@ class HasDescriptor(Protocol):
 
 
 class _Thread(threading.local):
-    """Has another `mark` in each thread."""
+    """Has a `mark` of its own in each thread."""
 
     def __init__(self) -> None:
         self.mark = object()
@@ -79,7 +80,9 @@ class Maker:
 
     @staticmethod
     def thread() -> object:
-        """Identify the calling thread: the same object at each call, another one in a forked child. No system call."""
+        """Identify the calling thread: each call returns the same object, and a forked child gets another object. Makes
+        no system call.
+        """
         return _this_thread.mark
 
     def check(self, where: str) -> None:
@@ -126,14 +129,14 @@ class LockFile:
         return True
 
     def share(self) -> None:
-        """Hold the file together with others that share it, instead of alone. Wait while another one has locked it.
+        """Hold the file together with others that share it, instead of alone. Wait while another opener has locked it.
 
         Not atomic: another opener may lock the file in between.
         """
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def is_locked(self) -> bool:
-        """Whether another opener has locked the file for itself. Does not disturb others who ask the same."""
+        """Whether another opener has locked the file for itself. Does not disturb others that make the same check."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -14,7 +14,8 @@ class Reliability(StrEnum):
     EXACTLY_ONCE = "EXACTLY_ONCE"
     """Loses nothing. A receiver drops duplicates. A sender sends a repeat with the same id and the same bytes."""
     APP_CONTROLLED = "APP_CONTROLLED"
-    """For receivers only: the application acknowledges, and the broker delivers again what it has not acknowledged."""
+    """For receivers only: the application acknowledges, and the broker redelivers messages that it has not
+    acknowledged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ class Secrets:
         return f"Secrets({len(self._values)} values)"
 
     def add(self, value: str) -> None:
-        """Remember a secret value; an empty one is ignored."""
+        """Remember a secret value; ignore an empty one."""
         self._values.update(form for form in (value, value.strip(), unquote(value)) if form)
 
     def redact(self, text: str) -> str:
@@ -38,7 +38,7 @@ class Secrets:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a key or a variable is named like a secret: `password`, `DB_PASSWORD`, `authToken`."""
+    """Whether the name of a key or a variable suggests a secret: `password`, `DB_PASSWORD`, `authToken`."""
     return _SECRET_NAME.search(_CAMEL_HUMP.sub("_", name).replace("-", "_").replace(".", "_").lower()) is not None
 
 
@@ -50,7 +50,7 @@ def url_passwords(text: str) -> list[str]:
 
 
 def without_secrets(value: Any) -> Any:
-    """Return a copy of a value, as of an option, with `***` in place of its secrets."""
+    """Return a copy of a value, for example of an option, with `***` in place of its secrets."""
     if isinstance(value, Mapping):
         return {name: REDACTED if is_secret_name(str(name)) else without_secrets(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

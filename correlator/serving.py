@@ -1,6 +1,7 @@
 """An HTTP server in a thread of its own, and what its applications share. Needs the package `uvicorn`.
 
-The server of an engine shows what the engine does (docs/http.md); that of a connection receives messages (docs/web.md).
+The server of an engine shows what the engine does (docs/http.md); the server of a connection receives messages
+(docs/web.md).
 """
 
 import asyncio
@@ -43,7 +44,7 @@ RequestHeaders = Sequence[tuple[bytes, bytes]]
 
 
 class Answer(NamedTuple):
-    """What a client gets for its request.
+    """The answer to a request.
 
     Attributes:
         status: the status code of HTTP.
@@ -72,7 +73,7 @@ async def begin(send: Send, answer: Answer, *, streamed: bool = False) -> None:
 
 
 async def respond(send: Send, answer: Answer, method: str) -> None:
-    """Send a whole answer; to the method HEAD without its body."""
+    """Send a whole answer; for the method HEAD without its body."""
     await begin(send, answer)
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
 
@@ -112,12 +113,12 @@ class HttpServer:
     One thread at a time calls its methods. A forked child has no copy of the socket.
 
     Args:
-        where: the place of the setting that asks for the server.
+        where: the place of the setting that demands the server.
         host: the address of this machine at which it listens.
         port: the TCP port; 0 for any free one.
 
     Raises:
-        ConfigError: E1604, the address cannot be listened at, because another program uses it for example.
+        ConfigError: E1604, the server cannot listen at the address, for example because another program uses it.
     """
 
     def __init__(self, where: str, host: str, port: int) -> None:
@@ -165,7 +166,7 @@ class HttpServer:
                 lifespan="off",
                 interface="asgi3",
                 log_config=None,
-                log_level="error",  # not a line for each request that is no HTTP
+                log_level="error",  # no line for each request that is not HTTP
                 access_log=False,
                 server_header=False,
                 limit_concurrency=most_connections,
@@ -178,7 +179,9 @@ class HttpServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening, and end the thread within about `STOP_S`. May be called without `start`, and again."""
+        """Stop listening, and end the thread within about `STOP_S`. May be called without `start`, and more than
+        once.
+        """
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join(2 * STOP_S)

@@ -24,7 +24,7 @@ class Event(StrEnum):
     SENT = "sent"
     """The session hands it to the connector."""
     PLACED = "placed"
-    """The broker has put it in its destination, in a transaction that may still fail."""
+    """The broker has put it into its destination, in a transaction that may still fail."""
     STORED = "stored"
     """The transaction is committed; on disk, if the message is persistent."""
     CONFIRMED = "confirmed"
@@ -44,7 +44,7 @@ class Event(StrEnum):
     FAILED = "failed"
     """The session could not send it, or does not know whether the broker has it."""
     RETURNED = "returned"
-    """The consumer does not have it any more, and the broker delivers it again."""
+    """The consumer does not have it any more, and the broker redelivers it."""
     DEAD = "dead"
     """The broker has made it a dead message, in a transaction that may still fail."""
 

@@ -1,4 +1,4 @@
-"""Asks a running engine by its control socket, and returns its answer or raises its refusal."""
+"""Sends a request to the control socket of a running engine, and returns the answer or raises the refusal."""
 
 import os
 import socket
@@ -19,11 +19,11 @@ from correlator.runtime.control.protocol import LONGEST_ANSWER, Answer, Problem,
 from correlator.runtime.control.server import uid_of
 
 PATIENCE_S = 10.0
-"""Seconds that an engine may take to answer, beside the time that the request gives it."""
+"""Seconds that an engine may take to answer, in addition to the time that the request allows."""
 
 
 class Refused(CorrelatorError):
-    """What the engine has answered instead of a result; the command ends with the status that the engine names."""
+    """A refusal by the engine; the command ends with the status that the engine names."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.code, problem.where, problem.what, problem.allowed, problem.todo)
@@ -42,14 +42,14 @@ def ask(place: Sequence[Path], request: Request, wait_s: float = 0.0) -> dict[st
     """Send a request to the engine, and return its result.
 
     Args:
-        place: where its socket is.
+        place: the possible paths of its socket.
         request: the request.
         wait_s: how long the request lets the engine wait.
 
     Raises:
-        Refused: the engine has not carried it out.
+        Refused: the engine has not carried out the request.
         ConnectionLost: E7050, no engine answers.
-        UsageError: E2046, what answers is no engine, or belongs to another user.
+        UsageError: E2046, the program that answers is no engine, or belongs to another user.
     """
     where, engine = _connected(place)
     with engine:
@@ -62,7 +62,7 @@ def ask(place: Sequence[Path], request: Request, wait_s: float = 0.0) -> dict[st
                 engine.sendall(line(request))
             answer = decode_answer(_line(engine))
         except msgspec.MsgspecError as error:
-            raise UsageError("E2046", where, "no engine: what answers is no answer to the request") from error
+            raise UsageError("E2046", where, "is no engine: the answer does not fit the request") from error
         except OSError as error:
             raise _no_answer(where, error) from error
     if answer.problem is not None:
@@ -72,7 +72,7 @@ def ask(place: Sequence[Path], request: Request, wait_s: float = 0.0) -> dict[st
 
 def _result(answer: Answer, where: str) -> dict[str, Any]:
     if answer.result is None:
-        raise UsageError("E2046", where, "no engine: what answers is no answer to the request")
+        raise UsageError("E2046", where, "is no engine: the answer does not fit the request")
     return answer.result
 
 
@@ -105,7 +105,7 @@ def _line(engine: socket.socket) -> bytes:
     read = bytearray()
     while not read.endswith(b"\n") and len(read) <= LONGEST_ANSWER:
         piece = engine.recv(1 << 16)
-        if not piece:  # perhaps within its answer: it has ended
+        if not piece:  # the engine has ended, perhaps within its answer
             raise ConnectionResetError(0, "it has hung up")
         read += piece
     return bytes(read)

@@ -43,7 +43,7 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="The database of an embedded broker, in place of FILE and CONNECTION: sqlite:///PATH or postgresql://….",
+        help="The database of an embedded broker, instead of FILE and CONNECTION: sqlite:///PATH or postgresql://….",
         show_default=False,
     ),
 ]
@@ -68,7 +68,9 @@ Limit = Annotated[
 
 
 class Paused(StrEnum):
-    """Whom `correlator broker pause` lets wait: the producers of a destination, its consumers, or both (`ALL`)."""
+    """The programs that `correlator broker pause` lets wait: the producers of a destination, its consumers, or both
+    (`ALL`).
+    """
 
     PRODUCERS = "PRODUCERS"
     CONSUMERS = "CONSUMERS"
@@ -126,7 +128,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_destinations(words: Broker = None, store: Store = None, json: Json = False) -> None:
-    """List the destinations with what they hold. Changes nothing."""
+    """List the destinations and their contents. Changes nothing."""
     with _opened("list", words, store) as broker:
         states = broker.administration.destinations()
         if json:
@@ -196,7 +198,7 @@ def purge(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Remove the messages of a destination, or with --subscription those of a subscription.
+    """Remove the messages of a destination, or with --subscription the messages of a subscription.
 
     Messages that consumers or prepared transactions hold stay.
     """
@@ -260,7 +262,7 @@ def move(
 
 
 def consumers(words: PerhapsDestination = None, store: Store = None, json: Json = False) -> None:
-    """List the consumers with their processes and what they hold. Changes nothing."""
+    """List the consumers with their processes and the messages that they hold. Changes nothing."""
     with _opened("consumers", words, store, most=1) as broker:
         states = broker.administration.consumers(broker.destination(0) if broker.words else None)
         if json:
@@ -270,7 +272,7 @@ def consumers(words: PerhapsDestination = None, store: Store = None, json: Json 
 
 
 def subscriptions(words: PerhapsDestination = None, store: Store = None, json: Json = False) -> None:
-    """List the subscriptions of topics with what they hold. Changes nothing."""
+    """List the subscriptions of topics and their contents. Changes nothing."""
     with _opened("subscriptions", words, store, most=1) as broker:
         states = broker.administration.subscriptions(broker.destination(0) if broker.words else None)
         if json:
@@ -284,7 +286,7 @@ def subscriptions(words: PerhapsDestination = None, store: Store = None, json: J
 
 
 def list_transactions(words: Broker = None, store: Store = None, json: Json = False) -> None:
-    """List the prepared transactions, and those that ended within a day. Changes nothing."""
+    """List the prepared transactions, and the transactions that ended within a day. Changes nothing."""
     with _opened("tx list", words, store) as broker:
         states = broker.administration.transactions()
         columns = ("name", "state", "age_ms", "acknowledged", "sends")
@@ -341,7 +343,7 @@ def retry(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Move dead messages back to the destination they came from, oldest first."""
+    """Move dead messages back to the destination from which they came, oldest first."""
     with _opened("dmq retry", words, store) as broker:
         _tell_taken({}, "moved", broker.administration.retry(selector, limit), as_json=json)
 
@@ -373,13 +375,13 @@ class Opened(NamedTuple):
 def _opened(
     command: str, words: Sequence[str] | None, store: str | None, *names: str, most: int = 0, more: str = ""
 ) -> Iterator[Opened]:
-    """Make the connection, without opening it, and tell errors of the block.
+    """Make the connection, without opening it, and report errors of the block.
 
     Args:
         command: name of the command, for messages.
         words: all words of the command line.
         store: the database of an embedded broker, if the words do not begin with a file and a connection.
-        names: of the words that must follow.
+        names: names of the words that must follow.
         most: how many words may follow; at least as many as there are names.
         more: name of the words that may follow without limit; "" for none.
     """
@@ -448,7 +450,7 @@ def _show(administration: Administration, destination: str, *, as_json: bool) ->
 
 
 def _word(value: object) -> str:
-    """A value as an administrator would write it."""
+    """A value in the form in which an administrator would write it."""
     return str(value).lower() if isinstance(value, bool) else shown(value)
 
 

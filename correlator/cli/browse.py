@@ -65,7 +65,9 @@ def _browsable(name: str, settings: PipelineFile) -> Browsable:
 
 
 def _options(connection: str, place: str, settings: PipelineFile) -> Mapping[str, Any]:
-    """The options of the first receiver, or else sender, of the queue; empty if the file has none."""
+    """The options of the first receiver of the queue, or without one, of the first sender; empty if the file has
+    neither.
+    """
     endpoints: Sequence[ReceiverSettings | SenderSettings] = (*settings.receivers, *settings.senders)
     for one in endpoints:
         named = one.destination or ""

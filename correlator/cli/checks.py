@@ -43,13 +43,13 @@ def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
 
 
 def check_connectors(settings: PipelineFile, findings: Findings) -> None:
-    """Report what the connectors refuse: options and destinations of receivers and senders. Opens no connection."""
+    """Report options and destinations of receivers and senders that the connectors refuse. Opens no connection."""
     with _connections(settings, findings) as connections:
         _check_endpoints(settings, connections, findings)
 
 
 def check_and_hint(settings: PipelineFile, findings: Findings) -> None:
-    """Do the same, and report what works, but perhaps not as the author of the file expects."""
+    """Do the same, and report settings that work, but perhaps not as the author of the file expects."""
     with _connections(settings, findings) as connections:
         _check_endpoints(settings, connections, findings)
         repeats = {name: not connection.features.deduplicates_sends for name, connection in connections.items()}
@@ -65,7 +65,7 @@ def check_and_hint(settings: PipelineFile, findings: Findings) -> None:
 
 
 def check_pipeline_steps(settings: PipelineFile, findings: Findings) -> None:
-    """Report mistakes in steps that are certain without Spark, and whether there is more for Spark to check."""
+    """Report the mistakes in steps that can be found without Spark, and whether Spark must check more."""
     unchecked = 0
     for index, pipeline in enumerate(settings.pipelines):
         checked = check_steps(pipeline, settings.spark.config)

@@ -1,6 +1,6 @@
 """`correlator receiver`, `sender`, `checkpoint`, `loglevel`, `events`: tell a running engine what to do, and follow it.
 
-Each command asks the engine by its control socket (docs/control.md).
+Each command sends a request to the control socket of the engine (docs/control.md).
 """
 
 import time
@@ -33,20 +33,20 @@ FOLLOW_S = 10.0
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", metavar="SECONDS", min=0, max=LONGEST_WAIT_S, help="Wait so long at most."),
+    typer.Option("--timeout", metavar="SECONDS", min=0, max=LONGEST_WAIT_S, help="Wait at most this long."),
 ]
 PartId = Annotated[str, typer.Argument(metavar="ID", help="Id of the receiver or sender.", show_default=False)]
 
 
 class Act(StrEnum):
-    """What a receiver or sender is to do."""
+    """An order for a receiver or sender."""
 
     PAUSE = "pause"
     RESUME = "resume"
     DRAIN = "drain"
 
 
-ActName = Annotated[Act, typer.Argument(metavar="pause|resume|drain", help="What it is to do.", show_default=False)]
+ActName = Annotated[Act, typer.Argument(metavar="pause|resume|drain", help="The order.", show_default=False)]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -69,9 +69,9 @@ def receiver(
 ) -> None:
     """Pause, resume or drain a receiver of the running engine.
 
-    pause: it finishes its present batch and begins no other one. resume: it goes on. drain: it pauses, and the command
-    waits until all messages that it has taken are handled, in a checkpoint, and acknowledged; exit status 1 if that
-    takes longer than --timeout. A pause ends with the engine.
+    pause: it finishes its present batch and begins no further batch. resume: it goes on. drain: it pauses, and the
+    command waits until all messages that it has taken are handled, in a checkpoint, and acknowledged; exit status 1 if
+    that takes longer than --timeout. A pause ends with the engine.
     """
     _act("receiver", _place(file, overrides, share), part, act, timeout, as_json=json)
 

@@ -15,10 +15,10 @@ from correlator.cli.output import write_line
 from correlator.errors import UsageError, quoted
 
 LONGEST_NAME = 31
-"""Longer names are no names of users in Linux."""
+"""Linux allows no longer names of users."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _SUFFIX = ".template"
-"""Ends the names of templates that tools would take for what they will be."""
+"""The ending of the names of templates that tools would otherwise take for the finished files."""
 
 
 class Template(StrEnum):
@@ -46,7 +46,7 @@ _WORDS = {
         "test": "correlator test @name@.yaml\npytest",
     },
 }
-"""What the common files say about each kind of project."""
+"""The text about each kind of project in the common files."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -56,7 +56,7 @@ def add_to(app: typer.Typer) -> None:
 
 def create(
     directory: Annotated[
-        Path, typer.Argument(metavar="NAME", help="The directory to make; its name is that of the engine.")
+        Path, typer.Argument(metavar="NAME", help="The directory to make; its name becomes the name of the engine.")
     ],
     template: Annotated[
         Template,
@@ -87,7 +87,7 @@ def files_of(template: Template, name: str) -> dict[str, str]:
 
 def _filled(template: Traversable, words: dict[str, str]) -> tuple[str, str]:
     file, text = template.name.removesuffix(_SUFFIX), template.read_text(encoding="utf-8")
-    for word, value in words.items():  # the name last: it stands in other values
+    for word, value in words.items():  # the name comes last, because other values contain it
         text = text.replace(f"@{word}@", value)
     return file.replace("@name@", words["name"]), text
 

@@ -79,7 +79,7 @@ def empty(
 ) -> None:
     """Empty a store: delete its messages, state, dead letters and ids. The engine must be stopped.
 
-    The brokers, and the positions that file connections keep, stay as they are.
+    The brokers, and the positions that file connections keep, stay unchanged.
     """
     url, settings = store_and_settings(target, share)
     loss = contents(url)
@@ -101,7 +101,7 @@ def forget_part(
 ) -> None:
     """Remove a receiver or sender that code has added, with its messages. The engine must be stopped.
 
-    Use it if no start accepts the receiver or sender any more. A program removes one from its running engine with
+    Use it if no start accepts the receiver or sender any more. A program removes a part from its running engine with
     'engine.remove'.
     """
     url = store_url(target, share)
@@ -122,9 +122,9 @@ def backup(
 ) -> None:
     """Copy a SQLite store to a file, as one consistent snapshot. An engine may be running, and goes on meanwhile.
 
-    To restore a copy: stop the engine, remove the file of the store and the files with its name and -wal or -shm behind
-    it, and put the copy in its place. If the engine has sent messages that the copy does not contain, its start refuses
-    the copy and says what to do.
+    To restore a copy: stop the engine, remove the file of the store and the files with its name followed by -wal or
+    -shm, and put the copy in its place. If the engine has sent messages that the copy does not contain, its start
+    refuses the copy and says what to do.
     """
     url = store_url(target, share)
     if parse(url).get_backend_name() != "sqlite":

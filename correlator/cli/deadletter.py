@@ -99,8 +99,8 @@ def replay(
 ) -> None:
     """Bring dead letters back: the next start handles or sends their messages again.
 
-    If the engine runs, it does so at once; then name its configuration file. A received message goes to all contexts
-    and pipelines that take from its receiver, also to those that have handled it before. If one of the named dead
+    A running engine does so at once; in this case name its configuration file. A received message goes to all contexts
+    and pipelines that take from its receiver, including those that have handled it before. If one of the named dead
     letters cannot go back, none does, and the error names it.
     """
     selection = _chosen(numbers, kind, origin, everything=everything)
@@ -120,7 +120,7 @@ def discard(
         bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
     ] = False,
 ) -> None:
-    """Delete dead letters permanently. If the engine runs, it does so itself; then name its configuration file."""
+    """Delete dead letters permanently. A running engine does so itself; in this case name its configuration file."""
     selection = _chosen(numbers, kind, origin, everything=everything)
     url, settings = store_and_settings(target, share)
     loss = store.counted_dead_letters(url, selection)
@@ -139,7 +139,7 @@ def _done(
     act: Callable[[str, Selection], int],
     request: Callable[[list[int]], Request],
 ) -> int:
-    """Act on dead letters, or let the engine that owns the store do so. Returns their number."""
+    """Act on dead letters, or let the engine that owns the store do it. Returns their number."""
     try:
         return act(url, selection)
     except Fenced as owned:
@@ -152,7 +152,7 @@ def _done(
                 for at in range(0, len(found), MOST_NUMBERS)
             ]
         except ConnectionLost:
-            raise owned from None  # it is no engine that owns the store, or one without a control socket
+            raise owned from None  # the owner of the store is no engine, or an engine without a control socket
         return sum(len(answer["numbers"]) for answer in answers)
 
 

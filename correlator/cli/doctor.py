@@ -1,4 +1,4 @@
-"""`correlator doctor`: looks in the brokers of a file for what would stop the engine or lose messages."""
+"""`correlator doctor`: finds settings of the brokers of a file that would stop the engine or lose messages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,10 +29,10 @@ def doctor(
     overrides: Overrides = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each finding.")] = False,
 ) -> None:
-    """Look in the brokers of a configuration file for what would stop the engine or lose messages.
+    """Find settings of the brokers of a configuration file that would stop the engine or lose messages.
 
-    The command connects to each broker that can be examined, and looks at the queues of the receivers and senders. It
-    changes nothing. It exits with 4 if a receiver or sender could not work, else with 0.
+    The command connects to each broker that can be examined, and checks the queues of the receivers and senders. It
+    changes nothing. It exits with 4 if a receiver or sender could not work, and with 0 otherwise.
     """
     with importable(file):
         loaded = load(file, [check_connectors], overrides or ())
@@ -53,7 +53,7 @@ def doctor(
 
 
 def _engines(settings: PipelineFile) -> Iterator[PipelineFile]:
-    """Return the settings of each share; of the engine if there are no shares."""
+    """Return the settings of each share; without shares, the settings of the engine."""
     if settings.shares is None:
         yield settings
     else:
@@ -74,7 +74,7 @@ def _placed(parts: Sequence[Any], connection: str, settings: PipelineFile) -> li
 
 
 def _examined(asked: Mapping[str, Examinable], settings: PipelineFile) -> str:
-    """Say which connections were examined, and which cannot be."""
+    """Say which connections were examined, and which connections cannot be examined."""
     others = [f"{name} ({one.type})" for name, one in settings.connections.items() if name not in asked]
     return f"examined: {', '.join(asked) or 'none'}; nothing to examine: {', '.join(others) or 'none'}"
 

@@ -27,7 +27,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Make `dup` a group: typer gives a single command the name of its group otherwise."""
+    """Make `dup` a group: without this function, typer gives a single command the name of its group."""
 
 
 def explain(
@@ -44,8 +44,8 @@ def explain(
 ) -> None:
     """Show whether a message with this id would be dropped, when the id was received, and how long it is remembered.
 
-    The windows are those of the configuration file; with the URL of a store, the default windows. Times are engine
-    time, which stands still while the engine is down. The command changes nothing; an engine may be running.
+    The command uses the windows of the configuration file; with the URL of a store, it uses the default windows. Times
+    are engine time, which stands still while the engine is down. The command changes nothing; an engine may be running.
     """
     url, settings = store_and_settings(target, share)
     windows = settings.duplicate_detection if settings else DuplicateDetectionSettings()
@@ -59,7 +59,7 @@ def explain(
 
 
 def _domains(wanted: str, detectors: Mapping[str, DuplicateDetector], settings: PipelineFile | None) -> Sequence[str]:
-    """Return the domains of the store, and those of the file in which nothing was received yet."""
+    """Return the domains of the store, and the domains of the file that have received nothing yet."""
     receivers, destinations = (settings.receivers, settings.destinations) if settings else ((), {})
     configured = [default_domain(one, destinations) for one in receivers if RECEIVING[one.reliability].deduplicated]
     known = list(dict.fromkeys([*detectors, *configured]))
@@ -99,7 +99,7 @@ def _leaves(one: Sighting, windows: DuplicateDetectionSettings) -> str:
         EntryPlace.WINDOW: f"{one.newer} newer ids of its source move it to the time queue, where it stays {after}",
         EntryPlace.TIME_QUEUE: f"stays {after}",
         EntryPlace.HELD: (
-            f"stays until the broker surely has the acknowledgement of batch {one.batch} of {one.receiver}"
+            f"stays until the broker certainly has the acknowledgement of batch {one.batch} of {one.receiver}"
         ),
         EntryPlace.GONE: "its row is deleted later",
     }[one.place]

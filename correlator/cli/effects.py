@@ -1,4 +1,4 @@
-"""Checks of a configuration file together with its code: finds what would work, but have no effect."""
+"""Checks of a configuration file together with its code: finds settings and calls that work but have no effect."""
 
 import contextlib
 

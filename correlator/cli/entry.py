@@ -1,4 +1,4 @@
-"""The entry point of the installed command: what happens before and while the slow modules are imported.
+"""The entry point of the installed command: the part that runs before and during the import of the slow modules.
 
 A command that takes long shows its progress line at once. Ctrl-C ends the process without a message.
 """
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _interrupted(number: int, _: FrameType | None) -> None:
-    """Erase the progress line, and end as by a signal that nobody handles."""
+    """Erase the progress line, and end in the way of a process that does not handle the signal."""
     if (line := progress.present()) is not None:
         line.abandon()
     signal.signal(number, signal.SIG_DFL)

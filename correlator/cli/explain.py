@@ -46,9 +46,9 @@ class Unhandled(NamedTuple):
 
 
 _POLICIES: Mapping[OnUnhandled, str] = {
-    "warn": "it is acknowledged like any other and lost; the engine counts it and logs a warning (W5410)",
-    "dead_letter": "it is acknowledged like any other, and becomes a dead letter",
-    "ignore": "it is acknowledged like any other and lost",
+    "warn": "it is acknowledged like any other message and lost; the engine counts it and logs a warning (W5410)",
+    "dead_letter": "it is acknowledged like any other message, and becomes a dead letter",
+    "ignore": "it is acknowledged like any other message and lost",
 }
 
 
@@ -77,7 +77,7 @@ def explain(
 
     For a file, the command shows each path from a receiver to a sender with its guarantee, its weakest link and what
     the guarantee needs. Then it shows the receivers whose messages no monitor handles, and the settings that follow
-    from others. It opens no connection and no store.
+    from other settings. It opens no connection and no store.
     """
     if _CODE.fullmatch(subject) or not subject:
         _explain_code(subject)
@@ -125,9 +125,9 @@ def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
 def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator[MessagePath]:
     """Return every path through the engine, except for the receivers whose messages nobody handles.
 
-    Messages of a receiver that a pipeline names go to the senders of its routes, and those of a receiver that a bridge
-    names to the senders of the bridge. Messages of all others go to the contexts of monitors, which may send to every
-    sender.
+    Messages of a receiver that a pipeline names go to the senders of its routes. Messages of a receiver that a bridge
+    names go to the senders of the bridge. Messages of any other receiver go to the contexts of monitors, which may send
+    to every sender.
     """
     nowhere = {one.receiver.id for one in unhandled}
     connections = _connections(settings)
@@ -170,7 +170,9 @@ def _end(part: ReceiverSettings | SenderSettings, connections: Mapping[str, Conn
 
 
 def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[PathMiddle]:
-    """Return the contexts that a receiver delivers to: all, but one for APP_CONTROLLED, chosen as `Parts` does."""
+    """Return the contexts to which a receiver delivers: all contexts, or for APP_CONTROLLED the one that `Parts`
+    chooses.
+    """
     contexts = _contexts(settings)
     if not RECEIVING[receiver.reliability].acknowledged_by_application:
         return contexts

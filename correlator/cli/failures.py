@@ -1,7 +1,7 @@
 """How a command fails: with a message on standard error and the exit status of the error's class, without a traceback.
 
 The traceback goes to the log: at level DEBUG for a mistake of the user; always for a bug of correlator, together with
-an incident id that the message contains, too.
+an incident id, which the message also contains.
 """
 
 import secrets

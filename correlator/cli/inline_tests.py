@@ -61,7 +61,7 @@ def run_tests(
     """Run the tests that stand under 'tests:' in a file with pipelines or bridges, without opening a broker or a store.
 
     Each message of a test goes through every pipeline and bridge that takes from its receiver. Then the input ends, and
-    windows close. The command prints 'ok' or 'failed' for each test, with the differences; it exits with 1 if one
+    windows close. The command prints 'ok' or 'failed' for each test, with the differences; it exits with 1 if a test
     failed.
     """
     with importable(file):

@@ -1,4 +1,4 @@
-"""`correlator inspect`: shows the content of a store, through a read-only connection, also while an engine runs."""
+"""`correlator inspect`: shows the content of a store, through a read-only connection, even while an engine runs."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -30,7 +30,7 @@ class StorePart(StrEnum):
 
 
 class View(NamedTuple):
-    """How a part of a store is shown.
+    """How the command shows a part of a store.
 
     Attributes:
         title: the title of the table.
@@ -62,7 +62,7 @@ def inspect_store(
     that are not confirmed. dups: ids of duplicate detection. checkpoints: the last checkpoint. state: the values of
     monitors, tables and keyed steps, by key. dead-letters: messages that could not be processed or sent.
 
-    The path of a SQLite store is relative to the working directory, also if a configuration file names it.
+    The path of a SQLite store is relative to the working directory, even if a configuration file names it.
     """
     view = VIEWS[part]
     rows = view.rows(store_url(target, share))

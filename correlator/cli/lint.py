@@ -30,8 +30,8 @@ def lint(
 ) -> None:
     """Check configuration files, and print every error, warning and hint with its line and column.
 
-    Exits with 2 if there is an error, else with 0. The command imports the modules that the files name, which may lie
-    beside the file. It opens no connection and no store, and does not start Spark.
+    Exits with 2 if there is an error, and with 0 otherwise. The command imports the modules that the files name, which
+    may lie beside the file. It opens no connection and no store, and does not start Spark.
     """
     findings = [finding for file in files for finding in _findings(file)]
     if json:

@@ -1,4 +1,4 @@
-"""Reads the configuration file of a command, and lets the modules beside the file be imported."""
+"""Reads the configuration file of a command, and makes the modules beside the file importable."""
 
 import contextlib
 import sys
@@ -25,7 +25,7 @@ def load(
 
     Args:
         file: path of the file.
-        checks: checks beside `check_pipelines`.
+        checks: further checks in addition to `check_pipelines`.
         overrides: settings `KEY.PATH=VALUE` that override the file.
     """
     every = [check_pipelines, *checks]
@@ -38,10 +38,10 @@ def load_engine(
     overrides: Sequence[str] = (),
     share: int | None = None,
 ) -> Loaded[PipelineFile]:
-    """Read a configuration file as `load`, for a command that needs the settings of one engine.
+    """Read a configuration file like `load`, for a command that needs the settings of one engine.
 
-    If the file has shares, the settings are those of the given share, or else of the first one. Raises `UsageError`
-    E2060 if there is no such share.
+    If the file has shares, the result has the settings of the given share; without one, of the first share. Raises
+    `UsageError` E2060 if there is no such share.
     """
     loaded = load(file, checks, overrides)
     if share is not None:
@@ -50,13 +50,14 @@ def load_engine(
 
 
 def directory_of(file: Path) -> str:
-    """Return the directory of the file, in which its modules are looked up, too."""
+    """Return the directory of the file, in which Python also looks for its modules."""
     return str(file.absolute().parent)
 
 
 @contextlib.contextmanager
 def importable(file: Path) -> Iterator[None]:
-    """Let modules beside the file be imported within the block; modules of the same name elsewhere come first.
+    """Make modules beside the file importable within the block; modules of the same name in other places take
+    precedence.
 
     At its end the block removes these modules again, so that the next file may have modules of the same names.
     """

@@ -66,7 +66,7 @@ def main() -> None:
     """Run the command line of this process, and end it."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a locale without our characters is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # the locale may lack characters of correlator's texts
     sys.stderr = Unfailing(sys.stderr)
     sys.exit(execute(sys.argv[1:]))
 
@@ -86,7 +86,7 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:
-    """Make the parser: with the called command, and with name and summary of the others."""
+    """Make the parser: it has the called command, and the names and summaries of the other commands."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -110,11 +110,11 @@ def _group() -> None:
 
 
 def _not_called() -> None:
-    """Stand for a command in the help of all commands."""
+    """A placeholder for a command in the help of all commands."""
 
 
 def _refuse_mistakes(arguments: Sequence[str]) -> None:
-    """Refuse mistakes that the parser accepts, or reports in other words than ours."""
+    """Refuse mistakes that the parser accepts, or for which it has other texts than correlator."""
     if not arguments:
         sys.stderr.write(_short_help())
         raise typer.Exit(2)

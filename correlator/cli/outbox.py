@@ -25,7 +25,7 @@ class MakesOutboxes(Protocol):
         ...
 
     def create_outbox(self, receiver: ReceiverSettings) -> None:
-        """Make the table, unless it is there. Raises `ConfigError` as `Connection.source`, `ConnectionLost`."""
+        """Make the table, unless it exists. Raises `ConfigError` as `Connection.source`, `ConnectionLost`."""
         ...
 
 
@@ -50,8 +50,8 @@ def create(
 ) -> None:
     """Make the outbox table of a receiver, and in PostgreSQL the trigger that wakes the receiver.
 
-    A table that is there keeps its rows. With --sql the command prints the statements, for those who change a database
-    by scripts of their own.
+    An existing table keeps its rows. With --sql the command prints the statements, for users who change a database by
+    scripts of their own.
     """
     with importable(file):
         loaded = load_engine(file)

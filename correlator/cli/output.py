@@ -25,7 +25,7 @@ Row = Sequence[object]
 class Unfailing:
     """Wraps standard error so that writing never fails: an engine must not stop because nobody reads its log.
 
-    If standard error is closed from the beginning, messages are dropped. They would go to standard output otherwise.
+    If standard error is closed from the beginning, messages are dropped. Without this they would go to standard output.
     """
 
     def __init__(self, stream: TextIO | None) -> None:

@@ -25,9 +25,10 @@ def package(
 ) -> None:
     """Write a zip file with the modules that the workers of a Spark cluster need.
 
-    These are the modules of correlator, those that the steps of FILE name, and what these import from your own source.
-    Equal modules give an equal file. An engine whose 'spark.master' is a cluster makes such a file at its start and
-    gives it to the workers, so you need the command only to see what is in it, or to put it into an image of workers.
+    These are the modules of correlator, the modules that the steps of FILE name, and the modules of your own source
+    that these import. Equal modules give an equal file. An engine whose 'spark.master' is a cluster makes such a file
+    at its start and gives it to the workers, so you need the command only to see what is in it, or to put it into an
+    image of workers.
     """
     with importable(file):
         loaded = load(file)

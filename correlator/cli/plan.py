@@ -66,7 +66,7 @@ def plan(
     reason and what to do. Exits with 2 if the file itself is wrong. Column 'rule' names the rule that allows or forbids
     a change of a receiver or sender.
 
-    If the file has shares, the command compares one of them, by default the first.
+    If the file has shares, the command compares one of them, by default the first share.
 
     The command changes nothing, and an engine may be running. It starts Spark to compile the pipelines of the file.
     """
@@ -108,13 +108,13 @@ class _Held:
 
 
 def differences(settings: PipelineFile, url: str, directory: str, places: Places) -> list[Difference]:
-    """Compare every part of the file with the store as a start does; the engine itself comes first.
+    """Compare every part of the file with the store in the same way as a start; the engine itself comes first.
 
     Args:
         settings: the settings of the file.
         url: the URL of the store.
-        directory: directory in which modules are looked up, beside the usual places.
-        places: where the settings stand, for the messages of errors.
+        directory: a further directory in which Python looks for modules.
+        places: the places of the settings, for the messages of errors.
     """
     phases.begin("reading the store")
     held = _Held(url, settings)

@@ -2,7 +2,7 @@
 
 The line appears before the slow imports, so this module imports only what Python has loaded already or loads within a
 millisecond; `rich` alone would take longer than Python's own start. It hides neither the cursor nor anything else that
-a process would have to restore: whatever ends the process, the terminal stays usable.
+a process would have to restore: the terminal stays usable, even if the process is killed.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _EVERY_S = 0.1
 _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 _ERASED = b"\r\x1b[2K"
 _DRAWN = "\r\x1b[?7l{}\x1b[K\x1b[?7h"
-"""A line that is never wrapped, and that replaces a longer one."""
+"""The text for a line that is never wrapped, and that replaces a longer one."""
 
 
 class ProgressLine:
@@ -47,7 +47,7 @@ class ProgressLine:
         self._since: float | None = None
         self._active = True
         self._at_begin = True
-        """Whether the cursor is at the begin of a line; if not, somebody goes on to write there."""
+        """Whether the cursor is at the beginning of a line; if not, another writer has not finished its line."""
         self._thread = threading.Thread(target=self._turn, name="progress-line", daemon=True)
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class ProgressLine:
         self._thread.start()
 
     def begin(self, text: str) -> None:
-        """Show what begins now; from its first second on, its seconds are shown, too."""
+        """Show the text of a phase that begins now; after its first second the line also shows its seconds."""
         self._show(text, self._now())
 
     def show(self, text: str) -> None:
@@ -63,11 +63,13 @@ class ProgressLine:
         self._show(text, None)
 
     def write(self, stream: TextIO, text: str) -> int:
-        """Write a text of somebody else above the line, which follows the text once that ends with a full line."""
+        """Write a text of another writer above the line. The line appears again when the text ends with a complete
+        line.
+        """
         with self._lock:
             if self._active and self._at_begin and text:
                 self._put(_ERASED)
-            if text:  # before the text is out: `abandon` may come at any time
+            if text:  # before the text is written: a signal may call `abandon` at any time
                 self._at_begin = text.endswith("\n")
             written = stream.write(text)
             stream.flush()
@@ -87,16 +89,18 @@ class ProgressLine:
             self._thread.join(1.0)
 
     def abandon(self) -> None:
-        """Erase the line as `end`, in a handler of a signal that ends the process: waits for nobody.
+        """Erase the line like `end`, in a handler of a signal that ends the process: waits for no lock.
 
-        A text of somebody else that is not complete stays, on a line of its own.
+        An incomplete text of another writer stays, on a line of its own.
         """
         if self._active:
             self._active = False
             self._put(_ERASED if self._at_begin else b"\n")
 
     def leave_to_parent(self) -> None:
-        """Draw nothing any more in a forked child, whose parent has the thread. Touches no lock of the parent."""
+        """Draw nothing any more in a forked child, since only the parent has the thread. Touches no lock of the
+        parent.
+        """
         self._lock = threading.Lock()
         self._active = False
 
@@ -127,7 +131,7 @@ class ProgressLine:
         return max(2, int(columns_named)) if columns_named.isdecimal() else 80
 
     def _put(self, data: bytes) -> None:
-        """Write past all buffers: their locks may be held by a thread of the parent of a forked child."""
+        """Write without buffers: in a forked child, a thread of the parent may hold their locks."""
         try:
             os.write(self._descriptor, data)
         except OSError:
@@ -174,7 +178,7 @@ def begin(arguments: Sequence[str]) -> None:
 
 
 def present() -> ProgressLine | None:
-    """The line that `begin` has shown and nobody has ended."""
+    """The line that `begin` has shown, if it was not ended."""
     return _Present.line
 
 

@@ -47,8 +47,8 @@ def publish(
     """Send each line of a file to a queue or topic, as the body of a message.
 
     A line must be JSON unless --text is given; empty lines are left out. The command waits until the broker has
-    confirmed every message. If a line is no JSON, is too long, or is refused by the broker, the command names it with
-    the reason, publishes all others, and exits with 2.
+    confirmed every message. If a line is no JSON or is too long, or if the broker refuses it, the command names it with
+    the reason, publishes all other lines, and exits with 2.
     """
     with importable(file):
         loaded = load_engine(file)

@@ -42,7 +42,7 @@ def replay_log(
     expect: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Fail if the sent messages differ from those in this file.", show_default=False
+            metavar="FILE", help="Fail if the sent messages differ from the messages in this file.", show_default=False
         ),
     ] = None,
     share: Share = None,
@@ -51,16 +51,16 @@ def replay_log(
 ) -> None:
     """Repeat what an engine did in one life: the same monitors get the same inputs at the same engine times.
 
-    The command fails if a checkpoint has other content than in the recorded life. It sends nothing, and opens no
-    connection and no store. Without --config it looks up modules in the working directory.
+    The command fails if the content of a checkpoint differs from the recorded life. It sends nothing, and opens no
+    connection and no store. Without --config it looks for modules in the working directory.
     """
     if allow_connections:
         raise UsageError(
             "E2042",
             "correlator replay",
-            "connections cannot be allowed: what is replayed has been received and sent already",
+            "connections cannot be allowed: the replayed messages were received and sent already",
             "A replay opens none",
-            "Leave --allow-connections out; publish what should be sent once more",
+            "Leave --allow-connections out; publish a message that should be sent once more",
         )
     with importable(config or Path("-")):
         settings = None if config is None else load_engine(config, share=share).settings

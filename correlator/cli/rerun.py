@@ -1,4 +1,6 @@
-"""`correlator rerun`: gives the inputs of a recorded life to the present code, and shows what it would do otherwise."""
+"""`correlator rerun`: gives the inputs of a recorded life to the present code, and shows what it would do
+differently.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -49,7 +51,7 @@ def rerun_log(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What that life has sent: written by 'correlator replay LOG --out FILE' with its code.",
+            help="The sends of that life, written by 'correlator replay LOG --out FILE' with its code.",
             show_default=False,
         ),
     ] = None,
@@ -74,12 +76,12 @@ def rerun_log(
 ) -> None:
     """Give the inputs of a recorded life to the present code, and compare.
 
-    With --sent it shows which sends are missing, additional or different; with --store, which values of state. It sends
-    nothing, opens no connection, and only reads the copy of the store. Without --config it looks up modules in the
-    working directory.
+    With --sent it shows which sends are missing, additional or different; with --store, which values of state differ.
+    It sends nothing, opens no connection, and only reads the copy of the store. Without --config it looks for modules
+    in the working directory.
     """
     if sent is None and store is None:
-        raise UsageError("E5600", "correlator rerun", "nothing to compare with is named", "--sent, --store or both")
+        raise UsageError("E5600", "correlator rerun", "names nothing for the comparison", "--sent, --store or both")
     recorded = _Recorded.in_log(log)
     before = None if sent is None else _read(sent, recorded)
     copy = None if store is None else _Copy.of(store_url(store), recorded)
@@ -92,7 +94,7 @@ def rerun_log(
 
 
 def _engine_of(config: Path, share: int | None) -> EngineSettings:
-    """Read the present settings; raises `UsageError` E2040 for pipelines, whose batches no log has."""
+    """Read the present settings; raises `UsageError` E2040 for pipelines, because no log has their batches."""
     settings = load_engine(config, share=share).settings
     if settings.pipelines:
         what, todo = "has pipelines, and an input log has the inputs of monitors only", "Leave them out for the rerun"
@@ -124,15 +126,17 @@ class _Copy(NamedTuple):
 
     @classmethod
     def of(cls, url: str, recorded: _Recorded) -> Self:
-        """Read the copy; raises `RecoveryRefused` E5601 if it is one of another life, E5603 if an engine changes it."""
+        """Read the copy; raises `RecoveryRefused` E5601 if it belongs to another life, E5603 if an engine changes
+        it.
+        """
         instance, found, name = inspect.instance(url), inspect.checkpoints(url), settings_in(recorded.start).name
         if instance is None or not found:
             raise _foreign(url, "holds no checkpoint")
         if instance.name != name:
-            raise _foreign(url, f"is of engine {quoted(instance.name)}, the log of engine {quoted(name)}")
+            raise _foreign(url, f"belongs to engine {quoted(instance.name)}, and the log to engine {quoted(name)}")
         number, digest = found[0].number, found[0].digest
         if recorded.digests.get(number, digest) != digest:
-            raise _foreign(url, f"holds another checkpoint {number} than the log")
+            raise _foreign(url, f"holds a checkpoint {number} that differs from the checkpoint in the log")
         state = inspect.state(url)
         if inspect.checkpoints(url) != found:
             what, todo = "changes while it is read: an engine works with it", "Take a copy: correlator db backup"
@@ -143,7 +147,7 @@ class _Copy(NamedTuple):
 def _compared(
     before: Sequence[SentLine] | None, again: Replayed, settings: EngineSettings, through: int | None
 ) -> tuple[Counter[Group], list[SendDifference]]:
-    """Compare the sends; those that the life made after the checkpoint `through` do not count."""
+    """Compare the sends; sends that the life made after the checkpoint `through` do not count."""
     if before is None:
         return Counter(), []
     if through is not None:
@@ -229,13 +233,13 @@ def _changes(changes: Sequence[FieldChange]) -> list[dict[str, str]]:
 
 
 def _read(path: Path, recorded: _Recorded) -> list[SentLine]:
-    """Read what the life has sent; raises `RecoveryRefused` E5601 if other checkpoints have released it."""
+    """Read the sends of the life; raises `RecoveryRefused` E5601 if checkpoints of another life have released them."""
     try:
         lines = [_decoder.decode(line) for line in path.read_bytes().splitlines() if line]
     except OSError as error:
         raise UsageError("E2041", str(path), f"cannot be read: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        what = f"does not hold what 'correlator replay --out' writes: {error}"
+        what = f"does not have the form of 'correlator replay --out': {error}"
         raise UsageError("E2041", str(path), what) from error
     first, last = recorded.start.checkpoint, recorded.last
     for number, line in enumerate(lines, 1):
@@ -250,6 +254,6 @@ def _foreign(where: str, what: str) -> RecoveryRefused:
         "E5601",
         where,
         f"{what}; it does not belong to this input log",
-        "A rerun compares with what the recorded life has sent and stored",
+        "A rerun compares with the sends and the state of the recorded life",
         "Name the log of that life",
     )

@@ -89,7 +89,7 @@ def run(
 
     If the file has shares, the process is one of several members: it runs a part of the shares until it gets a signal.
 
-    --clear-state deletes everything that the engine has kept. It asks first; where nobody can answer, it needs --yes.
+    --clear-state deletes everything that the engine has kept. It asks first; without a terminal it needs --yes.
     """
     with telling():
         os.environ.update(_client_options(client_options or ()))
@@ -139,7 +139,7 @@ def _clear(store: str, settings: PipelineFile, *, yes: bool) -> None:
     loss = [one for one in contents(store) if one.rows] if exists(store) else []
     if not loss:
         if witness is not None:
-            witness.unlink(missing_ok=True)  # left behind by a store that somebody emptied in another way
+            witness.unlink(missing_ok=True)  # somebody may have emptied the store in another way
         return
     for one in loss:
         messages = "" if one.messages is None else f", {one.messages} messages"
@@ -216,7 +216,7 @@ def _row_of(name: str, totals: Mapping[str, int], seconds: float) -> Row:
 def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> float:
     """Recover, run, and stop in order; returns the seconds since the end of recovery.
 
-    A thread of its own waits for the end of the engine, so that this thread can look at signals and figures.
+    A separate thread waits for the end of the engine, so that this thread can check signals and figures.
     """
     heart = Heart(lambda: [] if engine.writer is None else [engine.writer], lambda: _state(engine.status()))
     with engine:
@@ -249,7 +249,7 @@ class _Waiting(threading.Thread):
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Wait. An engine without receivers works by timers only and has no end."""
+        """Wait for the end. An engine without receivers works only by timers and has no end."""
         try:
             if self._engine.receivers:
                 self._engine.run_until_ended()

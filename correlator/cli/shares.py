@@ -33,19 +33,20 @@ def show(
     ] = False,
     recount: Annotated[
         bool,
-        typer.Option("--recount", help="Change the number of shares to that of FILE; all members must be stopped."),
+        typer.Option("--recount", help="Change the number of shares to the number in FILE. Stop all members first."),
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="With --recount: do it. Without it the command only shows what would change.")
     ] = False,
 ) -> None:
-    """Show which member runs which share, and all members that live.
+    """Show which member runs which share, and all living members.
 
     The state of a share is 'held', 'ended' (its lease has ended, and no member has taken the share yet) or 'free'. If a
     held share has a problem, its member starts it again and again.
 
     With --recount the command changes the number of shares to the 'count' of FILE. Each share keeps its state; the
-    command moves no state from one share to another. It lists what the shares that would no longer run still hold.
+    command moves no state from one share to another. It lists the remaining content of the shares that would no longer
+    run.
     """
     with importable(file):
         loaded = load(file)
@@ -85,7 +86,7 @@ def _recount(settings: PipelineFile, shares: Shares, table: Table, *, yes: bool)
 
 
 def _left(settings: PipelineFile, count: int, before: int) -> Iterator[tuple[int, str, int, int | None]]:
-    """Return what the stores of shares hold that would no longer run."""
+    """Return the contents of the stores of shares that would no longer run."""
     assert settings.shares is not None
     every = replace(settings, shares=replace(settings.shares, count=max(count, before)))
     for number in range(count, before):

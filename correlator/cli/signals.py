@@ -1,4 +1,4 @@
-"""The signals of `run`: the first asks for an orderly stop, a second one ends the process at once."""
+"""The signals of `run`: the first signal asks for an orderly stop, a second signal ends the process at once."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class StopSignals:
     """Handles SIGTERM, SIGINT and SIGHUP while its block runs, in the main thread.
 
-    A signal that the process ignores stays ignored, as `nohup` wants it.
+    A signal that the process ignores stays ignored, as with `nohup`.
 
     Attributes:
         received: the first signal, or `None`. The handler does nothing but set it, because it may interrupt code that

@@ -1,4 +1,4 @@
-"""`correlator status`: shows what a running engine does, as its HTTP server or its control socket tells it."""
+"""`correlator status`: shows what a running engine does; asks its HTTP server or its control socket."""
 
 import http.client
 import sys
@@ -48,7 +48,7 @@ def status(
 ) -> None:
     """Show what the running engine of a configuration file does.
 
-    It asks the HTTP server of the engine if the file has a section 'http' with a port, otherwise its control socket.
+    If the file has a section 'http' with a port, it asks the HTTP server of the engine; if not, the control socket.
     Lines of parts that are not connected or are paused come first. Exit status 4 if the engine does not answer.
     """
     look = _look_at(file, overrides or (), share)
@@ -75,11 +75,11 @@ def _look_at(file: Path, overrides: Sequence[str], share: int | None) -> Look:
 
 
 def ask(server: HttpSettings) -> Shown:
-    """What the engine tells now.
+    """The present answer of the engine.
 
     Raises:
         ConnectionLost: E7050, no engine answers at this address within `TIMEOUT_S`.
-        UsageError: E2046, something answers that is no engine, or the token is not the one of the engine.
+        UsageError: E2046, the program that answers is no engine, or the engine has another token.
     """
     host = _ANY.get(server.host, server.host)
     where = f"http://{f'[{host}]' if ':' in host else host}:{server.port}/status"
@@ -141,11 +141,11 @@ def headline(now: Shown) -> str:
 
 
 def rows(now: Shown, before: Shown | None, wall: float) -> list[Row]:
-    """The parts, with those first that are not connected or are paused.
+    """The parts; parts that are not connected or are paused come first.
 
     Args:
-        now: what the engine tells.
-        before: what it told a second ago; `None` for no rates.
+        now: the present answer of the engine.
+        before: its answer a second ago; `None` for no rates.
         wall: the time of day, in seconds since the epoch.
     """
     found: list[tuple[bool, Row]] = []
@@ -179,7 +179,7 @@ def _increase(now: Shown, before: Shown | None, kind: str, name: str, counts: st
 
 
 def _waiting(part: Shown) -> object:
-    """The messages that are not confirmed, or what the destination still holds."""
+    """The number of messages that are not confirmed, or that the destination still holds."""
     if "outstanding" in part:
         return part["outstanding"]
     backlog = part["backlog"]
@@ -197,7 +197,7 @@ def _why(part: Shown) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A duration in the largest unit that fits: `4 min`, `3 h`. A clock that was set back makes none negative."""
+    """A duration in the largest unit that fits: `4 min`, `3 h`. It is not negative, even if a clock was set back."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"

@@ -1,4 +1,6 @@
-"""Tells systemd how the command is, by the protocol of `sd_notify`, for `Type=notify` and `WatchdogSec=` of a unit."""
+"""Reports the state of the command to systemd by the protocol of `sd_notify`, for `Type=notify` and `WatchdogSec=` of a
+unit.
+"""
 
 import os
 import socket
@@ -9,15 +11,15 @@ from correlator.runtime.logs import get_logger
 from correlator.runtime.writer import Writer
 
 PATIENCE_S = 1.0
-"""Seconds after which a message to systemd is given up: systemd does not take it."""
+"""Seconds after which the command gives up a message that systemd does not take."""
 INTERVAL_S = 5.0
-"""Seconds between two messages, if the watchdog does not want them sooner."""
+"""Seconds between two messages, unless the watchdog needs a shorter interval."""
 BEATS = 3
-"""So often within the time of the watchdog the command looks whether the engine works."""
+"""How many times within the time of the watchdog the command checks whether the engine works."""
 
 
 def notify(*lines: str) -> None:
-    """Send states to systemd, such as `READY=1`; without effect in a process that systemd does not wait for."""
+    """Send states to systemd, such as `READY=1`; has no effect in a process for which systemd does not wait."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if path[:1] not in ("/", "@"):
         return
@@ -34,7 +36,7 @@ class Heart:
     """Sends a sign of life as long as the store writers answer. One thread calls `beat` again and again.
 
     A writer answers if its thread has come back to its loop since the last sign, after a wake-up. A writer that hangs
-    in the disk does not; nor does one whose transaction takes longer than the time of the watchdog.
+    in a disk operation does not answer, nor does a writer whose transaction takes longer than the time of the watchdog.
 
     Args:
         writers: returns the writers of all engines of this process.
@@ -50,7 +52,7 @@ class Heart:
         self._steps: dict[Writer, int] = {}
 
     def beat(self) -> None:
-        """Send the state, and the sign of life if it is deserved; at most once in an interval."""
+        """Send the state, and the sign of life if the writers answer; at most once in an interval."""
         now = time.monotonic()
         if not self._listened or now < self._due:
             return
@@ -64,7 +66,7 @@ class Heart:
 
 
 def _watchdog_s() -> float:
-    """The time of the watchdog; infinite if there is none, or if it waits for another process."""
+    """The time of the watchdog; infinite if there is no watchdog, or if it watches another process."""
     wanted, process = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", str(os.getpid()))
     if not wanted.isascii() or not wanted.isdigit() or process != str(os.getpid()):
         return float("inf")

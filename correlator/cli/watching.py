@@ -34,7 +34,7 @@ class Counts:
 
 
 def waiting_text(status: Status) -> list[str]:
-    """What the sources still hold, as far as they can tell."""
+    """The messages that the sources still hold, as far as they know."""
     backlog = status.backlog()
     messages = [] if backlog.messages is None else [f"backlog {backlog.messages:,}"]
     return messages if backlog.size is None else [*messages, f"backlog {backlog.size / 1e6:,.1f} MB"]
@@ -48,7 +48,7 @@ def pipeline_text(name: str, did: PipelineCounters, status: Status) -> str:
 
 
 def split_text(did: PipelineCounters, status: Status) -> str:
-    """Where the time went: the parts of the batches, and the commits of all checkpoints, in seconds."""
+    """How the time was spent: on the parts of the batches, and on the commits of all checkpoints, in seconds."""
     split = {item.removesuffix("_s"): getattr(did, item) for item in PIPELINE_TIMES}
     split["commit"] = status.checkpoints.total_duration_s
     return " ".join(f"{part} {seconds:.1f}s" for part, seconds in split.items())
@@ -77,7 +77,7 @@ class Nothing:
     """Shows nothing, for a file, a pipe or a service manager: the log has the engine's status line."""
 
     def tick(self, status: Status) -> None:
-        """Ignore the status: there is no line to draw. Has the signature of `Bar.tick`."""
+        """Ignore the status, since there is no line to draw."""
 
 
 class Rate:
@@ -96,6 +96,6 @@ class Rate:
 
 
 def watcher() -> Watcher:
-    """Return what shows the progress: the progress line if the process has one, else nothing."""
+    """Return the object that shows the progress: a `Bar` if the process has a progress line, `Nothing` otherwise."""
     line = present()
     return Nothing() if line is None else Bar(line)

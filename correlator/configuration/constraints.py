@@ -101,7 +101,7 @@ def problem_of_choice(shown: str, type_: SettingType, hint: str = "") -> Problem
 
 
 def noun_of(type_: SettingType) -> str:
-    """Return what a value must be, in words for a message: `a whole number 1..1000000`."""
+    """Return, for a message, what a value must be: `a whole number 1..1000000`."""
     if type_.choices:
         return "a reliability mode" if type_.bare is Reliability else "one of the possible values"
     _, noun, unit = _UNITS.get(type_.marks.get("unit", ""), ("", _NOUNS.get(type_.bare, "text"), ""))

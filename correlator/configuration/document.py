@@ -62,7 +62,7 @@ def decode(content: bytes, file: str) -> str:
 
 
 def compose(text: str, findings: Findings) -> MappingNode:
-    """Build the tree of a text. Repeated keys and tags are reported and left out; other mistakes end the reading.
+    """Build the tree of a text. Repeated keys and tags are reported and left out; any other mistake ends the reading.
 
     Raises:
         InvalidConfiguration: the text is not one YAML mapping within the limits.

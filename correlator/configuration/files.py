@@ -12,7 +12,7 @@ class GivenMessage:
 
     Attributes:
         body: the body of the message, as text.
-        receiver: the receiver that it comes from; by default the first receiver of the first pipeline or bridge.
+        receiver: the receiver from which it comes; by default the first receiver of the first pipeline or bridge.
         key: the key of the message.
         properties: the application properties of the message.
     """
@@ -43,7 +43,7 @@ class InlineTest:
     """A test in the file, run by `correlator test` without any broker.
 
     Attributes:
-        name: name of the test, which says what it shows.
+        name: name of the test, which says what the test shows.
         given: messages or only their bodies, in order; all input ends after them.
         then: all messages that are sent, in order for each sender.
     """

@@ -29,8 +29,8 @@ def import_object(path: str, where: str = "") -> Any:
         where: the place of the path, for the message of an error; the path itself by default.
 
     Raises:
-        ConfigError: E1501; names the module or attribute, the lines of the user's code that failed, and a module of
-            the user that another one of the same name hides.
+        ConfigError: E1501; it names the module or attribute, the lines of the user's code that failed, and a module of
+            the user that another module of the same name hides.
     """
     module_name, _, names = path.partition(":")
     try:
@@ -39,7 +39,7 @@ def import_object(path: str, where: str = "") -> Any:
             owner, found = found, getattr(found, name, _MISSING)
             if found is _MISSING:
                 break
-    except (Exception, SystemExit) as exc:  # whatever the user's module does when it is imported
+    except (Exception, SystemExit) as exc:  # an import may run any code of the user
         what = f"cannot import {quoted(path)}: {_summary(exc)}"
         if isinstance(exc, ModuleNotFoundError) and (hidden := _hidden(module_name)):
             raise ConfigError("E1501", where or path, what, hidden, _RENAME) from exc
@@ -76,7 +76,7 @@ def _summary(exc: BaseException) -> str:
 
 
 def _user_frames(trace: TracebackType | None) -> str:
-    """The lines of the user's modules in a traceback; nothing of ours and nothing of the import system."""
+    """The lines of the user's modules in a traceback, without lines of correlator and of the import system."""
     frames = traceback.extract_tb(trace)
     own = [frame for frame in frames if frame.filename != __file__ and not _is_machinery(frame.filename)]
     lines = [f"\n  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in own[-_MOST_FRAMES:]]

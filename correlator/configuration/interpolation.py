@@ -42,7 +42,7 @@ class Interpolation:
         self._length = 0
 
     def resolve(self, text: str, *, key: str, path: str, template: bool) -> str | None:
-        """Replace the placeholders of a text; reports one that cannot be replaced, and then returns `None`.
+        """Replace the placeholders of a text. Reports a placeholder that cannot be replaced, and then returns `None`.
 
         Args:
             text: the scalar, as the file has it.

@@ -1,7 +1,7 @@
 """Reads a configuration file in stages: bytes, text, tree, settings, rules.
 
-Each stage reports all mistakes that it finds. The next stage works only on what was correct so far, so that it does not
-report consequences of earlier mistakes.
+Each stage reports all mistakes that it finds. The next stage works only on the parts that were correct so far, so that
+it does not report consequences of earlier mistakes.
 """
 
 import os

@@ -18,7 +18,9 @@ _NAMES = ("id", "name")
 
 
 def override(tree: MappingNode, assignments: Sequence[str], findings: Findings) -> MappingNode:
-    """Return the tree with the values replaced. Reports E2030 for an assignment that does not fit; notes the others."""
+    """Return the tree with the values replaced. Reports E2030 for an assignment that does not fit, and records the
+    others in `findings`.
+    """
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
         steps = _steps(path)
@@ -80,7 +82,7 @@ def _below(node: Node | None, step: str | int) -> Node | None:
 
 
 def _at(tree: Node, steps: Sequence[str | int]) -> str | None:
-    """Return the text at a place, or which collection stands there; `None` for nothing."""
+    """Return the text at a place, or the kind of collection that stands there; `None` for an empty place."""
     node: Node | None = tree
     for step in steps:
         node = _below(node, step)
@@ -103,7 +105,7 @@ def _scalar(value: str) -> ScalarNode:
 
 
 def _with(node: Node | None, steps: Sequence[str | int], value: ScalarNode) -> Node:
-    """Return the node with the value at the place that the steps lead to; makes missing mappings.
+    """Return the node with the value at the place to which the steps lead; makes missing mappings.
 
     Raises:
         ConfigError: E2030, there is no such place.

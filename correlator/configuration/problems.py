@@ -55,11 +55,11 @@ def nearest(path: str, positions: Mapping[str, Position]) -> Position:
 
 
 class Overridden(NamedTuple):
-    """A setting of the file that the command line has overridden. Its values are as written, and may be secret.
+    """A setting of the file that the command line has overridden. Its values are unchanged texts, and may be secret.
 
     Attributes:
         path: path of the setting.
-        before: value in the file; `None` for none.
+        before: value in the file; `None` if the file has none.
         after: value of the command line.
     """
 

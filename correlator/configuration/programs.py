@@ -16,8 +16,8 @@ def require(settings: object, wanted: type, where: str, todo: str = "") -> None:
     Args:
         settings: the object that a program has given.
         wanted: the class.
-        where: the receiver of the object, for the message.
-        todo: what to do, if a mistake is common.
+        where: the function or class that gets the object, for the message.
+        todo: what to do, for a common mistake.
     """
     if not isinstance(settings, wanted):
         what = f"is of type {type(settings).__name__}, must be {wanted.__name__}"  # it may hold a password

@@ -1,9 +1,10 @@
-"""Turns a tree of YAML nodes into settings. It works for any frozen dataclass, so that no setting needs own code.
+"""Turns a tree of YAML nodes into settings. It works for any frozen dataclass, so that no setting needs code of its
+own.
 
 A settings class defines everything: its fields with their annotations (`settings.py`), `word` and `shorthand` of a
 class that is one of several alternatives (a step), and errors that `__post_init__` raises, `ConfigError` or
-`ValueError`, for constraints that a type cannot express. All mistakes are reported. A refused value never reaches a
-settings class.
+`ValueError`, for constraints that a type cannot express. All mistakes are reported. No refused value reaches a settings
+class.
 """
 
 from collections.abc import Collection, Iterable

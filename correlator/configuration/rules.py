@@ -55,7 +55,7 @@ def check_plain_secrets(paths: Collection[str], findings: Findings, *, others_re
     """Report passwords in the file: a warning, or an error if other users can read the file."""
     for path in paths:
         if not re.match(r"(connections|receivers|senders|store|spark|http)\b", path):
-            continue  # elsewhere 'token' is no secret, but a column or an attribute of a monitor
+            continue  # in other places 'token' is no secret, but a column or an attribute of a monitor
         if others_read:
             what = "password in a config file that every user can read"
             findings.error("E9001", path, what, "", "Use ${NAME} or ${file:/path}, or chmod 600 the file")
@@ -139,7 +139,7 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
 def _check_modules(settings: EngineSettings, findings: Findings) -> None:
     """Refuse classes of a notebook or an interactive session: no other program could read their state back.
 
-    The classes of a program in a file are there again when the same file runs again.
+    The classes of a program in a file exist again when the same file runs again.
     """
     if hasattr(sys.modules["__main__"], "__file__"):
         return
@@ -270,7 +270,7 @@ def known_names(names: Sequence[str]) -> str:
 
 
 def _hint_loop(path: str, bridge: BridgeSettings, settings: EngineSettings, findings: Findings) -> None:
-    """Warn of a bridge that receives again what it sends."""
+    """Warn of a bridge that receives its own messages."""
 
     def place(endpoint: Endpoint) -> tuple[str, str | None]:
         named = endpoint.destination or ""

@@ -1,7 +1,8 @@
-"""The meaning of unquoted scalars: the YAML 1.2 core schema, and where YAML 1.1 reads something else.
+"""The meaning of unquoted scalars in the YAML 1.2 core schema, and the cases that YAML 1.1 reads in another way.
 
 Many tools read YAML 1.1, where `on` is true, `017` is fifteen and `12:30:45` is a number of seconds. The reader never
-guesses the meaning of a scalar that the two versions read differently: it refuses it, and says to quote it.
+guesses the meaning of a scalar that the two versions read differently: it refuses the scalar, and the error says to
+quote it.
 """
 
 import re
@@ -91,5 +92,5 @@ def _sexagesimal(text: str) -> str:
 def _octal(text: str) -> str:
     try:
         return f"the number {int(text.replace('_', ''), 8)}"
-    except ValueError:  # 08 and 09 are no octal numbers, and readers of YAML differ on them
+    except ValueError:  # 08 and 09 are no octal numbers, and YAML readers treat them in different ways
         return "a number"

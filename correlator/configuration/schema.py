@@ -1,7 +1,7 @@
 """Generates the JSON Schema of a configuration file, for editors, from the settings classes that the reader uses.
 
 The schema describes the text of values. It allows a placeholder in the place of any scalar, because the reader replaces
-placeholders before it looks at types.
+placeholders before it checks types.
 """
 
 import dataclasses

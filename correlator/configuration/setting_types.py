@@ -102,7 +102,9 @@ class Setting:
 
 @cache
 def type_of(annotation: Any) -> SettingType:
-    """Take an annotation apart. Constraints of nested `Annotated` are joined; the outermost one counts."""
+    """Take an annotation apart. Constraints of nested `Annotated` are joined; the outermost constraint of a kind
+    counts.
+    """
     if get_origin(annotation) is not Annotated:
         return SettingType(bare=annotation)
     bare, *metadata = get_args(annotation)
@@ -134,7 +136,7 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
 
 
 def remaining_keys(cls: type) -> Setting | None:
-    """Return the field that collects the keys that are no other field of the class, or `None`."""
+    """Return the field that collects all keys that do not belong to another field of the class, or `None`."""
     found = (entry for entry in settings_of(cls) if type_of(entry.annotation).marks.get("remaining_keys"))
     return next(found, None)
 

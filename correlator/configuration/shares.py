@@ -36,7 +36,9 @@ def of_share(settings: Settings, number: int) -> Settings:
 
 
 def example(settings: Settings) -> Settings:
-    """Return settings that can be checked as those of one engine: of the first share, if there are shares."""
+    """Return settings that can be checked like the settings of one engine: those of the first share, if there are
+    shares.
+    """
     return settings if settings.shares is None else of_share(settings, 0)
 
 

@@ -1,4 +1,4 @@
-"""Checks the URL of a store: the database must keep what it has confirmed."""
+"""Checks the URL of a store: the database must keep all confirmed transactions."""
 
 import re
 from ipaddress import AddressValueError, IPv6Address
@@ -12,7 +12,7 @@ _HOST = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>[^:]*))?")
 
 
 def check_store(url: str, findings: Findings) -> None:
-    """Report a database that ends with the process, or that may lose what it has confirmed.
+    """Report a database that ends with the process, or that may lose confirmed transactions.
 
     The path of a SQLite store is relative to the working directory, unless it begins with `/` (four slashes in all), as
     in all URLs of SQLAlchemy.

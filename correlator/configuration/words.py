@@ -1,4 +1,6 @@
-"""Suggests a valid word for an unknown one: the nearest in spelling, or the setting of a name of the JMS adapter."""
+"""Suggests a valid word for an unknown one: the word with the nearest spelling, or the setting that corresponds to a
+name of the JMS adapter.
+"""
 
 import re
 from collections.abc import Collection, Iterable

@@ -1,8 +1,9 @@
 """Which acknowledgements a broker certainly has, so that it never delivers their messages again (trap T42).
 
-A broker that does not confirm acknowledgements has received one when it has received a later one. A broker that writes
-acknowledgements to disk from time to time has written one when it has received a later one. So two must follow. If the
-broker needs a time to receive or to write, each of the two must be later than the one before it by at least this time.
+If a broker does not confirm acknowledgements, an acknowledgement has certainly arrived once a later one has arrived. If
+a broker writes acknowledgements to disk from time to time, it has certainly written one once it has received a later
+one. So an acknowledgement is certain when two later ones have followed. If the broker needs some time to receive or to
+write, each of the two must be later than the one before it by at least this time.
 """
 
 from collections import deque
@@ -65,9 +66,9 @@ class Acknowledgements:
             number: number of the batch, larger than that of the batch before.
             size: number of messages of the batch.
             now: seconds of a clock that does not go back.
-            settles: whether every message that an earlier connection left in doubt has come again by now, or never
-                will. If not, the batch makes only itself certain: a message that came again may do so once more, until
-                the acknowledgement of its repeat is certain.
+            settles: whether every message that an earlier connection left in doubt has been redelivered by now, or
+                never will be. If not, the batch makes only itself certain: a redelivered message may be redelivered
+                once more, until the acknowledgement of its repeat is certain.
         """
         batch = _Batch(number, size, now, settles)
         if self._answered:

@@ -1,5 +1,5 @@
-"""Which receivers an engine refuses, for three reasons: their own settings, a pipeline, or other receivers; and which
-senders with a call.
+"""Which receivers an engine refuses, because of their own settings, a pipeline or other receivers; and which senders
+with a `call` it refuses.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,8 @@ def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: 
         shares: whether the messages of a queue are shared out among its receivers (`Features.shares`).
 
     Raises `ConfigError`: E6003 to E6007 for a selector that cannot be read, E1220 for a selector on a queue whose
-    broker would lose messages that are not selected, E1222 for a subscription's name on a queue that is shared out.
+    broker would lose messages that are not selected, E1222 for the name of a subscription on a queue whose messages are
+    shared out.
     """
     queue = receiver.destination.startswith("queue:")
     if queue and shares and receiver.durable_topic_subscription_name is not None:

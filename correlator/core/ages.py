@@ -1,4 +1,4 @@
-"""How long messages wait that leave in the order in which they have come, as far as somebody has looked."""
+"""How long the oldest message waits in a queue that keeps the order of arrival, computed from occasional readings."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -9,31 +9,31 @@ MOST_MARKS = 256
 
 
 class Age:
-    """The age of the oldest message that waits, from looks at two numbers. Owner: whoever looks; it has no lock.
+    """The age of the oldest waiting message, computed from readings of two numbers. Owner: the caller; it has no lock.
 
-    A look cannot see when a message came, only that it has come since the look before. So the age is the true one or
-    less, by at most the time between two looks. If messages wait for very long, marks are left out where they are
-    closest in time, so that the age is less exact in the same direction, by about a hundredth.
+    A reading shows only that a message has arrived since the previous reading, not when. So the age may be too small,
+    by at most the time between two readings; it is never too large. If messages wait for very long, the object drops
+    the marks that are closest in time. This makes the age smaller by about another hundredth.
     """
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, float]] = deque()
-        """Each has the number of the last message that had come, and the time of the look that found it."""
+        """Each mark has the number of the last message that had arrived, and the time of the reading that found it."""
 
     def look(self, now: float, left: int, come: int) -> float:
-        """Return for how many seconds the oldest message waits that has come and has not left; 0.0 if none waits.
+        """Return for how many seconds the oldest message that has arrived and has not left waits; 0.0 if none waits.
 
         Args:
             now: seconds of a clock that does not go back.
-            left: number of the message up to which all have left.
-            come: number of the last message that has come. While other threads count, it may be a little too small.
+            left: number of the last message up to which all have left.
+            come: number of the last message that has arrived. While other threads count, it may be a little too small.
         """
         marks = self._marks
         found = None
         while marks and marks[-1][0] > come:
             found = marks.pop()
         if found is not None:
-            marks.append((come, found[1]))  # what waited before waits no shorter, although the number was too large
+            marks.append((come, found[1]))  # what waited before still waits, although the number was too large
         while marks and marks[0][0] <= left:
             marks.popleft()
         if come > (marks[-1][0] if marks else left):
@@ -48,7 +48,7 @@ class Ages:
     """The ages of several kinds of messages, by name. Any thread may call `look`.
 
     Args:
-        lock: held during a look.
+        lock: the lock that a call of `look` holds.
     """
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:

@@ -37,7 +37,8 @@ from correlator.core.timers import Timers
 _attempt = msgspec.msgpack.Decoder(StoredAttempt)
 _expression = msgspec.msgpack.Decoder(StoredExpression)
 CALENDAR_LOOK_S = 60.0
-"""Seconds between two looks at the local calendar while `at` waits: so soon it notices that the clock was set."""
+"""Seconds between two readings of the local calendar while `at` waits, and so the longest delay until a change of the
+clock is noticed."""
 
 
 class Attempts:
@@ -91,8 +92,8 @@ class Attempts:
     def happened(self, leaves: Iterable[Leaf], event: Any) -> None:
         """Give an event to the attempts whose leaves it matches.
 
-        Among those of one monitor, the listener that began first comes first, and then the attempt that began first:
-        the order is the same in every life.
+        Within one monitor, the listener that began first comes first; within a listener, the attempt that began first
+        comes first. So the order is the same in every life.
         """
         hit: dict[Attempt, list[int]] = {}
         for leaf in leaves:
@@ -123,7 +124,7 @@ class Attempts:
         self._become(attempt, progress)
 
     def look(self, attempt: Attempt) -> None:
-        """Look at the clocks of an attempt. A clock that has run out stays so even if the handler fails."""
+        """Check the clocks of an attempt. A clock that has run out stays so even if the handler fails."""
         plan = attempt.listener.plan
         attempt.deadline = None
         while attempt.alive and (clocks := plan.run_out(attempt.progress, self._calls.moment)):

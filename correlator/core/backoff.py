@@ -1,4 +1,4 @@
-"""How long to wait before the next try after a failure. Pure: the caller draws the random numbers."""
+"""How long to wait before the next attempt after a failure. Pure: the caller draws the random numbers."""
 
 from typing import NamedTuple
 
@@ -17,12 +17,13 @@ class Backoff(NamedTuple):
     longest: float
 
     def delay(self, failures: int, chance: float) -> float:
-        """Seconds to wait after a failure: twice as long as after the one before, less a random part of up to half.
+        """Seconds to wait after a failure: twice as long as after the previous failure, minus a random part of up to
+        half.
 
         Args:
             failures: how many failures there were in a row, at least 1.
-            chance: a random number from 0 (nothing is taken off) to 1 (half is taken off), so that callers which failed
-                at the same time do not try again at the same time.
+            chance: a random number from 0 (nothing is subtracted) to 1 (half is subtracted), so that callers which
+                failed at the same time do not try again at the same time.
         """
         whole = min(self.longest, self.first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
         return whole * (1 - chance / 2)

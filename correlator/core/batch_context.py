@@ -80,7 +80,7 @@ class BatchContext:
     # --- before the thread starts ---
 
     def load(self, state: Mapping[str, dict[bytes, bytes]]) -> None:
-        """Take the keyed state: that of the store, after the changes that the first checkpoint is to write."""
+        """Take the keyed state: the state of the store, with the changes that the first checkpoint will write."""
         self._state = dict(state)
 
     def restore(self, cut: ContextCut, runs: Sequence[Run], engine_time: float) -> None:
@@ -123,7 +123,7 @@ class BatchContext:
 
         Args:
             max_rows: largest number of messages of the batch.
-            max_bytes: number of bytes of bodies that ends the batch.
+            max_bytes: the batch ends when its bodies have this number of bytes.
             most: largest number of places of the queue that the batch covers; a message without an event covers a
                 place, too.
         """

@@ -39,7 +39,7 @@ class ContextBinding:
         names: checks classes whose names get into the store.
         calls: has the effects of the running handler.
         staging: takes the reliable sends.
-        crowding: is told of sends to other contexts.
+        crowding: learns of each send to another context.
         stored: whether checkpoints are taken: a later start must be able to read what contexts send to one another.
     """
 
@@ -68,7 +68,7 @@ class ContextBinding:
 
     @property
     def engine_time(self) -> float:
-        """Engine time in seconds, as at the beginning of the work on the present events."""
+        """Engine time in seconds at the beginning of the work on the present events."""
         return self._calls.moment.engine_time
 
     # --- sends ---
@@ -274,8 +274,8 @@ class ContextBinding:
             what = f"receiver {quoted(marker.receiver)} has no flow control"
             raise UsageError("E7104", where, what, f"Receivers with flow_control: {known}")
         if not (isinstance(window, int) and isinstance(marker.number, int)) or window < 0:
-            what = f"a flow control window of {quoted(window)} behind message {quoted(marker.number)}"
-            raise UsageError("E7105", where, what, "0 or more messages behind a marker that was received")
+            what = f"a flow control window of {quoted(window)} after message {quoted(marker.number)}"
+            raise UsageError("E7105", where, what, "0 or more messages after a marker that was received")
         self._calls.stage(monitor, grant, marker.number + window)
 
 
@@ -294,7 +294,7 @@ def _ended(monitor: Monitor) -> UsageError:
     return UsageError(
         "E8011",
         f"monitor {monitor.state_name}",
-        "it has ended, and nothing comes to it any more",
+        "it has ended, and gets no events any more",
         "In on_unload a monitor may send and spawn",
         "Ask a monitor that goes on",
     )

@@ -51,7 +51,9 @@ class Bridge:
         """Do nothing: a bridge is ready when it is made."""
 
     def process(self, batch: Sequence[Delivered], state: object, engine_time: float) -> Effects:  # noqa: ARG002
-        """Send each selected message of the batch to all senders; one that cannot be mapped becomes a dead letter."""
+        """Send each selected message of the batch to all senders; a message that cannot be mapped becomes a dead
+        letter.
+        """
         sends: list[tuple[str, Message]] = []
         dead: list[DeadLetter] = []
         for delivered in self._selected(batch):

@@ -1,5 +1,4 @@
-"""Calls of handlers. The requests of a handler are *effects*: the context carries them out after the handler has
-returned.
+"""Calls of handlers. A request of a handler is an *effect*: the context carries it out after the handler has returned.
 
 A handler that raises has no effect. With `on_error: stop` the error ends the engine. With `skip` and `dead_letter` the
 monitor gets back the state that it had before the call, and the context goes on.
@@ -31,7 +30,9 @@ class Process(Protocol):
     """The process of a context, as the context uses it. A forked child is another process."""
 
     def thread(self) -> object:
-        """Identify the calling thread: the same object in each call of one thread, another object in a forked child."""
+        """Identify the calling thread: every call in one thread returns the same object, and a forked child gets
+        another object.
+        """
         ...
 
     def check(self, where: str) -> None:
@@ -68,8 +69,8 @@ class HandlerCalls:
         concerns_others: whether an effect concerns another thread.
         thread: the calling thread.
         working: the thread whose requests count; `None` while the context does not work.
-        running: the last call while the context works: it runs, or it has returned and the next one comes at once. Any
-            thread may read it.
+        running: the last call while the context works: it still runs, or it has returned and the next call follows at
+            once. Any thread may read it.
         run: the run whose events are handled, if any of them has a trace context.
         position: the position of the event in this run.
         span: the trace context of the span for this event; `None` without one.
@@ -116,7 +117,7 @@ class HandlerCalls:
 
     @property
     def sampled_cause(self) -> TraceContext | None:
-        """As `cause`, if somebody collects the spans of the trace."""
+        """The trace context that `cause` returns, if somebody collects the spans of the trace; otherwise `None`."""
         run = self.run
         if run is not None and run.messages:
             return sampled_context_of(run.messages[self.position])
@@ -172,11 +173,11 @@ class HandlerCalls:
         self._effects.append((apply, item))
 
     def add_effect(self, apply: Callable[[Any], None], item: Any) -> None:
-        """Call `apply(item)` when the handler that is called next has returned. For effects of the engine itself."""
+        """Call `apply(item)` when the next handler has returned. For effects of the engine itself."""
         self._effects.append((apply, item))
 
     def has_effect(self, apply: Callable[[Any], None], of: Callable[[Any], bool]) -> bool:
-        """Whether the running handler has asked for `apply` with an item that `of` accepts."""
+        """Whether the running handler has requested `apply` with an item for which `of` returns `True`."""
         return any(one is apply and of(item) for one, item in self._effects)
 
     def _make_effects(self) -> None:

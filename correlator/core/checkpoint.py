@@ -112,7 +112,7 @@ class Checkpoint:
         Args:
             contexts: all contexts, stopped between two events.
             outboxes: the outboxes of all senders.
-            routes: for each receiver with stored messages, the names of the contexts that it delivers to.
+            routes: for each receiver with stored messages, the names of the contexts to which it delivers.
             engine_time: engine time in seconds.
             forced: take the cut even when only engine time has changed.
             absolved: suspects whose dead letters the contexts hold.

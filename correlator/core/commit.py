@@ -1,7 +1,7 @@
 """The values that one transaction of the store writes, and that a start reads back; no SQL.
 
 The store keeps *segments*: one row for a batch of messages, of ids, of state entries or of sends, so that a message
-costs the database almost nothing. The engine gives the numbers: they are contiguous, and no number is used twice.
+costs the database almost nothing. The engine assigns the numbers: they are contiguous, and no number is used twice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,8 @@ class IdRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
         ids: unique message ids.
         sources: the source of each id.
         digests: CRC-32 of each body, to distinguish a repeat from a conflict (trap T19).
-        held: whether the ids have left the windows, and are kept only until the broker surely has the acknowledgement.
+        held: whether the ids have left the windows, and are kept only until the broker certainly has the
+            acknowledgement.
     """
 
     time: float
@@ -32,8 +33,8 @@ class IdRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class IdSegment(msgspec.Struct, frozen=True, gc=False):
-    """The ids that one transaction accepted in a domain. Cleaning replaces its content by the ids that are still
-    remembered, and later deletes it.
+    """The ids that one transaction accepted in a domain. A compaction replaces its content with the ids that are still
+    remembered; a later transaction deletes it.
 
     Attributes:
         domain: the duplicate detection domain.
@@ -59,7 +60,7 @@ class ReceiveSegment(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReceiveCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One received batch: it becomes durable, then the broker is acknowledged (rule A3.2).
+    """One received batch: it becomes durable, then the receiver acknowledges it at the broker (rule A3.2).
 
     Attributes:
         segment: the messages to deliver; `None` when all were duplicates or dead letters.
@@ -67,7 +68,7 @@ class ReceiveCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         rewritten: earlier id segments, reduced to their surviving entries.
         forgotten: (domain, number) of id segments without a surviving entry.
         dead_letters: messages of the batch that could not be mapped.
-        confirmed_batch: the receiver's last batch whose acknowledgement the broker surely has.
+        confirmed_batch: the receiver's last batch whose acknowledgement the broker certainly has.
         receiver: the receiver of the batch.
         returned: numbers of dead letters to delete, since `segment` has their messages.
     """
@@ -105,7 +106,8 @@ class OutboundSegment(msgspec.Struct, frozen=True, gc=False):
         first: number of the first message.
         messages: the messages, each of which may name its physical destination.
         destination: physical destination of the messages that name none: the destination of the sender when they were
-            stored. "" in stores of versions that did not record it: then the present destination of the sender applies.
+            stored. "" in stores of versions that did not record it; in this case the present destination of the sender
+            applies.
     """
 
     sender: str
@@ -118,8 +120,8 @@ class QueueRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A stretch of a context's input queue that waits to be handled.
 
     Attributes:
-        receiver: id of the receiver whose messages wait, which are in the receive log; "" for events that are kept here
-            by value.
+        receiver: id of the receiver whose messages wait; the messages are in the receive log. "" for events that are
+            stored here by value.
         first: number of the first message.
         count: how many events wait.
         events: for `receiver == ""`: (event type name, encoded event).
@@ -166,8 +168,8 @@ class SenderCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Suspect(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A note about messages that a start is about to handle. If the next start finds it, the process has died while it
-    handled them.
+    """A note about messages that a start is about to handle. If the next start finds the note, the process has died
+    while it handled these messages.
 
     Attributes:
         context: name of the context that handles them.
@@ -175,7 +177,7 @@ class Suspect(msgspec.Struct, frozen=True, gc=False, array_like=True):
             digest is the value of both numbers.
         first: number of the first message.
         last: number of the last message.
-        deaths: how many processes died while they handled these messages, as far as it was noted.
+        deaths: how many processes are known to have died while they handled these messages.
     """
 
     context: str
@@ -286,12 +288,12 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
         senders: senders at that checkpoint.
         state: state segments in the order of their numbers.
         ids: id segments of all domains, in the order of their numbers within each domain.
-        confirmed_batches: for each receiver, the last batch surely acknowledged.
+        confirmed_batches: for each receiver, the last batch that is certainly acknowledged.
         consumed: for each receiver, the last number deleted from the receive log.
         receive_log: segments in the order of their numbers for each receiver.
         outbound: segments in the order of their numbers for each sender.
         endpoints: the registry.
-        suspects: the messages that the last start was handling when it died; that death is counted.
+        suspects: the messages that the last start was handling when it died; `deaths` includes this death.
     """
 
     epoch: int

@@ -47,8 +47,8 @@ class Context:
         resolve: returns the class behind a `type_name`.
         failed: called with each failure of a handler that does not stop the engine: the policy, the error, and the
             origin of the event.
-        engine_time: engine time of this start, from which timers that begin with it count.
-        wall_time: time of this start in seconds of the local calendar, from which `at` counts.
+        engine_time: engine time of this start; timers that begin with it count from it.
+        wall_time: time of this start in seconds of the local calendar; `at` counts from it.
         process: identifies the calling thread, and refuses calls in a forked child.
         queue: the input queue.
         stored: whether checkpoints are taken: a later start must be able to read what contexts send to one another.
@@ -217,7 +217,9 @@ class Context:
         return position - begin
 
     def _enter(self, position: int, event: Any) -> None:
-        """Note which event comes. End the span of the event before, and begin that of this one, if it is sampled."""
+        """Note which event the context handles now. End the span of the previous event, and begin a span for this event
+        if it is sampled.
+        """
         calls, tracer = self._calls, self._tracer
         calls.position = position
         if tracer is not None:

@@ -3,23 +3,23 @@
 from correlator.core.queue import InputQueue
 
 MAX_WAITING_FROM_INSIDE = 100_000
-"""How many runs may wait in a context to which another context sends; with more, the send raises E8010."""
+"""How many runs may wait in a context to which another context sends; if more wait, the send raises E8010."""
 CROWDED = MAX_WAITING_FROM_INSIDE // 10
-"""From this number of waiting runs on a queue is *crowded*, and contexts that send to it wait.
+"""A queue with at least this number of waiting runs is *crowded*, and contexts that send to it wait.
 
 The rest of the room is for the sends of the event that a context handles when it finds the queue crowded.
 """
 
 
 class Crowding:
-    """The other contexts that one context has sent to, and may have crowded. Owner: the context's thread.
+    """The other contexts to which one context has sent, and which it may have crowded. Owner: the context's thread.
 
     Args:
         own: the queue of the context itself.
 
     Attributes:
-        sent_to: queues that the context has sent to, and that it has not found uncrowded since. Each has the value of
-            `InputQueue.finished` up to which the context waits; `None` until the queue is found crowded.
+        sent_to: queues to which the context has sent, and which it has not found uncrowded since. For each queue, the
+            value of `InputQueue.finished` up to which the context waits; `None` until the queue is found crowded.
     """
 
     def __init__(self, own: InputQueue) -> None:
@@ -27,7 +27,7 @@ class Crowding:
         self._own = own
 
     def sends_to(self, queue: InputQueue) -> None:
-        """Note that the context sends to another one, whose queue this is."""
+        """Note that the context sends to another context, which has this queue."""
         self.sent_to[queue] = None
 
     def crowds(self) -> bool:

@@ -1,4 +1,4 @@
-"""The replay of dead letters: their messages go back under new numbers, so that no number is ever used twice.
+"""The replay of dead letters: their messages go back with new numbers, so that no number is ever used twice.
 
 The message of a dead letter about a received message goes back into the receive log of its receiver, as if it had just
 been received. It does not pass duplicate detection, which would drop it. The message of a dead letter about a send goes
@@ -18,7 +18,7 @@ from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
 class DeadLetterKind(StrEnum):
-    """What could not be done with a message, so that it became a dead letter: the values of `DeadLetter.kind`."""
+    """What failed when a message became a dead letter: the values of `DeadLetter.kind`."""
 
     MAPPING = "mapping"
     HANDLER = "handler"
@@ -99,7 +99,7 @@ class DeadLetterReplay:
 
     def _not_in_checkpoint(self, letter: DeadLetter) -> str:
         if letter.kind == "send" and letter.origin not in self._senders:
-            return f"the last checkpoint does not know sender '{letter.origin}'"
+            return f"the last checkpoint does not contain sender '{letter.origin}'"
         return ""
 
 
@@ -107,7 +107,7 @@ def why_not(letter: DeadLetter, endpoints: Mapping[str, Endpoint]) -> str:
     """The reason why the message of a dead letter cannot go back, by the entries of the registry; "" if it can."""
     name = letter.origin if letter.kind == "send" else receiver_of(letter)
     if not name:
-        return "no received message stands behind it, but a timer or an event from inside the engine"
+        return "its cause is no received message, but a timer or an event from inside the engine"
     kind = "sender" if letter.kind == "send" else "receiver"
     endpoint = endpoints.get(name)
     if endpoint is None or endpoint.kind != kind:

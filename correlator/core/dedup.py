@@ -4,20 +4,22 @@ How it works. Every accepted id is an *entry* in exactly one place:
 
 - the *source window*: the newest `per_source_window_size` ids of a source (rules A8.3, A8.5, A8.6);
 - the *time queue*, which the sources of a domain share: ids that a newer id pushed out of a full source window, and the
-  older entry of an id that came again (rules A8.14, A8.15). An entry leaves the queue when it is older than the newest
-  entry *of the queue* by more than `expiry_time` (rule Z5): an idle domain forgets nothing, and no clock is needed;
-- *held*: the entry has expired, but the broker may send its message again, since nobody knows whether the broker has
-  the acknowledgement of the batch (trap T16). The entry leaves when the broker surely has the acknowledgement, or when
-  a connection is lost and the same id is held with a later batch of its receiver.
+  older entry of an id that was received again (rules A8.14, A8.15). An entry leaves the queue when it is more than
+  `expiry_time` older than the newest entry *of the queue* (rule Z5). So an idle domain forgets nothing, and no clock is
+  needed;
+- *held*: the entry has expired, but the broker may redeliver its message, since nobody knows whether the broker has the
+  acknowledgement of the batch (trap T16). The entry leaves when the broker certainly has the acknowledgement, or when a
+  connection is lost and the same id is held with a later batch of its receiver.
 
-An id is looked up over all sources of the domain (rule Z10). The order is plan, commit, apply: `plan` changes nothing,
-so after a failed commit memory is the same as the store.
+The detector looks for an id among all sources of the domain (rule Z10). The order is plan, commit, apply: `plan`
+changes nothing, so after a failed commit memory is the same as the store.
 
 The store holds the ids of a batch as one segment, and the detector is a function of the segments: `restore` replays
 them. The segment that ended an entry is always newer than the entry, so a replay ends the entry again as long as the
 newer segment is stored. Therefore segments are deleted from the oldest on, once all their entries have ended. When
 three quarters of the stored ids have ended, one transaction replaces every segment by its surviving entries, and marks
-those that are held. So the store holds at most four times the living ids, and cleaning costs less than storing did.
+those that are held. This transaction is a *compaction*. So the store holds at most four times the living ids, and a
+compaction costs less than it cost to store the ids.
 
 Owner: the store writer's thread.
 """
@@ -35,12 +37,14 @@ import msgspec
 from correlator.core.commit import IdRun, IdSegment
 
 MAX_SOURCES = 100_000
-"""How many sources have windows; with one more, the least recently used window moves to the time queue (trap T21)."""
+"""How many sources have windows. When a further source comes, the ids of the least recently used window move to the
+time queue (trap T21)."""
 
 SPARSE = 4
-"""Cleaning begins when the store holds more than this many ids for each living id."""
+"""A compaction begins when the store holds more than this many ids for each living id."""
 SLACK = 10_000
-"""How many further ended ids may be stored, so that cleaning is worth its transaction."""
+"""Ended ids that the store may hold beyond this ratio, so that a compaction frees enough to be worth its
+transaction."""
 
 
 class EntryPlace(IntEnum):
@@ -237,12 +241,12 @@ class DuplicateDetector:
             self._enter(plan.segment, pinned=True, all_new=not plan.duplicates)
 
     def confirm(self, receiver: str, batch: int, *, after: int = 0) -> None:
-        """Unpin batches of a receiver: the broker surely has their acknowledgements.
+        """Unpin batches of a receiver: the broker certainly has their acknowledgements.
 
         Args:
             receiver: the receiver.
             batch: number of the last batch to unpin.
-            after: number of the last batch before them that stays as it is.
+            after: number of the batch after which they begin; batches up to this number stay as they are.
         """
         for number in list(self._pinned):
             segment = self._segments[number]
@@ -252,9 +256,9 @@ class DuplicateDetector:
     def doubt(self, receiver: str, through: int) -> None:
         """Treat the pinned batches of a receiver as one: a lost connection has left all of them in doubt together.
 
-        They will be unpinned together. So if an id came with several of these batches, its newest entry is enough.
-        Otherwise a broker that delivers the same messages at every connection, and never gets their acknowledgement,
-        would fill the store.
+        They will be unpinned together. So if several of these batches contain an id, its newest entry is enough. If the
+        detector kept all entries, a broker that delivers the same messages at every connection, and never gets their
+        acknowledgement, would fill the store.
 
         Args:
             receiver: the receiver.
@@ -278,7 +282,8 @@ class DuplicateDetector:
 
         Args:
             segments: segments of this domain.
-            confirmed: for each receiver, the last batch that is surely acknowledged; ids of later batches are pinned.
+            confirmed: for each receiver, the last batch that is certainly acknowledged; ids of later batches are
+                pinned.
         """
         for segment in segments:
             self._enter(segment, pinned=segment.batch > confirmed.get(segment.receiver, 0))
@@ -292,7 +297,9 @@ class DuplicateDetector:
         )
 
     def _duplicates(self, candidates: Candidates, seen: dict[str, int]) -> tuple[list[int], list[int], list[int]]:
-        """Positions of duplicates and conflicts; digests to store, for a conflict that of the body that came first."""
+        """Positions of duplicates and conflicts, and the digests to store. For a conflict, the digest of the first body
+        is stored.
+        """
         duplicates, conflicts, digests = [], [], list(candidates.digests)
         for position, unique_id in enumerate(candidates.ids):
             if not unique_id:
@@ -520,12 +527,12 @@ def surely_acknowledged(
 ) -> Mapping[str, int]:
     """Return the last acknowledged batch of each receiver, for the `restore` of one segment.
 
-    If the messages of the segment cannot come again, the whole segment counts as acknowledged. They cannot if the
+    If the messages of the segment cannot be redelivered, the whole segment counts as acknowledged. This is so if the
     registry no longer has the receiver, or has another domain for it because its logical destination leads elsewhere.
 
     Args:
         segment: ids to restore.
-        confirmed: for each receiver, the last batch that is surely acknowledged.
+        confirmed: for each receiver, the last batch that is certainly acknowledged.
         domains: the domains of the receivers in the registry.
     """
     return confirmed if domains.get(segment.receiver) == segment.domain else {segment.receiver: segment.batch}

@@ -1,10 +1,10 @@
-"""Which contexts a receiver delivers to, from which message on, and what each context still has to handle.
+"""To which contexts a receiver delivers, from which message on, and what each context still has to handle.
 
-For each receiver whose messages are stored, the registry records the contexts that it delivers to, each with the number
-of the last message that the context does not get. The record is committed before the receiver takes another message. So
-a context that is new or renamed begins with the messages that are received from then on, even if slower contexts still
-need older messages of the receive log. A configuration that takes a receiver away from a context with unhandled
-messages of the receiver is refused.
+For each receiver whose messages are stored, the registry records the contexts to which it delivers. For each context it
+records the number of the last message that the context does not get. The record is committed before the receiver takes
+another message. So a context that is new or renamed begins with the messages that are received from then on, even if
+slower contexts still need older messages of the receive log. A configuration that takes a receiver away from a context
+with unhandled messages of the receiver is refused.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,9 @@ class Layout(NamedTuple):
     pipelines: Mapping[str, Collection[str]] = {}
 
     def targets(self, receiver: str) -> list[str]:
-        """The contexts that a receiver delivers to: the pipelines that name it, else all contexts of monitors."""
+        """The contexts to which a receiver delivers: the pipelines that name it, or all contexts of monitors if no
+        pipeline does.
+        """
         return [name for name, receivers in self.pipelines.items() if receiver in receivers] or list(self.monitors)
 
     @property
@@ -116,7 +118,7 @@ def compare_deliveries(endpoints: Iterable[Endpoint], layout: Layout, received: 
 
 
 def deliveries(differences: Iterable[DeliveryDifference]) -> dict[str, dict[str, int]]:
-    """Return the record: for each receiver its contexts, each with the last number that the context does not get."""
+    """Return the record: for each receiver its contexts, and for each context the last number that it does not get."""
     found: dict[str, dict[str, int]] = {}
     for one in differences:
         contexts = found.setdefault(one.receiver, {})
@@ -159,7 +161,7 @@ def _compare(endpoint: Endpoint, layout: Layout, received: Received) -> Iterator
         if context in before:
             yield _difference(endpoint, context, Verdict.UNCHANGED, after=before[context])
         else:
-            note = f"is given what follows message {since}" if since else ""
+            note = f"gets the messages after number {since}" if since else ""
             yield _difference(endpoint, context, Verdict.NEW, after=since, note=note)
     for context in before:
         if context not in targets:
@@ -168,7 +170,7 @@ def _compare(endpoint: Endpoint, layout: Layout, received: Received) -> Iterator
 
 def _compare_dropped(endpoint: Endpoint, context: str, layout: Layout, unhandled: int) -> DeliveryDifference:
     if not unhandled:
-        return _difference(endpoint, context, Verdict.CHANGED, note="is given nothing any more; it has handled all")
+        return _difference(endpoint, context, Verdict.CHANGED, note="gets no more messages; it has handled all")
     if context not in layout.contexts:
         code, what = "E4315", "the configuration has no such context"
     else:
@@ -205,5 +207,5 @@ def _difference(
 
 
 def with_deliveries(endpoint: Endpoint, contexts: Mapping[str, int]) -> Endpoint:
-    """Return the entry of a receiver with these contexts as those that it delivers to."""
+    """Return the entry of a receiver that delivers to these contexts."""
     return msgspec.structs.replace(endpoint, delivers_to=dict(contexts))

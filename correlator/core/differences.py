@@ -1,6 +1,6 @@
 """Differences between a configuration and a store: a start is refused because of them, and `plan` shows them.
 
-Both use the same functions, so a start does what `plan` shows.
+A start and `plan` use the same functions, so a start does what `plan` shows.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -83,8 +83,8 @@ def joined(errors: Sequence[E]) -> E:
 def compare_contexts(cuts: Iterable[ContextCut], contexts: Collection[str]) -> list[Difference]:
     """Compare the contexts of the last checkpoint with those of the configuration (E4315).
 
-    It refuses to remove a context only because of waiting events from inside the engine; `correlator.core.delivery`
-    does so because of received messages.
+    This function refuses to remove a context if events from inside the engine wait in it; `correlator.core.delivery`
+    refuses it because of received messages.
     """
     found = [_compare_context(cut, contexts) for cut in cuts]
     known = {difference.name for difference in found}

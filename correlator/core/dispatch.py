@@ -1,4 +1,4 @@
-"""Decides which sends a broker gets next, and what becomes of each send; without a sink, a clock or a log.
+"""Decides which sends a broker gets next, and what happens to each send; has no sink, clock or log.
 
 New sends leave in batches, in the order of their numbers. If the broker refuses sends of a batch, the sender tries
 these again together after a back-off, and sends on meanwhile. A send that was refused `max_tries` times becomes a dead
@@ -42,7 +42,7 @@ class SendBatch(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         sends: the messages, in the order of their numbers.
         refusals: how often the broker has refused all of them; 0 for new sends.
-        due: time of the next try, in seconds; meaningless for new sends.
+        due: time of the next attempt, in seconds; meaningless for new sends.
     """
 
     sends: Sequence[Outgoing]
@@ -79,7 +79,7 @@ class Dispatcher:
         self.outbox = outbox
         self.counters = SenderCounters()
         self._settings = settings
-        # The sink of a sender with `call` counts the tries of the calls by itself, and so sends every message in order.
+        # The sink of a sender with `call` counts the attempts at each call itself, and so sends every message in order.
         self._max_tries = 1 if features.deduplicates_sends or settings.call else settings.max_tries
         self._interval_s = settings.max_batch_interval_ms / 1000
         self._backoff = Backoff(settings.retry_interval, settings.max_retry_interval)
@@ -194,7 +194,7 @@ class Dispatcher:
 
     def take_flush(self) -> tuple[FlushRequest, int] | None:
         """Return the flush request that is settled now, if there is one, and how many sends were given up since the
-        request before it.
+        previous request.
         """
         request = self.outbox.take_flush()
         if request is None:

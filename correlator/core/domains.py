@@ -7,11 +7,11 @@ from correlator.core.dedup import DuplicateDetector
 
 
 class Domains:
-    """The duplicate detectors by domain. Owned by the thread that owns the store.
+    """The duplicate detectors by domain. Owner: the thread that owns the store.
 
     Args:
         window: how many ids of one source a detector remembers.
-        expiry: seconds for which a detector remembers an id, whatever its source; 0 for no such window.
+        expiry: seconds for which the time queue of a detector keeps an id; 0 for no time queue.
 
     Attributes:
         detectors: the detectors that were made so far, by domain.

@@ -1,10 +1,10 @@
 """Expressions: combinations of events and times that a listener waits for (docs/listeners.md).
 
-Theory of operation. An expression is a tree of frozen values. A `Plan` numbers its parts in the order of writing. A
-`Progress` is how far one attempt has come: which events matched which parts, which clocks have run out, and which are
-running. The progress alone determines whether each part is true, false or open, and which parts wait for events or
-time. So the store holds an attempt as its progress. A step makes a new progress and changes nothing, so a failed
-handler leaves nothing to undo.
+How it works. An expression is a tree of frozen values. A `Plan` numbers its parts in the order of writing. A `Progress`
+records how far one attempt has come: which events matched which parts, which clocks have run out, and which clocks run.
+The progress alone determines whether each part is true, false or open, and which parts wait for events or time. So the
+store holds an attempt as its progress. A step makes a new progress and changes nothing, so a failed handler leaves
+nothing to undo.
 """
 
 import math
@@ -38,8 +38,8 @@ class Moment(NamedTuple):
 class Expression(msgspec.Struct, frozen=True):
     """Base class of all parts of an expression. At each moment of an attempt a part is true, false or open.
 
-    The methods and operators make a new expression, and change none. An expression is immutable, so any number of
-    listeners can share it.
+    The methods and operators make a new expression, and change no existing one. An expression is immutable, so any
+    number of listeners can share it.
     """
 
     def then(self, later: "Expression") -> "Then":
@@ -55,7 +55,9 @@ class Expression(msgspec.Struct, frozen=True):
         return Or(self, other)
 
     def and_not(self, other: "Expression") -> "Unless":
-        """True with this part, unless the other part becomes true before it or with the same event: `a & ~b`."""
+        """True when this part becomes true, unless the other part becomes true earlier or with the same event:
+        `a & ~b`.
+        """
         return Unless(self, other)
 
     def within(self, seconds: float) -> "Within":
@@ -82,7 +84,7 @@ class Expression(msgspec.Struct, frozen=True):
 
 
 class Not(msgspec.Struct, frozen=True):
-    """`~part`: the side of `&` that must not become true first. It can stand only beside `&`."""
+    """`~part`: the operand of `&` that must not become true first. It is allowed only as an operand of `&`."""
 
     part: Expression
 
@@ -98,7 +100,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 class Pattern(Expression, frozen=True):
-    """Events of one class whose fields have given values.
+    """Matches the events of one class whose fields have given values.
 
     Attributes:
         event_type: the class.
@@ -156,7 +158,7 @@ class Wait(Expression, frozen=True):
 
 
 class At(Expression, frozen=True):
-    """True at a minute of each day by the local calendar, or with `hour` `None` at a minute of each hour."""
+    """True at a given minute of each day by the local calendar; if `hour` is `None`, at a given minute of each hour."""
 
     hour: int | None
     minute: int
@@ -235,7 +237,7 @@ def wait(seconds: float) -> Wait:
 def at(*, hour: int | None = None, minute: int = 0) -> At:
     """A part of an expression that becomes true when the local clock next shows a given time.
 
-    If the engine misses the minute, since it was down or the clock was set forward, the part becomes true as soon as
+    If the engine misses the minute because it was down or the clock was set forward, the part becomes true as soon as
     the engine notices; several missed minutes count as one. A minute that the clock shows a second time does not count
     again.
 
@@ -268,8 +270,8 @@ def _check_field(event_type: type[Any], name: str) -> None:
 
 
 def _check_value(event_type: type[Any], name: str, value: Any) -> None:
-    """Refuse a value that the store would not return unchanged; otherwise the mistake would only show at the next
-    start.
+    """Refuse a value that the store would not return unchanged. Without this check the mistake would appear only at the
+    next start.
     """
     if isinstance(value, Reference):
         _check_reference(event_type, name, value)
@@ -342,7 +344,7 @@ class Plan:
 
     Attributes:
         parts: all parts, by number.
-        arguments: numbers of the patterns whose events the handler gets: all patterns that are not behind `not`.
+        arguments: numbers of the patterns whose events the handler gets: all patterns that are not within a `Not`.
 
     Raises:
         UsageError: E4112 for an invalid expression, E4113 for a reference to an event that need not have happened.
@@ -376,7 +378,9 @@ class Plan:
         return number
 
     def _first_sequence(self, number: int) -> int | None:
-        """The innermost sequence that this part begins with, whose first step decides when this part has begun."""
+        """The innermost sequence with which this part begins. The first step of this sequence decides when the part has
+        begun.
+        """
         part = self.parts[number]
         if not isinstance(part, Then | Unless | Within):
             return None
@@ -391,8 +395,8 @@ class Plan:
             yield from self._matching(one)
 
     def _refer(self, number: int, known: tuple[int, ...]) -> tuple[int, ...]:
-        """Resolve the references in a part; `known` has the patterns that are matched before the part, the result those
-        that are matched after it.
+        """Resolve the references in a part. `known` has the patterns that are matched before the part; the result has
+        the patterns that are matched after it.
         """
         part, below = self.parts[number], self._below[number]
         if isinstance(part, Pattern):
@@ -418,7 +422,7 @@ class Plan:
             "E4113",
             f"match({reference.pattern.event_type.__name__})['{reference.field}']",
             "stands in several parts of the expression" if found else "need not have matched before",
-            "A value comes from the part of a sequence that is surely true before",
+            "A value comes from a part of a sequence that is certainly true before",
             "Make another match() for each part" if found else "Put it before, with then()",
         )
 
@@ -429,7 +433,7 @@ class Plan:
         return self._truth(0, progress)
 
     def begun(self, progress: Progress) -> bool:
-        """Whether the sequence that the expression begins with has left its first step."""
+        """Whether the sequence with which the expression begins has left its first step."""
         return self._has_begun(0, progress)
 
     def waiting(self, progress: Progress) -> Iterator[int]:
@@ -459,13 +463,15 @@ class Plan:
         return self._references[number]
 
     def check(self, happened: Iterable[int], event: Any) -> None:
-        """Raise `TypeError` for an event with an unhashable value that a later part refers to."""
+        """Raise `TypeError` if a later part refers to an unhashable value of the event."""
         for source, field in self._asked:
             if source in happened:
                 hash(getattr(event, field))
 
     def step(self, progress: Progress, happened: Iterable[int], event: Any, moment: Moment) -> Progress:
-        """The progress after the event has matched these patterns; with `event` `None`, after these clocks ran out."""
+        """The progress after the event has matched these patterns; if `event` is `None`, after these clocks have run
+        out.
+        """
         events, elapsed = progress.events, progress.elapsed
         if event is None:
             elapsed = (*elapsed, *happened)
@@ -480,8 +486,8 @@ class Plan:
         return Progress(events, elapsed, due)
 
     def run_out(self, progress: Progress, moment: Moment) -> list[int]:
-        """The clocks that have run out: all clocks of the local calendar, or else those of engine time that ran out
-        first.
+        """The clocks that have run out: all clocks of the local calendar; if there are none, the clocks of engine time
+        that ran out first.
 
         The caller makes a step with these clocks and calls this again, since an earlier clock can decide whether a
         later one counts.
@@ -494,10 +500,10 @@ class Plan:
         return [number for number, due in by_engine.items() if due == earliest <= moment.engine_time]
 
     def next_look(self, progress: Progress, moment: Moment, patience: float) -> float | None:
-        """The engine time of the next look at the clocks; `None` without a clock.
+        """The engine time at which to check the clocks next; `None` without a clock.
 
-        While a clock of the local calendar runs, the look is at most `patience` seconds away, since somebody may set
-        the clock.
+        While a clock of the local calendar runs, the next check is at most `patience` seconds away, since somebody may
+        set the clock.
         """
         looks = [
             moment.engine_time + max(0.0, min(due - moment.wall_time, patience)) if self._is_at(number) else due

@@ -62,7 +62,7 @@ class _Received(NamedTuple):
 
 
 Pieces = Sequence[Any]
-"""A source in order: its texts, and whatever else stands for a value."""
+"""The pieces of a source in order: its texts, and the pieces that stand for values."""
 
 
 class FieldMapping:
@@ -168,7 +168,7 @@ class FieldMapping:
 
 
 class _Parts:
-    """Makes the parts of a message from the pieces of their sources; a subclass says what a piece is.
+    """Makes the parts of a message from the pieces of their sources; a subclass defines what a piece is.
 
     Args:
         parts: the pieces of the source of each part of the message.
@@ -250,7 +250,7 @@ class SendMapping(_Parts):
     def message(self, event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Any:
         """Make the message of an event; a `Message` or bytes stay as they are.
 
-        The key and the properties that the call of `send` gives replace mapped ones.
+        The key and the properties from the call of `send` replace the mapped ones.
 
         Raises:
             MappingError: E5201, the event has no JSON form for the body; E5202, a value does not fit its part of the
@@ -284,7 +284,7 @@ class SendMapping(_Parts):
 
 
 class ForwardMapping(_Parts):
-    """Makes the messages that a bridge sends from those that it received. Any thread may use it.
+    """Makes the messages that a bridge sends from the messages that it received. Any thread may use it.
 
     Args:
         mapping: the source of the value of each part of the message.
@@ -308,8 +308,9 @@ class ForwardMapping(_Parts):
     def message(self, received: Message, destination: str) -> Message:
         """Make the message to send.
 
-        A part without a source stays as it is, except for the destination, which is then the sender's. A part whose
-        source the received message does not have is left out.
+        A part without a source stays as it is. The one exception is the destination: without a source it is the
+        destination of the sender. If the received message does not have the source of a part, the new message lacks
+        this part.
 
         Args:
             received: the received message.
@@ -490,7 +491,7 @@ def _admits(annotation: Any, kind: type) -> bool:
 
 
 def _pieces(source: str, pattern: re.Pattern[str], piece: Callable[[re.Match[str]], Any]) -> Pieces:
-    """Divide a source into its texts and what `pattern` finds, in order; `piece` makes the pieces of the latter."""
+    """Divide a source into its texts and the matches of `pattern`, in order; `piece` makes a piece of each match."""
     pieces: list[Any] = []
     at = 0
     for found in pattern.finditer(source):

@@ -62,16 +62,16 @@ def _fit(change: FieldChange, changes: Sequence[FieldChange]) -> Fit:
         return _fit_of_value(field, changes)
     if field in _WITHOUT_MEANING or (field == "lateness" and _seconds(after) < _seconds(before)):
         return Fit.SAME_MEANING
-    if field.startswith("row "):  # of rows for a monitor: a monitor that does not know a new column works as before
+    if field.startswith("row "):  # a column of a monitor's rows: a monitor works as before without a new column
         return Fit.READABLE if before else Fit.SAME_MEANING
-    if field.startswith("column "):  # of rows that wait as JSON: a new column is NULL there, another type does not fit
+    if field.startswith("column "):  # a column of waiting JSON rows: a new column is NULL, another type does not fit
         return Fit.NONE if before and after else Fit.READABLE
     return Fit.READABLE if field in _FOR_ITS_AUTHOR else Fit.NONE
 
 
 def _fit_of_value(field: str, changes: Sequence[FieldChange]) -> Fit:
-    """Values of a window are stored by position. So if both the name and the argument of a value differ, it is another
-    value.
+    """Values of a window are stored by position. So if both the name and the argument at a position differ, it is a
+    different value.
     """
     value, _, fact = field.rpartition(" ")
     if fact not in ("name", "argument"):
@@ -120,7 +120,7 @@ def _inside(annotation: Any, origin: type, above: tuple[Any, ...]) -> list[str]:
 
 
 def _encoding(struct: type[msgspec.Struct]) -> tuple[list[str], dict[str, str]]:
-    """How records of a class are stored if not by default, and the stored name of each field."""
+    """How the storage of a class's records differs from the default, and the stored name of each field."""
     config = struct.__struct_config__
     how = ["array_like"] if config.array_like else []
     how += [f"{config.tag_field}={config.tag!r}"] if config.tag is not None else []

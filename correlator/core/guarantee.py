@@ -1,7 +1,7 @@
 """What a path from a receiver to a sender promises, in the words of docs/guarantees.md: the weakest link decides.
 
 Every part of a path is a *link* with a grade and a reason. A path promises as much as its weakest link. If several
-links are equally weak, the result names the one that messages pass first.
+links are equally weak, the result names the link that messages pass first.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ WITHOUT_SENDER = {
 class PathEnd(NamedTuple):
     """A receiver or a sender: its id, its mode, the name of its connection, and what its broker can do.
 
-    `calls` names the function that a sender calls with each message; "" for none. `notes` are exceptions from what a
-    receiver guarantees.
+    `calls` names the function that a sender calls with each message; "" for none. `notes` are exceptions from the
+    guarantees of a receiver.
     """
 
     id: str
@@ -132,7 +132,9 @@ _RECEIVES = {
 
 
 def _acknowledging(receiver: PathEnd, sender: PathEnd | None) -> list[PathLink]:
-    """An application that acknowledges by itself cannot know whether the checkpoint with a reliable send is durable."""
+    """An application that acknowledges messages itself cannot know whether the checkpoint with a reliable send is
+    durable.
+    """
     by_application = RECEIVING[receiver.reliability].acknowledged_by_application
     if by_application and sender is not None and SENDING[sender.reliability].stored:
         why = "the application may acknowledge before the checkpoint that holds the send"
@@ -194,7 +196,7 @@ def needs(receiver: PathEnd, sender: PathEnd | None) -> list[str]:
         needed.append("a store")
     if RECEIVING[receiver.reliability].deduplicated:
         needed.append("a unique id in every message (unique_message_id)")
-        needed.append("windows that hold all messages that may come again (duplicate_detection)")
+        needed.append("windows that hold all messages that may be redelivered (duplicate_detection)")
     if receiver.features.answers and receiver.reliability is not Reliability.BEST_EFFORT:
         needed.append("clients that repeat each request until it is answered")
     if RECEIVING[receiver.reliability].acknowledged_by_application:

@@ -114,7 +114,7 @@ class Timer:
 
 
 class Deadline:
-    """The engine time at which an attempt has to look at its clocks."""
+    """The engine time at which an attempt has to check its clocks."""
 
     __slots__ = ("attempt", "cancelled", "due", "number")
 
@@ -126,7 +126,7 @@ class Deadline:
 
     @property
     def instance(self) -> "Instance":
-        """The instance that the attempt belongs to."""
+        """The instance to which the attempt belongs."""
         return self.attempt.listener.instance
 
     def __lt__(self, other: "Timer | Deadline") -> bool:
@@ -138,7 +138,7 @@ class ExpressionListener:
 
     Attributes:
         declared: whether the class declares the listener. A declared listener stays in the store after its end, so that
-            no restart begins it again.
+            no restart begins it anew.
         stored: whether the store may hold the listener.
         alive: whether the monitor still has the listener.
     """
@@ -172,7 +172,7 @@ class ExpressionListener:
 
     @property
     def begins_again(self) -> bool:
-        """Whether another attempt begins when one has left the first step."""
+        """Whether a new attempt begins when an attempt has left the first step."""
         return self.alive and not self.once
 
     @property
@@ -252,7 +252,7 @@ class Instance:
     Args:
         monitor: the monitor.
         number: `0` for the monitor that the configuration names, `CONTEXT.N` for the N-th that a context has spawned.
-        on_error: what the failure of a handler does.
+        on_error: the policy for a handler that fails.
 
     Attributes:
         alive: whether the instance still gets events; `False` as soon as its end begins.

@@ -99,13 +99,13 @@ class ReceiverCycle:
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers with which a receiver begins; the store has those of the life before.
+    """The numbers with which a receiver begins; the store has the numbers of the previous life.
 
     Attributes:
         next_number: number of its next message.
         next_batch: number of its next batch.
         confirmed_batch: number of the last batch whose acknowledgement the broker certainly has.
-        in_doubt: largest number of messages in the later batches, which may come again.
+        in_doubt: largest number of messages in the later batches, which may be redelivered.
     """
 
     next_number: int = 1
@@ -116,24 +116,24 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class ReceiverCounters:
-    """What a receiver has done. Counts messages, unless something else is said.
+    """What a receiver has done. Each attribute counts messages, unless its description says otherwise.
 
     Attributes:
-        received: came from the broker, duplicates included.
-        duplicates: were dropped by duplicate detection.
-        without_id: had no unique id, in a mode that deduplicates.
-        conflicts: were duplicates with another body than the first message with their id.
-        dead_letters: could not be mapped, and became dead letters.
-        delivered: were given to contexts.
+        received: messages from the broker, including duplicates.
+        duplicates: messages that duplicate detection dropped.
+        without_id: messages without a unique id, in a mode that deduplicates.
+        conflicts: duplicates whose body differs from the body of the first message with the same id.
+        dead_letters: messages that could not be mapped, and became dead letters.
+        delivered: messages that were given to contexts.
         batches: number of batches that were handed on.
         connection_errors: number of losses of the connection and of failed attempts to connect.
         max_delivery_s: longest time from sending to redelivery, in seconds, if the broker reports both.
-        redelivered: were marked as redelivered by the broker.
-        expired: were dropped, since their time to live had passed.
-        own: came from senders of this engine.
-        unselected: did not match the selector.
-        unreadable: the connector could not read them, wholly or in part.
-        backlog: what the destination held behind them about a second ago; `None` if the source cannot tell.
+        redelivered: messages that the broker marked as redelivered.
+        expired: messages that were dropped because their time to live had passed.
+        own: messages from senders of this engine.
+        unselected: messages that the selector did not match.
+        unreadable: messages that the connector could not read, wholly or in part.
+        backlog: the messages that the destination still held about a second ago; `None` if the source does not know.
     """
 
     received: int = 0
@@ -173,13 +173,13 @@ class Intake:
         numbers: the numbers with which the receiver begins.
         domain: duplicate detection domain; ignored in modes that do not deduplicate.
         own_sources: returns the source ids of the senders of this engine, by the property that carries a source id.
-        beside: returns how many messages the other receivers of the destination may give back at most.
+        beside: returns the largest number of messages that other receivers of the destination may return to the broker.
 
     Attributes:
         mode: the properties of its reliability mode.
         domain: duplicate detection domain; `None` in modes that do not deduplicate.
         counters: what the receiver has done.
-        redeliveries: counts the messages that the broker may deliver again.
+        redeliveries: counts the messages that the broker may redeliver.
         batch: the present batch.
         next_number: number of the next message that it delivers.
         next_batch: number of the next batch that it stores.
@@ -234,7 +234,7 @@ class Intake:
 
     @property
     def idle(self) -> bool:
-        """Whether there is no batch to finish. A suspended batch does not count, since the broker delivers it again."""
+        """Whether there is no batch to finish. A suspended batch does not count, since the broker redelivers it."""
         return self.state is ReceiverState.SUSPENDED or not self.batch.messages
 
     @property
@@ -291,7 +291,7 @@ class Intake:
         return self._wanted(chunk.messages, wall_s * 1000)
 
     def complete(self, now: float) -> bool:
-        """Whether the present batch holds messages and takes no more, so that it is to be handed on."""
+        """Whether the present batch holds messages and takes no more, so that the receiver must hand it on."""
         closed = self.batch.closed(now) or not self.room or self._source_ended or self.gate.shut
         return bool(self.batch.messages) and closed
 
@@ -398,7 +398,9 @@ class Intake:
     # --- what is in a batch ---
 
     def _wanted(self, messages: Sequence[Message], wall_ms: float) -> Sequence[Message]:
-        """Leave out messages that have expired, do not match the selector, or with `no_local` come from this engine."""
+        """Leave out messages that have expired, messages that the selector does not match, and with `no_local` messages
+        of this engine.
+        """
         if late := [message for message in messages if message.headers is not None and expired(message, wall_ms)]:
             self._expired.extend(late)
             messages = [message for message in messages if not expired(message, wall_ms)]

@@ -5,8 +5,8 @@ the monitor in order, and encodes the monitor's state again. Only state and rows
 difference how rows are cut into batches, in which process a run happens, or whether it happens twice.
 
 Time is the *event time of the key*: the latest time of all rows of this key that have arrived so far. Neither rows of
-other keys nor a clock move it, unless the step has `expires` (`pipeline/clock.py`). Without that, a key without further
-rows keeps its timers until the end of all input.
+other keys nor a clock move it, unless the step has `expires` (`pipeline/clock.py`). Without `expires`, a key without
+further rows keeps its timers until the end of all input.
 
 A handler that raises must leave no trace. A copy of the state before each row would cost more than the handlers. So a
 run remembers the rows and timers that it has handled since it last decoded or encoded the state, and handles them again
@@ -55,9 +55,9 @@ class KeyedMonitor(Generic[RowT, OutputT]):
     objects. A type of rows or outputs is an `@event`, a struct or a dataclass; its fields are the columns. The type of
     rows may also be `dict`, for all columns; the type of outputs may be `dict`, for the columns of the rows.
 
-    Annotated attributes are the state of one key. Each needs a value beside the annotation: the state of a new key.
-    Attributes without annotation may be lost after each batch. The state becomes durable with the checkpoint that holds
-    the outputs of the batch.
+    Annotated attributes are the state of one key. Each annotation needs a default value, which is the state of a new
+    key. Attributes without annotation may be lost after each batch. The state becomes durable with the checkpoint that
+    holds the outputs of the batch.
 
     A handler must depend on state and row only, not on a clock or a random number: the engine repeats calls after a
     failure and after a crash, perhaps in another process, and expects the same result. One thread at a time calls the
@@ -66,7 +66,7 @@ class KeyedMonitor(Generic[RowT, OutputT]):
 
     Raises, when Python defines the class:
         UsageError: E4117 for a handler that is `async def`.
-        StateError: E4101 for an attribute whose type cannot be stored, E4105 for one without initial value.
+        StateError: E4101 for an attribute whose type cannot be stored, E4105 for an attribute without an initial value.
     """
 
     row_type: ClassVar[type[Any]] = dict
@@ -208,7 +208,7 @@ def keyed_state(data: bytes) -> KeyedState:
     """Decode the state of a key without its class.
 
     Raises:
-        StateError: E4203 for bytes that are not the state of a key, or are that of another version of correlator.
+        StateError: E4203 for bytes that are not the state of a key, or that another version of correlator has stored.
     """
     parts = _parts_codec.decode(data)
     if len(parts) != len(_Stored.__struct_fields__):
@@ -219,7 +219,7 @@ def keyed_state(data: bytes) -> KeyedState:
 
 
 def due_of(data: bytes) -> datetime | None:
-    """The event time at which a stored state has nothing to wait for: that of its first timer, else its event time.
+    """The event time of the first timer of a stored state; without a timer, the event time of the key.
 
     `None` for state without event time.
     """
@@ -273,12 +273,14 @@ class KeyedRun:
         yield self._try(lambda monitor: _handle_row(monitor, row, time))
 
     def finish(self) -> Iterator[Handled]:
-        """Fire all timers at the end of all input, also those that are set meanwhile; yields a result for each."""
+        """Fire all timers at the end of all input, including timers that are set meanwhile; yields a result for
+        each.
+        """
         yield from self._fire(None)
 
     @property
     def due(self) -> datetime | None:
-        """As `due_of`, of the state after the rows so far; `None` if there is no state."""
+        """The result of `due_of` for the state after the rows so far; `None` if there is no state."""
         return _due(self._monitor._time, self._monitor._timers) if self._monitor is not None else None
 
     def follow(self, horizon: datetime) -> Iterator[Handled]:

@@ -91,7 +91,7 @@ class LoadedMonitors:
 
         Args:
             monitor: the monitor, already with its stored attributes and tables.
-            on_error: what the failure of a handler does.
+            on_error: the policy for a handler that fails.
             number: number of the instance.
             stored: the monitor in the form of the store; `None` for a monitor that begins now.
             waiting: what the store holds under its `waiting_owner`.
@@ -193,7 +193,7 @@ class LoadedMonitors:
             self.index.add(listener)
 
     def forget_listener(self, listener: Listener) -> None:
-        """Remove a `once` listener, as an effect of the event that it waited for; do nothing if it is gone."""
+        """Remove a `once` listener, as an effect of the event for which it waited; do nothing if it is gone."""
         self.cancel((listener.instance, listener.number))
 
     def cancel(self, waiting: tuple[Instance, int]) -> None:

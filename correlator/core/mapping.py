@@ -250,7 +250,7 @@ class Template:
 
     The placeholders are `${property.NAME}`, `${header.NAME}`, `${body.NAME}` (a field of the event or of a JSON body),
     `${row.NAME}` (a column of a file's row), `${body}` (the body as text) and `${key}`. Raises `ConfigError` E1060 for
-    any other placeholder, for a name behind a `$` without braces, for a field or header that does not exist, and for a
+    any other placeholder, for a name after a `$` without braces, for a field or header that does not exist, and for a
     template without a placeholder if `constant` is false.
 
     Args:
@@ -267,7 +267,7 @@ class Template:
         if _NO_PART.search(_PART.sub(" ", template)):
             raise ConfigError("E1060", where, f"{quoted(template)} is not understood", PARTS)
         if not constant and not _PART.search(template):
-            what = f"{quoted(template)} is the same for every message: all but one would be dropped as its repeats"
+            what = f"{quoted(template)} is the same for every message: the receiver would drop all but one as repeats"
             raise ConfigError("E1060", where, what, PARTS)
         for found in _PART.finditer(template):
             _check_name(found.group(1), found.group(2), event_type, where)

@@ -26,7 +26,7 @@ def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes
 
 
 def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Message:
-    """Return the message that carries an event: bytes and messages as they are, any other event as JSON.
+    """Return the message that carries an event: bytes and messages stay as they are, any other event becomes JSON.
 
     The key and the properties replace those of a `Message`.
 

@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Handler)
 
 
 class ListenerSpec(msgspec.Struct, frozen=True):
-    """The description of a listener, from which a context makes the listener.
+    """The description of a listener; a context makes the listener from it.
 
     Attributes:
         expression: the expression that the listener waits for.
@@ -45,7 +45,7 @@ class ListenerSpec(msgspec.Struct, frozen=True):
         """The listener that calls `handler`, whose name in the class is `name`, with an event for each pattern.
 
         Raises:
-            UsageError: E4112, E4113 for the expression; E4114 for a handler that does not take as many events.
+            UsageError: E4112, E4113 for the expression; E4114 for a handler that does not take this number of events.
         """
         if isinstance(expression, Pattern) and not expression.refers:
             check_arguments(handler, 1)
@@ -94,7 +94,8 @@ def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
 
 
 def every(seconds: float) -> Callable[[F], F]:
-    """Decorator: call the method of a monitor periodically, first one period after the monitor has begun.
+    """Decorator: call the method of a monitor periodically. The first call comes one period after the monitor has
+    begun.
 
     Args:
         seconds: the period, in seconds of engine time, which stands still while the engine is down.
@@ -177,15 +178,15 @@ class Binding(Protocol):
 
     @property
     def engine_time(self) -> float:
-        """Engine time in seconds, as at the beginning of the work on the present events; see `Monitor.engine_time`."""
+        """Engine time in seconds at the beginning of the work on the present events; see `Monitor.engine_time`."""
         ...
 
 
 class Monitor:
     """Base class of the monitors of an application.
 
-    State. `class Positions(Monitor, persistent=True)`: checkpoints hold its annotated attributes. A value beside the
-    annotation is the initial value; each instance gets a copy. Attributes without annotation are lost at a restart.
+    State. `class Positions(Monitor, persistent=True)`: checkpoints hold its annotated attributes. The default value of
+    an annotation is the initial value; each instance gets a copy. Attributes without annotation are lost at a restart.
     `name=` keeps the name in the store when the class is renamed.
 
     Handlers. `@on` and `@every` declare handlers; `once`, `on_all` and `wait` add them while the monitor runs. A
@@ -197,7 +198,7 @@ class Monitor:
 
     Requests. A handler makes requests (`send`, `once`, `wait` and so on) in its own thread and before it returns. The
     engine carries them out when the handler has returned. If the handler raises, the engine carries out none of them,
-    undoes changes of persistent state, and goes on as `on_error` of the monitor says. Every request can raise
+    undoes changes of persistent state, and then follows `on_error` of the monitor. Every request can raise
 
     - `UsageError` E8003 without a running engine, E8005 outside of a handler or in another thread, E2050 in a forked
       child;
@@ -211,7 +212,7 @@ class Monitor:
 
     Args:
         attributes: values of annotated attributes. `UsageError` E4104 refuses an attribute that the class does not
-            have, E4105 a missing one without initial value.
+            have; E4105 refuses a missing attribute without an initial value.
     """
 
     persistent: ClassVar[bool] = False
@@ -288,7 +289,7 @@ class Monitor:
             to: id of the sender, or `channel:NAME`; a channel takes none of the other arguments.
             key: key of the message: messages with the same key keep their order. It replaces the key of a `Message`.
             properties: properties of the message by name; values are `None`, bool, int, float, str or bytes. They are
-                added to those of a `Message`, and replace properties of the same name.
+                added to the properties of a `Message`, and replace properties of the same name.
             destination: `queue:NAME` or `topic:NAME` or a logical destination, instead of the sender's destination.
 
         Raises:
@@ -309,8 +310,8 @@ class Monitor:
 
         Args:
             expression: `match()`, `wait()`, `at()` or a combination of them (docs/listeners.md).
-            then: a method of this monitor. The engine calls it with one event for each `match()` that is not behind
-                `not`, in the order of writing; for a `match()` without a matching event it passes `None`.
+            then: a method of this monitor. The engine calls it with one event for each `match()` that is not after `~`,
+                in the order of writing; for a `match()` without a matching event it passes `None`.
 
         Raises:
             UsageError: E4106 for a handler that is no method of this monitor, E4112 for an invalid expression, E4113
@@ -324,7 +325,7 @@ class Monitor:
         """Call a method of this monitor each time the expression becomes true; returns a number for `cancel`.
 
         Whenever the first step of a sequence becomes true, another attempt at the sequence begins. An expression that
-        is no sequence begins again when it has become true. When the first step can no longer become true, no further
+        is no sequence begins anew when it has become true. When the first step can no longer become true, no further
         attempt begins. Arguments and errors are those of `once`.
         """
         return self._bound.listen(self, ListenerSpec.of(expression, then, self._own(then)))
@@ -405,7 +406,7 @@ class Monitor:
 
         An application can send less while this number is high. Sends of the running handler count when it has returned;
         a flush request counts as one message. The number is not state: a handler that runs again after a crash may get
-        another one.
+        another number.
 
         Raises:
             UsageError: E8001 for an unknown sender, E8002 for a sender that is being removed.
@@ -419,19 +420,19 @@ class Monitor:
         crash loses the request.
 
         Raises:
-            UsageError: E4110 in a persistent monitor, E8001 for an unknown sender, E8202 for a reliable sender, whose
-                sends a checkpoint makes safe.
+            UsageError: E4110 in a persistent monitor, E8001 for an unknown sender, E8202 for a reliable sender, because
+                checkpoints store its sends.
         """
         return self._bound.request_flush(self, sender)
 
     def acknowledge_and_resume(self, receiver: str) -> None:
         """Acknowledge the batch that `ReceivingSuspended` announced, and receive further messages, after this handler.
 
-        A handler that fails acknowledges nothing. If the connection of the receiver is lost before, the broker
-        redelivers the batch.
+        A handler that fails acknowledges nothing. If the connection of the receiver is lost before the acknowledgement,
+        the broker redelivers the batch.
 
         Raises:
-            UsageError: E4110 in a persistent monitor, E7101 when no batch is suspended, E7102 in another context than
+            UsageError: E4110 in a persistent monitor, E7101 when no batch is suspended, E7102 in a context other than
                 the receiver's, E7103 for a receiver that is not APP_CONTROLLED.
         """
         self._bound.acknowledge_and_resume(self, receiver)
@@ -439,8 +440,9 @@ class Monitor:
     def update_flow_control_window(self, marker: FlowControlMarker, window: int) -> None:
         """Let the receiver of a marker deliver `window` messages beyond this marker, after this handler.
 
-        The last call counts. Persistent monitors may call it: the window is not state, and a new marker comes after a
-        restart. A smaller window does not take back messages that the receiver has just requested from its broker.
+        The last call counts. Persistent monitors may call it: the window is not state, and the application gets a new
+        marker after a restart. A smaller window does not take back messages that the receiver has just requested from
+        its broker.
 
         Args:
             marker: a marker that a handler of this context got.
@@ -453,7 +455,7 @@ class Monitor:
 
     @property
     def engine_time(self) -> float:
-        """Engine time in seconds. It never goes back, and goes on after a restart where it ended.
+        """Engine time in seconds. It never goes back, and after a restart it continues where it ended.
 
         It stands still while a handler runs.
         """
@@ -487,7 +489,8 @@ class Monitor:
             version: the `state_version` that the earlier class had.
             data: the stored attributes by name, as plain values.
 
-        Returns the attributes of this class by name. `None`, the result unless overridden, refuses the start (E4203).
+        Returns the attributes of this class by name. `None`, which the method returns unless a class overrides it,
+        refuses the start (E4203).
         """
         del version, data
         return None
@@ -512,7 +515,7 @@ class Monitor:
         return made
 
     def settle(self) -> None:
-        """Replace its attributes by copies as a start would read them back, so that no other object can change them.
+        """Replace the attributes with the copies that a start would read back, so that no other object can change them.
 
         Raises:
             StateError: E4102 or E4103 for a value that cannot be stored, E4116 as `made_again`.
@@ -713,7 +716,7 @@ def _takes_events(method: Handler) -> bool:
 
 
 def check_arguments(handler: Handler, events: int) -> None:
-    """Raise `UsageError` E4114 for a handler that cannot be called with so many events."""
+    """Raise `UsageError` E4114 for a handler that cannot be called with `events` events."""
     function = getattr(handler, "__func__", handler)
     if isinstance(handler, partial):
         function = handler.func
@@ -722,7 +725,7 @@ def check_arguments(handler: Handler, events: int) -> None:
             "E4114",
             f"handler {getattr(function, '__name__', '')}",
             f"is called with {events} events, and takes other arguments",
-            "One for @on(TYPE), none for a timer, one for each match() of an expression that is not behind 'not'",
+            "One for @on(TYPE), none for a timer, one for each match() of an expression that does not follow 'not'",
         )
 
 

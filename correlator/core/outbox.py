@@ -7,7 +7,7 @@ A reliable send passes these stages:
    used again (rule A2.6). Number and source make the unique id.
 3. The commit of that checkpoint *releases* it.
 4. The sender sends it, in the order of the numbers. If the broker refuses a send, the sender tries it again later, and
-   the sends behind it go on.
+   the sends after it go on.
 5. It is *settled* when the broker has confirmed it or it has become a dead letter. The next checkpoint deletes it, if
    all sends with lower numbers are settled, too.
 
@@ -44,12 +44,12 @@ class Outbox:
         sender: id of the sender.
         reliability: reliability mode of the sender.
         source: messageSourceId of its messages.
-        destination: destination of the messages that name none; "" if each message names its own.
+        destination: destination of the messages that name no destination; "" if each message names one.
         id_property: name of the property that carries the unique id.
         source_property: name of the property that carries the source id.
-        physical: translates a logical destination and returns any other one as it is (rule A1.14).
-        persistent: whether messages of a BEST_EFFORT sender are persistent if their headers do not say.
-        time_to_live_ms: time to live of messages whose headers do not say.
+        physical: translates a logical destination and returns any other destination unchanged (rule A1.14).
+        persistent: whether messages of a BEST_EFFORT sender are persistent if their headers do not specify it.
+        time_to_live_ms: time to live of messages whose headers specify none.
         mapping: makes messages of events; without it events become JSON.
     """
 
@@ -114,7 +114,7 @@ class Outbox:
         self._waiting.append((segment, 0))
 
     def forget_settled(self, cut: SenderCut) -> None:
-        """Drop the dead letters of a checkpoint: it is committed with them."""
+        """Drop the dead letters of a checkpoint, which is committed now."""
         while self._dead and self._dead[0][0] <= cut.confirmed_through:
             self._dead.popleft()
 
@@ -126,14 +126,14 @@ class Outbox:
 
     @property
     def outstanding(self) -> int:
-        """How many sends wait to be sent or confirmed, without staged ones (rule A2.17)."""
+        """How many sends wait to be sent or confirmed, not counting staged sends (rule A2.17)."""
         if self.stored:
             return self._next_sequence - 1 - self._taken_through + len(self._refused)
         return len(self._live) + len(self._refused)
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """The number up to which all sends are settled, and the number of the last send, without staged ones."""
+        """The number up to which all sends are settled, and the number of the last send that is not only staged."""
         last = self._next_sequence - 1
         return self._settled_through, last if self.stored else last + len(self._live)
 
@@ -171,7 +171,7 @@ class Outbox:
     def settle(
         self, batch: Sequence[Outgoing], dead: Sequence[tuple[int, DeadLetter]], refused: Sequence[Outgoing] = ()
     ) -> None:
-        """Note what became of the batch that `take` returned.
+        """Note the result of the batch that `take` returned.
 
         Args:
             batch: the sends of the batch, or a part from its first send on. A send in neither `dead` nor `refused` is
@@ -212,7 +212,7 @@ class Outbox:
     def unplaced(self, outgoing: Outgoing) -> Message:
         """Return a message in the form in which a handler could send it again.
 
-        It names its destination only if that is not the destination of the sender.
+        The message names its destination only if it differs from the destination of the sender.
         """
         if outgoing.destination == self.destination:
             return outgoing.message
@@ -247,7 +247,9 @@ class Outbox:
         return OutboundSegment(segment.sender, segment.first, messages, self.destination)
 
     def _outgoing(self, first: int, messages: Sequence[Message], destination: str) -> list[Outgoing]:
-        """Return sends in the form for the sink, numbered from `first`. Messages that name none get `destination`."""
+        """Return sends in the form for the sink, numbered from `first`. Messages that name no destination get
+        `destination`.
+        """
         source, stamps_id, ours = self.source, self._stamps_id, self._headers
         id_property, source_property = self._id_property, self._source_property
         batch: list[Outgoing] = []
@@ -263,7 +265,7 @@ class Outbox:
         return batch
 
     def _completed(self, headers: Headers) -> Headers:
-        """Fill in `persistent` and `time_to_live_ms` if the headers do not say (rule A2.3)."""
+        """Fill in `persistent` and `time_to_live_ms` if the headers do not contain them (rule A2.3)."""
         ours = self._headers
         persistent = ours.persistent if headers.persistent is None else headers.persistent
         lives = ours.time_to_live_ms if headers.time_to_live_ms is None else headers.time_to_live_ms

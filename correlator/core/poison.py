@@ -1,12 +1,12 @@
 """Poison messages: the engine finds them by notes in the store, and divides the noted messages until one is left.
 
-Theory of operation. Only a start makes notes, so normal operation has no cost. A start handles the messages that wait
-in the store in *portions*: it notes a portion in the store, handles it, and deletes the note. If the next start finds a
-note, the process has died while it handled this portion: its messages are *accused*. The start divides an accused
-portion (a context of monitors takes its messages one at a time, a pipeline halves it) and notes each part alone. A
-single message whose note is found for the second time is *condemned*: together with the death that left the message
-waiting, the process has died three times while it handled this message. A condemned message becomes a dead letter and
-is not handled again.
+How it works. Only a start makes notes, so normal operation has no cost. A start handles the messages that wait in the
+store in *portions*: it notes a portion in the store, handles it, and deletes the note. If the next start finds a note,
+the process has died while it handled this portion: its messages are *accused*. The start divides an accused portion (a
+context of monitors takes its messages one at a time, a pipeline halves it) and notes each part alone. A single message
+whose note is found for the second time is *condemned*: together with the death that left the message waiting, the
+process has died three times while it handled this message. A condemned message becomes a dead letter and is not handled
+again.
 
 A process that is killed from outside while it handles such a portion leaves the same note. So an innocent message is
 condemned only if the process was killed during two starts in a row: first while it handled a portion with this message,
@@ -34,8 +34,8 @@ class Portion(NamedTuple):
     Attributes:
         size: how many places of the queue the portion covers.
         suspects: the notes to make about the events of the portion.
-        accused: whether the process has died while it handled these events; then nothing else may be noted together
-            with them.
+        accused: whether the process has died while it handled these events. If so, no note may contain these events
+            together with others.
         condemned: whether the portion is one event that must not be handled again.
     """
 

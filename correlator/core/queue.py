@@ -30,7 +30,7 @@ class Run:
             for a pipeline that needs whole messages only.
         stored: whether checkpoints record the run: by reference to the receive log, or an event from inside by value.
         recorded: type name and bytes of an event from inside, if it was encoded when it was sent.
-        trace: trace context of an event from inside; a received message has its own.
+        trace: trace context of an event from inside; a received message carries its own trace context.
         position: index of the next event to handle.
     """
 
@@ -105,7 +105,9 @@ class InputQueue:
         return self._delivered.get(receiver, 0) - self._handled.get(receiver, 0)
 
     def untaken(self, receiver: str) -> int:
-        """As `backlog`, without the messages that a processor works on. Back-pressure depends on this number."""
+        """Return how many messages of a receiver are neither handled nor with a processor. Back-pressure depends on
+        this number.
+        """
         begun = max(self._handled.get(receiver, 0), self._taken.get(receiver, 0))
         return self._delivered.get(receiver, 0) - begun
 
@@ -115,7 +117,7 @@ class InputQueue:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """How many runs were handled, and how many have come; an estimate while other threads deliver."""
+        """How many runs were handled, and how many have arrived; an estimate while other threads deliver."""
         come = len(self) + self.finished
         return self.finished, come
 
@@ -151,7 +153,9 @@ class InputQueue:
             self.finished += 1
 
     def take(self, run: Run, position: int) -> None:
-        """Note that a processor works on the messages of a run before a position, so that the next ones may come."""
+        """Note that a processor works on the messages of a run before a position, so that the receiver may deliver
+        further messages.
+        """
         if run.receiver and position > run.position:
             self._taken[run.receiver] = run.first + position - 1
 

@@ -1,4 +1,6 @@
-"""Which messages a broker may redeliver to a receiver, and from when on it certainly does not (trap T42)."""
+"""Which messages a broker may redeliver to a receiver, and from when on it certainly redelivers none of them (trap
+T42).
+"""
 
 from collections.abc import Callable
 
@@ -21,7 +23,7 @@ class Redeliveries:
         last_batch: the last batch that was received.
         in_doubt: largest number of messages in the batches between these two.
         max_batch_size: largest number of messages of a batch.
-        beside: returns how many messages the other receivers of the destination may give back at most.
+        beside: returns the largest number of messages that other receivers of the destination may return to the broker.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Redeliveries:
 
     @property
     def may_give_back(self) -> int:
-        """How many messages may come again at most, because this receiver has or had them."""
+        """The largest number of messages that the broker may redeliver because this receiver has or had them."""
         return self._in_doubt + self._max_batch_size
 
     def connected(self, now: float) -> None:
@@ -69,7 +71,7 @@ class Redeliveries:
         """Note that the connection is lost.
 
         Args:
-            under_way: number of messages whose acknowledgement was on its way, so that nobody knows whether the broker
+            under_way: number of messages whose acknowledgement was under way, so that nobody knows whether the broker
                 has it.
             last_batch: number of the last batch that was received.
         """
@@ -81,10 +83,10 @@ class Redeliveries:
     def expect(self, now: float) -> None:
         """Begin to count down the possible redeliveries, if the broker has noticed every lost connection.
 
-        Called before the first chunk of a batch. The broker redelivers the messages in doubt, and before them those
-        that other receivers of the destination have or had. Newer messages may come before them until the broker has
-        noticed the loss; newer messages that are on their way at that moment may come before them, too. A loss in an
-        earlier life counts as a loss before the first connection of this life.
+        Called before the first chunk of a batch. The broker redelivers the messages in doubt. Before them it may
+        redeliver messages that other receivers of the destination have or had. Until the broker has noticed the loss,
+        newer messages may precede all of these, and so may newer messages that are under way at that moment. A loss in
+        an earlier life counts as a loss before the first connection of this life.
         """
         if not self._in_doubt or self.awaited is not None or now < self._noticed_at:
             return
@@ -95,7 +97,7 @@ class Redeliveries:
         """Note that the receiver has acknowledged a batch with `size` messages.
 
         The broker delivers unacknowledged messages before new ones. So when the receiver has acknowledged as many
-        messages as may come again, none of these is in doubt any more.
+        messages as the broker may redeliver, none of them is in doubt any more.
         """
         if self.awaited is not None:
             self.awaited -= size

@@ -1,4 +1,4 @@
-"""The rules of the registry: which receivers and senders a start accepts, and which of them code may add and remove.
+"""The rules of the registry: which receivers and senders a start accepts, and which ones code may add and remove.
 
 Rules A1.7 to A1.14: the configuration may add static parts, but never remove or change one, except for the destination
 of a receiver whose duplicate detection domain is explicit, and for the physical destination of a logical one. A start
@@ -23,7 +23,8 @@ from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSett
 
 RECEIVER: msgspec.json.Decoder[ReceiverSettings] = msgspec.json.Decoder(ReceiverSettings)
 SENDER: msgspec.json.Decoder[SenderSettings] = msgspec.json.Decoder(SenderSettings)
-"""For the settings in the registry. Made here, by one thread: two threads must not let msgspec see a type first."""
+"""Encodes the settings in the registry. It is made here, by one thread, because two threads must not be the first to
+use a type with msgspec."""
 _NO_NAMES: Mapping[str, str] = {}
 _Part = TypeVar("_Part", bound=ReceiverSettings | SenderSettings)
 
@@ -32,9 +33,9 @@ def default_domain(settings: ReceiverSettings, destinations: Mapping[str, str] =
     """The duplicate detection domain of a receiver; `destinations` has the physical destinations by logical name.
 
     The domain of a queue contains the word queue, `connection:queue:NAME`. So it differs from the domain of a receiver
-    of a topic whose id is the name of the queue. A topic behind a logical name is part of its domain, since the name
-    may lead to another one later: a domain by default never covers two destinations of a broker (docs/guarantees.md,
-    "Duplicate detection").
+    of a topic whose id is the name of the queue. If a logical name leads to a topic, the domain contains the topic,
+    since the name may lead to another topic later: a default domain never covers two destinations of a broker
+    (docs/guarantees.md, "Duplicate detection").
     """
     if settings.dup_detection_domain_id:
         return settings.dup_detection_domain_id
@@ -54,7 +55,8 @@ def endpoint_of(
 ) -> Endpoint:
     """Make the entry of the registry for a receiver or sender.
 
-    It has no secrets of a static part, whose settings each start has. A dynamic part keeps all of its settings.
+    The entry of a static part contains no secrets, because each start has the settings of the part. The entry of a
+    dynamic part contains all settings.
 
     Args:
         settings: settings of the part, as configured.
@@ -150,7 +152,7 @@ def reconcile(
     Args:
         stored: the registry.
         configured: the static parts of the configuration.
-        defaults: the default senders of its connections; each exists once something was sent to it.
+        defaults: the default senders of its connections; each exists as soon as something was sent to it.
         destinations: physical destinations by logical name.
         layout: the contexts of the configuration.
         received: the numbers of the received messages that the store holds.
@@ -206,7 +208,7 @@ def compare_parts(
     Args:
         stored: the registry.
         configured: the static parts of the configuration.
-        defaults: the default senders of its connections; each exists once something was sent to it.
+        defaults: the default senders of its connections; each exists as soon as something was sent to it.
         destinations: physical destinations by logical name.
     """
     by_id = {endpoint.id: endpoint for endpoint in stored}
@@ -256,7 +258,7 @@ def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifferenc
     return _part(known, verdict, rule, changes=_changes(known, wanted) if refusals else (), refusals=refusals)
 
 
-_KEEPS_FROM_NOW_ON = "of what is received from now on, what no monitor listens for becomes dead letters"
+_KEEPS_FROM_NOW_ON = "messages that are received from now on become dead letters if no monitor listens for them"
 _LED_ELSEWHERE = "its logical destination leads elsewhere now, where duplicates are detected anew"
 
 
@@ -324,7 +326,8 @@ def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: 
 
 
 _OF_SUBSCRIPTION = ("selector", "no_local", "durable_topic_subscription_name")
-"""Settings of the subscription of a topic. It may hold messages that came under the earlier settings (rule S1.5)."""
+"""Settings of the subscription of a topic. The subscription may hold messages that it got under the earlier settings
+(rule S1.5)."""
 
 
 def _subscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
@@ -375,7 +378,7 @@ def _explicit(settings: Settings) -> bool:
 def _changed(known: Endpoint, change: FieldChange, settings: Settings) -> RecoveryRefused:
     way_out = "Not allowed for an existing one. Put it back"
     if change.field in _OF_SUBSCRIPTION:
-        way_out = "What came under the old one is in the subscription. Put it back, and add a receiver with another id"
+        way_out = "The subscription holds messages of the old one. Put it back, and add a receiver with another id"
     if _follows_destination(change.field, settings):
         way_out = f"With an explicit domain it may move. Set dup_detection_domain_id: '{known.domain}'"
     return _refusal("E4302", known, f"{change.field} changed from {change.before} to {change.after}", way_out)
@@ -399,8 +402,8 @@ class Users(NamedTuple):
 
     Attributes:
         pipeline: name of the pipeline.
-        receivers: ids of the receivers that it takes from.
-        senders: ids of the senders that it sends to.
+        receivers: ids of the receivers from which it takes messages.
+        senders: ids of the senders to which it sends.
     """
 
     pipeline: str

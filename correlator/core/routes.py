@@ -47,8 +47,8 @@ class Routes:
         outboxes: the outboxes by id of the sender.
         closing: senders that are being removed: nothing can be sent to them.
         channels: for each channel, the queues of the contexts that receive it.
-        resume: for each APP_CONTROLLED receiver, a function that takes the name of the context which asks, and returns
-            the call that acknowledges the suspended batch; it raises `UsageError` E7101, E7102.
+        resume: for each APP_CONTROLLED receiver, a function that takes the name of the requesting context. It returns
+            the call that acknowledges the suspended batch, or raises `UsageError` E7101 or E7102.
         grant: for each receiver with flow control, a function that takes the number of the last message that the
             receiver may deliver.
     """

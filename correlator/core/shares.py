@@ -1,8 +1,8 @@
-"""Who runs which share: what a member starts, takes and gives up, and until when it may run a share. Pure.
+"""Which member runs which share: what a member starts, takes and gives up, and until when it may run a share. Pure.
 
-A *share* is one of the engines of a configuration that several processes, its *members*, run together. A *lease* says
-which member runs a share; its epoch grows each time that a share changes hands. Leases spread the work and let members
-take over from one another. They keep nobody from writing: that is the task of the epoch of each store.
+A *share* is one of the engines of a configuration that several processes, its *members*, run together. A *lease* names
+the member that runs a share; its epoch grows each time that a share changes hands. Leases spread the work and let
+members take over from one another. They do not keep anyone from writing; the epoch of each store does this.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,9 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 _SOON_S = 0.05
-"""After the end of another member's lease, until the next look at the leases."""
+"""Seconds from the end of another member's lease until this member reads the leases again."""
 _WANTING_S = 0.5
-"""The longest time between two looks while this member expects shares, or gives some back."""
+"""The longest time between two readings of the leases while this member expects shares, or gives some back."""
 
 
 class Lease(NamedTuple):
@@ -32,7 +32,8 @@ class Seen:
         mine: the leases of this member.
         others: for each other member that lives, by id: how many leases it has.
         free: how many shares nobody runs: they were given back, or their lease has ended.
-        next_end: seconds until the lease of another member ends, unless it renews it; `None` if there is none.
+        next_end: seconds until the next lease of another member ends, unless that member renews it; `None` if there is
+            none.
     """
 
     count: int
@@ -43,14 +44,14 @@ class Seen:
 
 
 class Orders(NamedTuple):
-    """What a member does after a look at the leases.
+    """What a member does after it has read the leases.
 
     Attributes:
-        start: shares to start: their leases are this member's.
-        leave: shares to stop in order and give back: they are more than its fair part.
+        start: shares to start; this member has their leases.
+        leave: shares to stop in order and give back, because they exceed the member's fair part.
         drop: shares to stop at once: another member may run them.
         take: how many free shares to take.
-        wait: seconds until the next look.
+        wait: seconds until the next reading.
     """
 
     start: list[Lease]
@@ -61,7 +62,7 @@ class Orders(NamedTuple):
 
 
 class Fate(Enum):
-    """What becomes of a share that this member has started."""
+    """What happens to a share that this member has started."""
 
     RUN = auto()
     LEAVE = auto()
@@ -74,7 +75,7 @@ def fair_parts(count: int, held: Mapping[str, int]) -> dict[str, int]:
     """Return how many shares each member should have, so that as few shares as possible change hands.
 
     Parts differ by at most one. The larger parts go to the members that have the most shares now. Members that see the
-    same leases come to the same result, so they need not talk to one another.
+    same leases get the same result, so they need not communicate.
 
     Args:
         count: number of shares.
@@ -94,7 +95,7 @@ def valid_for(lease_s: float) -> float:
 
 
 class Assignment:
-    """The shares of one member, from the look at the leases to the orders. One thread uses it.
+    """The shares of one member: turns the leases into orders. One thread uses it.
 
     Args:
         me: id of this member; a new one for each start of a process.
@@ -102,7 +103,7 @@ class Assignment:
 
     Attributes:
         leases: the epoch of each share that this member has started and not yet ended, by number.
-        leaving: whether the member gives up all shares, because it is to stop.
+        leaving: whether the member gives up all shares, because it stops.
     """
 
     def __init__(self, me: str, lease_s: float) -> None:
@@ -113,7 +114,7 @@ class Assignment:
         self._fates: dict[int, Fate] = {}
 
     def look(self, seen: Seen) -> Orders:
-        """Compare the leases with what runs here; return what to do."""
+        """Compare the leases with the shares that run here; return what to do."""
         mine = {lease.number: lease.epoch for lease in seen.mine}
         drop = [number for number, epoch in self.leases.items() if mine.get(number) != epoch and self._drops(number)]
         part = 0 if self.leaving else fair_parts(seen.count, {**seen.others, self._me: len(mine)})[self._me]
@@ -122,14 +123,14 @@ class Assignment:
         return Orders(start, self._leaves(part), drop, take, self._wait(seen, wanting=part != len(mine)))
 
     def begin(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Note that shares start here; return them without those whose earlier run here has not ended yet."""
+        """Note that shares start here. Return them, except for shares that still run here from before."""
         new = [lease for lease in leases if lease.number not in self.leases]
         self.leases.update(new)
         self._fates.update((lease.number, Fate.RUN) for lease in new)
         return new
 
     def ended(self, number: int) -> Lease | None:
-        """Note that a share has stopped here; return its lease if it is to be given back."""
+        """Note that a share has stopped here; return its lease if the member must give it back."""
         lease = Lease(number, self.leases.pop(number))
         return lease if self._fates.pop(number) is Fate.LEAVE else None
 

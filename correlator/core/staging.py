@@ -1,6 +1,6 @@
 """The results of a context's work that wait for the next checkpoint: reliable sends, and dead letters.
 
-The sends of dead letters that somebody brings back wait here, too: the checkpoint that stores them deletes the letters.
+If somebody brings a dead letter back, its send waits here, too: the checkpoint that stores the send deletes the letter.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ class Staging:
         self._dead_letters.append(letter)
 
     def count(self, sender: str) -> int:
-        """The number of staged sends to this sender: a part of what its `max_outstanding` bounds."""
+        """The number of staged sends to this sender; `max_outstanding` also counts them."""
         return len(self.sends.get(sender, ()))
 
     def take_sends(self) -> dict[str, list[Message]]:

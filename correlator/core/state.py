@@ -39,7 +39,7 @@ _PLAIN = {
     uuid.UUID,
 }
 CHECKED = 100
-"""How many values of a table a start decodes at most, to check that they are of the declared type."""
+"""The largest number of values of a table that a start decodes to check that they are of the declared type."""
 _KEYS = {str, int, bytes, bool, dt.date, uuid.UUID}
 _CONTAINERS = {list, tuple, dict, set, frozenset}
 _ALLOWED = (
@@ -193,8 +193,8 @@ class StateTable(MutableMapping[K, V]):
 
     Raises:
         StateError: E4102 or E4103 in the call that changes a key, if the key cannot be stored or is not of the declared
-            type; for such a value, when the handler has returned (the handler then counts as failed). E4203 at the
-            first use of a restored value that is not of the declared type.
+            type; for such a value they come when the handler has returned, and the handler counts as failed. E4203 at
+            the first use of a restored value that is not of the declared type.
     """
 
     __slots__ = (
@@ -330,8 +330,8 @@ class StateTable(MutableMapping[K, V]):
     def check_stored(self) -> None:
         """Check that stored values are of the declared type.
 
-        It checks the first `CHECKED` values only, so that a start with a large table is quick. That finds a change of
-        the declared type. A single value of another type raises when it is used.
+        The call checks only the first `CHECKED` values, so that a start with a large table is quick. This is enough to
+        find a change of the declared type. A single value of another type raises an error when it is used.
 
         Raises:
             StateError: E4203 for a value of another type.

@@ -1,12 +1,12 @@
-"""The index of the state log, which knows the segment of the store that holds the value of each key; and compaction.
+"""The index of the state log, which knows for each key the segment that holds its value; and the compaction of the log.
 
 State is a log: a checkpoint appends the changed entries, so its cost depends on the changes and not on the size of the
 state (rows updated in place cost six times as much with 1,000,000 keys as with 10,000: each row touches a page of its
 own). While more than half of the stored entries are superseded, each checkpoint compacts a few of the oldest segments:
 it appends their living entries again and drops the segments. So the log stays below about twice the living state.
 
-A deletion is an entry without a value. It can be dropped together with its segment if this segment is the oldest one:
-then no earlier segment can hold a value of the key. The order of the calls is plan, commit, apply. The thread of the
+A deletion is an entry without a value. It can be dropped together with its segment if this segment is the oldest one,
+because no earlier segment can hold a value of the key. The order of the calls is plan, commit, apply. The thread of the
 store writer makes them.
 """
 

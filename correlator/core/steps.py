@@ -145,7 +145,7 @@ def changes_of(differences: Iterable[StepDifference], state: State) -> list[Stat
 
 
 def _has_other_time(one: StepDifference) -> bool:
-    """Whether the event time of the step has another expression, so that the stored event time says nothing."""
+    """Whether the expression of the step's event time has changed, so that the stored event time has no meaning."""
     return any(change.field == _EVENT_TIME for change in one.changes)
 
 
@@ -161,7 +161,7 @@ def changed_state(
 
 
 def _renamed(stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]) -> dict[str, str]:
-    """Return the steps that take over the state of a step with another name, each with that other name.
+    """Return the steps that take over the state of a step with another name, each with this other name.
 
     Such a step has no state under its own name, or another step takes over the state under its name, in a chain of
     renamed steps.
@@ -208,7 +208,7 @@ def _compare(step: ConfiguredStep, source: str, stored: StoredStep) -> StepDiffe
 def _compare_unknown(step: ConfiguredStep, source: str, stored: StoredStep) -> StepDifference:
     if step.decision == f"{_DISCARD} {UNKNOWN}":
         return _discarding(step, source, stored, ())
-    note = "was stored before fingerprints were, so nothing is compared; the fingerprint is recorded now"
+    note = "a version without fingerprints has stored it, so nothing is compared; the fingerprint is recorded now"
     return _unread(step, source, stored) or _kept(step, source, stored, (), note)
 
 
@@ -246,7 +246,7 @@ def _kept(
         verdict, note = Verdict.MOVED, f"{note} of '{source}'"
     idle = []
     if step.decision and not changes and stored.facts is not None:
-        idle.append(f"'state: {step.decision}' is of an earlier change and does nothing")
+        idle.append(f"'state: {step.decision}' belongs to an earlier change and does nothing")
     if step.was and source == step.name:
         idle.append("'was' does nothing, since the step has state of its own")
     text = "; ".join(one for one in (note, why, *idle) if one)
@@ -295,7 +295,7 @@ def _step(
 def _left(
     name: str, stored: StoredStep, discarded: Sequence[str], configured: Sequence[ConfiguredStep]
 ) -> StepDifference:
-    """Return the difference of a step of the store to which no configured step corresponds."""
+    """Return the difference of a stored step to which no configured step corresponds."""
     found, keys = f"{name} {digest(stored.facts)}", _keys(stored)
     if not stored.values or found in discarded:
         note = f"not configured any more; {f'the state of {keys} is discarded' if stored.values else 'holds no keys'}"
@@ -327,7 +327,7 @@ def _unfit(
     allowed = "A step of this kind cannot use the state"
     todo = f"Put the step back. To delete the state, give the step state: {_DISCARD} {mark}"
     if fit is Fit.READABLE:
-        allowed = "The state can be read, but whether it means the same only you know"
+        allowed = "The step can read the state, but only you know whether it still means the same"
         todo = f"{todo}. To go on with it, state: {_KEEP} {mark}"
     return RecoveryRefused("E4330", f"step '{step.name}'", f"{what}: {different}", allowed, todo)
 
@@ -346,7 +346,7 @@ def _ambiguous(name: str) -> RecoveryRefused:
     return RecoveryRefused(
         "E4330",
         f"step '{name}'",
-        "steps that are alike were added or removed, so the state may be that of another one",
+        "equal steps were added or removed, so the state may belong to another step",
         "State is never guessed",
         "Put them back, or give each of them a 'name', and those that were there 'was' with the place before",
     )

@@ -26,7 +26,9 @@ from correlator.events import Message
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A run that entered a queue: messages of a batch, or an event by value. With `count` 0 a receiver is forgotten."""
+    """A run that entered a queue: messages of a batch, or an event by value. If `count` is 0, the entry says that a
+    receiver was forgotten.
+    """
 
     receiver: str
     first: int = 0
@@ -64,7 +66,7 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="start", gc=False):
-    """The first record: the configuration, and the checkpoint that the life begins with.
+    """The first record: the configuration, and the checkpoint with which the life begins.
 
     Attributes:
         settings: `EngineSettings` as JSON, without connections, store, and secrets of receivers and senders.
@@ -92,7 +94,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="sta
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, tag="state", gc=False):
-    """A part of the stored state that the life begins with."""
+    """A part of the stored state with which the life begins."""
 
     entries: list[StateEntry]
 
@@ -104,7 +106,7 @@ class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed", gc=Fa
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag="batch", gc=False):
-    """Received messages. The record is written once, before they enter the first context."""
+    """Received messages. The record is written once, before the messages enter the first context."""
 
     receiver: str
     first: int
@@ -165,7 +167,7 @@ class CutTaken(msgspec.Struct, frozen=True, array_like=True, tag="cut", gc=False
         number: number of the checkpoint.
         digest: chained digest of all checkpoints up to this one.
         engine_time: engine time of the cut in seconds.
-        senders: every sender with the last number up to which its sends were settled.
+        senders: for each sender, the last number up to which its sends were settled.
     """
 
     taken: list[Taken]
@@ -176,7 +178,7 @@ class CutTaken(msgspec.Struct, frozen=True, array_like=True, tag="cut", gc=False
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end", gc=False):
-    """The engine stopped in order; without this record it was killed."""
+    """The engine stopped in order; if this record is missing, the engine was killed."""
 
 
 Record = Start | State | Changed | Batch | Forgotten | Added | Hook | Step | LeftOut | CutTaken | End

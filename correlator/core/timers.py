@@ -8,7 +8,7 @@ import heapq
 from correlator.core.instances import Deadline, Timer
 
 SLACK = 100
-"""How many cancelled entries may stay in any case; if there are more, they are at most half of all entries."""
+"""This number of cancelled entries may always stay; if there are more, they are at most half of all entries."""
 
 
 class Timers:

@@ -1,7 +1,7 @@
 """The trace context of a message, by W3C Trace Context: its properties `traceparent` and `tracestate`.
 
 A message that a handler or a pipeline sends carries the context of the received message that has caused it, unless it
-has one of its own. The context is stored with the message, so it survives as the message does.
+has a context of its own. The store holds the context with the message, so both survive a crash.
 """
 
 import re
@@ -39,7 +39,7 @@ class Tracer(Protocol):
     """Makes a span for each message of a trace that a context handles. Owner: the thread of the context."""
 
     def begin(self, context: TraceContext, receiver: str, number: int) -> TraceContext:
-        """Begin a span, and return its context, which the messages carry that its handlers send.
+        """Begin a span, and return its context. The messages that its handlers send carry this context.
 
         Args:
             context: the context of the message.
@@ -62,7 +62,7 @@ def carry_context(messages: Sequence[Message]) -> bool:
 
 
 def context_of(message: Message) -> TraceContext | None:
-    """The trace context of a message; `None` if it has none, or one that is malformed."""
+    """The trace context of a message; `None` if it has none or a malformed one."""
     parent = message.properties.get(PARENT)
     if type(parent) is not str or not _PARENT.fullmatch(parent):
         return None
@@ -71,13 +71,15 @@ def context_of(message: Message) -> TraceContext | None:
 
 
 def sampled_context_of(message: Message) -> TraceContext | None:
-    """The trace context of a message if somebody collects the spans of its trace. Most messages cost one look."""
+    """The trace context of a message if somebody collects the spans of its trace. For most messages this takes one
+    look-up.
+    """
     parent = message.properties.get(PARENT)
     return context_of(message) if type(parent) is str and parent[-1:] in _SAMPLED else None
 
 
 def carrying(message: Message, cause: TraceContext | None, span: TraceContext | None = None) -> Message:
-    """Return a message that is sent with the context of its cause, unless it has one of its own.
+    """Return a message that is sent with the context of its cause, unless it has a context of its own.
 
     Args:
         message: the message.

@@ -1,10 +1,10 @@
 """Unhandled messages: no listener waited for them in any of their contexts.
 
 The contexts of a receiver handle its messages at different speeds. Each context reports the messages that it has
-*left*, since no listener waited for them. A message is unhandled when the last context passes it and all others have
-left it. A cut stores the messages that are not decided yet, so that each of them is decided exactly once, also after a
-restart. A context that is no longer configured still counts until all others have passed the messages that it was
-given, since it may have handled them.
+*left*, since no listener waited for them. A message is unhandled if all contexts have left it; this is decided when the
+last context passes it. A cut stores the undecided messages, so that each message is decided exactly once, also after a
+restart. A context that is no longer configured still counts until all others have passed the messages that it got,
+since it may have handled them.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ OWNER = "unhandled"
 """Owner of the undecided messages in the store; the key is the receiver."""
 
 FOREVER = 2**63 - 1
-"""The end of an open range of numbers: a context that is gone leaves all later messages."""
+"""The end of an open range of numbers: a context that no longer exists leaves all later messages."""
 
 _stretches: msgspec.msgpack.Decoder[dict[str, list[tuple[int, int]]]] = msgspec.msgpack.Decoder(
     dict[str, list[tuple[int, int]]]
@@ -52,9 +52,9 @@ class _Left:
         return at >= 0 and number <= self.stretches[at][1]
 
     def leave_what_it_is_not_given(self, entered: int, last: int) -> None:
-        """Count the numbers up to `last` that the context was not given as left.
+        """Count the messages up to number `last` that the context did not get as left.
 
-        They begin after `entered`, or for a context that was gone before, after the number at which it went away.
+        They begin after `entered`; for a context that had gone before, they begin after the number at which it went.
         """
         if self.stretches:
             first, end = self.stretches[-1]
@@ -67,7 +67,7 @@ class _Left:
             self.stretches.append((entered + 1, last))
 
     def is_over(self, through: int) -> bool:
-        """Whether the context is gone and was given no message beyond this number."""
+        """Whether the context has gone and got no message beyond this number."""
         return self.through == FOREVER and self.stretches[0] == (through + 1, FOREVER)
 
     def forget(self, through: int) -> None:
@@ -87,7 +87,7 @@ class Unhandled:
 
     Args:
         receiver: id of the receiver.
-        contexts: the contexts that it delivers to.
+        contexts: the contexts to which it delivers.
         dead_letters: whether an unhandled message becomes a dead letter.
         stored: whether the receiver's messages are in the receive log.
         changing: the lock that is held during a change.
@@ -120,7 +120,7 @@ class Unhandled:
 
     @property
     def shared(self) -> bool:
-        """Whether the receiver delivers to several contexts; then all of them must report which messages they have
+        """Whether the receiver delivers to several contexts. If so, all of them must report which messages they have
         passed.
         """
         return len(self._left) > 1
@@ -131,12 +131,12 @@ class Unhandled:
         """Note that a context has passed all messages up to number `through`.
 
         Args:
-            context: name of the context that calls.
+            context: name of the calling context.
             through: the number of the last message that the context has passed.
             left: (number, event, message) of each message that it has left.
             engine_time: the time in seconds that dead letters get.
 
-        Returns the dead letters of the messages that turn out to be unhandled; none if unhandled messages are only
+        Returns the dead letters of the messages that are now known to be unhandled; none if unhandled messages are only
         counted.
         """
         with self._changing:
@@ -155,7 +155,7 @@ class Unhandled:
         return all(left.has(number) for other, left in self._left.items() if other != context)
 
     def _forget(self) -> None:
-        """Forget the messages that are decided, and contexts that are gone and no longer needed."""
+        """Forget the decided messages, and contexts that have gone and are no longer needed."""
         reached = min(left.through for left in self._left.values())
         for context, left in list(self._left.items()):
             left.forget(reached)
@@ -207,8 +207,8 @@ class Unhandled:
         Args:
             stored: the undecided messages in the form of the store; `None` if it has none.
             through: for each context, the last number that it has handled.
-            entered: for each context of the last checkpoint, also if it is gone, the last number that it was given; a
-                context that is gone has handled all its messages.
+            entered: for each context of the last checkpoint, even if it has gone, the last number that it got; a
+                context that has gone has handled all its messages.
             given_after: for each context, the last number that it does not get.
             after: messages up to this number are not decided, since they were received before `unhandled: dead_letter`.
         """

@@ -2,8 +2,8 @@
 
 In a run, `None` takes the place of the event of such a message. The cut in which the first context has passed this
 place holds the dead letter, too. Until all contexts have passed it, the store has a note that the dead letter exists.
-So no later start writes a second dead letter, and none gives the message to a context, even if it can be mapped again:
-a replay of the dead letter gives the message to all contexts.
+So no later start writes a second dead letter. No later start gives the message to a context, even if it can be mapped
+again, because a replay of the dead letter gives the message to all contexts.
 """
 
 from bisect import bisect_right
@@ -43,8 +43,8 @@ class Unmapped:
     def leave_out(
         self, context: str, receiver: str, first: int, events: Sequence[Any], letters: Iterable[DeadLetter]
     ) -> Sequence[Any]:
-        """Keep the dead letters that the store lacks; return the events, with `None` for messages whose dead letter it
-        has.
+        """Keep the dead letters that the store lacks. Return the events, with `None` for messages whose dead letter the
+        store has.
 
         Args:
             context: name of the context that gets the events. For each receiver, the calls are in the order of its

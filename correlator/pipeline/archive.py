@@ -5,9 +5,9 @@ requires to be the same: Java, PySpark, the jars with their sizes and times, and
 archive. A process of its own makes the archive (`correlator.pipeline.archiver`), after the first session with this key
 has started. Java can use the archive with any garbage collector and with any of its compilers.
 
-A JVM that maps a truncated archive dies. So the size and the time of the archive stand in a file beside it. An archive
-that differs from them is not used, and the next maker replaces it. A cache that cannot be read or written is not an
-error: Spark starts without an archive.
+A JVM that maps a truncated archive dies. So a file beside the archive records its size and its time. If an archive
+differs from this record, Spark does not use it, and the next maker replaces it. A cache that cannot be read or written
+is not an error: Spark starts without an archive.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from correlator.durable import is_private, make_private_directory, put, sync_dir
 _log = logging.getLogger(__name__)
 
 KEPT = 2
-"""Archives that stay in the cache: those of the keys that were used last. Each takes 160 MB."""
+"""Number of archives that stay in the cache: those of the keys that were used last. Each takes 160 MB."""
 MAKER_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags of the JVM that makes an archive."""
 _QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
-"""Java must not write to stdout that it cannot use an archive."""
+"""Keeps Java from writing to stdout that it cannot use an archive."""
 _DELAY_S = 30
-"""Between the start of Spark and the making of an archive. Many runs of `correlator test` have ended by then."""
+"""Seconds between the start of Spark and the making of an archive. Many runs of `correlator test` end earlier."""
 _NEXT_ATTEMPT_S = 24 * 3600.0
 _DETACHED = ("/bin/sh", "-c", '"$0" "$@" &')
 _NAME, _RECORD, _FAILURE = "classes.jsa", "classes.size", "failed"
@@ -55,7 +55,7 @@ class Archive:
         self._failure = directory / _FAILURE
 
     def is_whole(self) -> bool:
-        """Whether there is an archive as its maker left it, which only this user can change."""
+        """Whether there is an archive that is unchanged since its maker left it, and that only this user can change."""
         try:
             recorded = self._record.read_bytes()
             return recorded == _measure(self._path) and all(map(is_private, (self.directory, self.directory.parent)))
@@ -86,7 +86,8 @@ class Archive:
     def making(self) -> Iterator[Path]:
         """The path of a file for `store`, in a directory of its own. The caller is the only maker.
 
-        Directories of earlier makers are removed: the JVM of a maker that was killed may yet write there.
+        It removes the directories of earlier makers, because the JVM of a killed maker may still write into its
+        directory.
         """
         make_private_directory(self.directory)
         for left in self.directory.glob(f"{_TEMPORARY}*"):
@@ -155,7 +156,7 @@ def prune(cache: Path) -> None:
 
 
 def make_later(archive: Archive, environment: Mapping[str, str], delay_s: float = _DELAY_S) -> None:
-    """Let a process make the archive that nobody waits for: it outlives this one, and has no terminal.
+    """Start a process that makes the archive. Nobody waits for it: it outlives this process, and has no terminal.
 
     Args:
         archive: the archive that is missing.
@@ -181,7 +182,7 @@ def make_later(archive: Archive, environment: Mapping[str, str], delay_s: float 
 
 
 def _can_write(cache: Path) -> bool:
-    """Make the directory of all archives, for this user alone; whether archives can be made in it."""
+    """Make the directory of all archives, for this user alone; return whether archives can be made in it."""
     try:
         make_private_directory(cache)
         can = is_private(cache) and os.access(cache, os.W_OK | os.X_OK)
@@ -194,6 +195,6 @@ def _can_write(cache: Path) -> bool:
 
 
 def _measure(file: Path) -> bytes:
-    """The size of a file, and its time in seconds, since images of containers keep no parts of seconds."""
+    """The size of a file, and its time in whole seconds, since container images keep no fractions of seconds."""
     found = file.stat()
     return f"{found.st_size} {int(found.st_mtime)}\n".encode()

@@ -2,7 +2,7 @@
 
 It starts Spark, runs a pipeline on one message, and lets the JVM write the archive at its end, which takes a minute of
 one processor. It works at the lowest priority, and the kernel ends it first if memory is short. One process at a time
-makes archives; another one ends at once. If the process is killed, the next one begins anew.
+makes archives; a second process ends at once. If the process is killed, the next one begins anew.
 """
 
 import os

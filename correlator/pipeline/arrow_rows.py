@@ -39,7 +39,7 @@ def carriers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def only_carrying(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows without their values, not live, under a schema that may have other columns of the user."""
+    """The rows without their values and not live, in a schema that may have other columns of the user."""
     kept = {name: rows.column(name) for name in hidden_of(schema)}
     kept[LIVE] = pa.repeat(False, rows.num_rows)
     columns = [kept[one.name] if one.name in kept else pa.nulls(rows.num_rows, one.type) for one in schema]
@@ -47,7 +47,7 @@ def only_carrying(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def with_effect(rows: pa.RecordBatch, one: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """As `only_carrying` of a single row, which has one more effect."""
+    """The result of `only_carrying` for a single row, with one more effect."""
     hidden = {name: rows.column(name)[0].as_py() for name in hidden_of(schema)}
     return pa.RecordBatch.from_pylist([{**hidden, LIVE: False, OUT: [*hidden[OUT], one]}], schema=schema)
 

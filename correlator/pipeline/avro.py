@@ -83,7 +83,7 @@ class AvroFormat:
         return {name: value.ddl for name, value in fields.items()}
 
     def decoder(self) -> Callable[[bytes], Mapping[str, Any]]:
-        """Makes the function from a body to the values of the columns."""
+        """Make the function that turns a body into the values of the columns."""
         from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415  only pipelines with this format need it
         from fastavro.read import SchemaResolutionError  # noqa: PLC0415
 
@@ -126,8 +126,8 @@ class _Schema(NamedTuple):
     """A schema.
 
     Attributes:
-        json: as it stands in the file.
-        whole: as the library has parsed it.
+        json: the schema as it stands in the file.
+        whole: the schema in the form that the library has parsed.
         named: its named types.
         setting: the setting that holds it.
     """
@@ -139,7 +139,7 @@ class _Schema(NamedTuple):
 
 
 def _parsed(text: str, setting: str) -> _Schema:
-    """Parse a schema; raises `ConfigError` E1529 if it is none, E1537 if the library is missing."""
+    """Parse a schema; raises `ConfigError` E1529 if the text is no schema, E1537 if the library is missing."""
     try:
         from fastavro.schema import SchemaParseException, UnknownType, parse_schema  # noqa: PLC0415  as above
     except ModuleNotFoundError as error:
@@ -164,7 +164,7 @@ def _parsed(text: str, setting: str) -> _Schema:
 
 
 def _check_types(named: Mapping[str, Any], setting: str) -> None:
-    """Refuse what the library lets pass."""
+    """Refuse mistakes that the library accepts."""
     for name, schema in named.items():
         size = schema.get("size", 0)
         if type(size) is not int or size < 0:
@@ -189,7 +189,7 @@ def _without_logical_types(schema: Any) -> Any:
 
 
 def _default(schema: Any, value: Any, named: Mapping[str, Any]) -> Any:  # noqa: PLR0911  a case for each kind of type
-    """The default of a field as the library would read it from a body; in JSON, bytes are text."""
+    """The default of a field in the form in which the library would read it from a body; in JSON, bytes are text."""
     if isinstance(schema, list):
         kinds = [one for one in schema if one != "null"]
         return None if value is None or not kinds else _default(kinds[0], value, named)
@@ -215,7 +215,7 @@ def _default(schema: Any, value: Any, named: Mapping[str, Any]) -> Any:  # noqa:
 
 
 def _with_defaults(schema: _Schema) -> Any:
-    """The schema of a reader for the library, which takes the defaults of fields as they are."""
+    """The schema of a reader for the library, which uses the defaults of fields unchanged."""
     from fastavro import parse_schema  # noqa: PLC0415  as in `AvroFormat.decoder`
 
     named: dict[str, Any] = {}
@@ -341,7 +341,7 @@ def _decimal(schema: Any, path: str, setting: str) -> _Value:
         what = f"is a decimal of {digits} digits" if digits else "is a decimal without 'precision'"
         raise no_column(setting, path, what, f"A column has 1 to {_MOST_DIGITS} digits")
     if scale > digits:
-        raise no_column(setting, path, f"is a decimal of {digits} digits with {scale} of them behind the point")
+        raise no_column(setting, path, f"is a decimal of {digits} digits with {scale} of them after the point")
     most = 10**digits
 
     def convert(value: bytes) -> Decimal:
@@ -389,8 +389,8 @@ _LOGICAL: dict[tuple[str, str], Callable[[Any, str, str], _Value]] = {
     ("fixed", "uuid"): _uuid,
     ("fixed", "duration"): _duration,
 }
-"""Logical types by the type that they stand on; all others count as the type that they stand on, as Avro wants it. So
-do times of a day: Spark cannot do everything with its own type of them."""
+"""Logical types by their base type. Any other logical type counts as its base type, as Avro demands. So do times of a
+day, because Spark cannot do everything with its own type for them."""
 
 
 class _Resolution:
@@ -444,7 +444,7 @@ class _Resolution:
             found = next((written[name] for name in names if name in written), None)
             place = inner(path, field["name"])
             if found is None and "default" not in field:
-                return f"field {quoted(place)} is not there and has no default"
+                return f"field {quoted(place)} is missing and has no default"
             if found is not None and (why := self.why_not(found["type"], field["type"], place)):
                 return why
         return ""

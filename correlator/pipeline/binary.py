@@ -1,7 +1,7 @@
 """What the binary formats of a `decode` step have in common. Pure: knows neither Spark nor Arrow.
 
-A format is small and can be sent to a worker, which makes the decoder. Nobody who sends messages can be trusted: a
-decoder refuses what a body claims before it makes room for it.
+A format is small and can be sent to a worker, which makes the decoder. Senders of messages are not trusted: a decoder
+checks the claims of a body before it makes room for them.
 """
 
 import stat
@@ -13,19 +13,21 @@ from correlator.errors import ConfigError, quoted
 from correlator.pipeline.envelope import RESERVED, quote
 
 MOST_ELEMENTS = 1_000_000
-"""The most elements of arrays and maps in one body. Some take one byte of the body, and a hundred bytes of memory."""
+"""The largest number of elements of arrays and maps in one body. An element may take one byte of the body, and a
+hundred bytes of memory."""
 MOST_FIELDS = 10_000
-"""The most fields of a schema, those of nested records included: a short schema can name a type again and again."""
+"""The largest number of fields of a schema, including the fields of nested records: a short schema can name a type
+again and again."""
 _MOST_FILE_BYTES = 16 * 1024 * 1024
 LEAST_LONG, MOST_LONG = -(2**63), 2**63 - 1
 _RELATIVE = "A relative path counts from the directory in which the engine was started"
 
 Convert = Callable[[Any], Any]
-"""Makes the value of a column of the value that a library has read."""
+"""Turns the value that a library has read into the value of a column."""
 
 
 class Malformed(ValueError):
-    """A body that is not of the schema; `add` names the field around the place."""
+    """A body that does not fit the schema; `add` names the field around the place."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -48,7 +50,7 @@ class Format(Hashable, Protocol):
         ...
 
     def decoder(self) -> Callable[[bytes], Mapping[str, Any]]:
-        """Makes a function from a body to the values of the columns; the function raises `Malformed`.
+        """Make a function that turns a body into the values of the columns; the function raises `Malformed`.
 
         Dates, times and timestamps are whole numbers, as Arrow keeps them.
         """
@@ -56,13 +58,13 @@ class Format(Hashable, Protocol):
 
 
 class Fields:
-    """Counts the fields of a schema, and refuses names that no two columns may have."""
+    """Counts the fields of a schema, and refuses a name that two columns would have."""
 
     def __init__(self) -> None:
         self._left = MOST_FIELDS
 
     def check(self, setting: str, path: str, names: Iterable[str]) -> None:
-        """Check the fields of one record; `path` is that of the record, empty for the body."""
+        """Check the fields of one record; `path` is the path of the record, empty for the body."""
         taken: set[str] = set()
         for name in names:
             self._left -= 1

@@ -1,4 +1,4 @@
-"""Which setting of a step is wrong, if Spark refuses the SQL of the whole step. Pure."""
+"""Finds the wrong setting of a step if Spark refuses the SQL of the whole step. Pure."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ _CASTS = {"key": "STRING", "event_time": "TIMESTAMP", "body": "BINARY", "destina
 
 
 def entries_of(step: Step) -> Iterator[tuple[str, str]]:
-    """The settings of a step that are one expression each, and each expression as an entry of a SELECT.
+    """The settings of a step that are one expression each, with the expression as an entry of a SELECT.
 
     An entry of a `select` may use the entries before it.
     """

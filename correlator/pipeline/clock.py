@@ -1,11 +1,11 @@
-"""The event time of a keyed step with `expires`: keys without further rows follow it at that distance. Pure.
+"""The event time of a keyed step with `expires`: keys without further rows follow it at this distance. Pure.
 
-The *latest* time of a step is the latest event time of all its rows so far. Its *horizon* is `expires` before that, and
-never goes back. A key whose own event time is behind the horizon has the horizon as its event time. So its timers fire,
-and its state is deleted when no timer is left.
+The *latest* time of a step is the latest event time of all its rows so far. Its *horizon* is `expires` before this
+time, and never goes back. A key whose own event time is earlier than the horizon has the horizon as its event time. So
+its timers fire, and its state is deleted when no timer is left.
 
-The horizon moves with the rows in the order of their messages, not with batches: how messages are cut into batches
-makes no difference.
+The horizon moves with the rows in the order of their messages, not with batches: it makes no difference how messages
+are divided into batches.
 """
 
 from bisect import bisect_left, bisect_right
@@ -37,9 +37,9 @@ class Clock:
     """The event time of a step during a batch.
 
     Attributes:
-        places: of the first row, and of the rows that move the horizon, in order.
-        horizons: from each of these places on, in microseconds since 1970.
-        stored: what the store holds after the batch.
+        places: the places of the first row and of the rows that move the horizon, in order.
+        horizons: the horizon from each of these places on, in microseconds since 1970.
+        stored: the value in the store after the batch.
     """
 
     places: tuple[Place, ...]
@@ -47,7 +47,7 @@ class Clock:
     stored: bytes
 
     def horizon(self, place: Place) -> datetime:
-        """The horizon when the row at this place has come."""
+        """The horizon after the row at this place."""
         return moment(self.horizons[bisect_right(self.places, place) - 1])
 
     def reaches(self, due: datetime) -> Place | None:
@@ -67,7 +67,7 @@ def clock_of(rows: Iterable[tuple[Place, int]], expires: float, stored: bytes | 
     Args:
         rows: place and event time of each row, in order.
         expires: the distance in seconds.
-        stored: what the store holds before the batch.
+        stored: the value in the store before the batch.
     """
     before = _decoder.decode(stored) if stored is not None else _Stored(FIRST, FIRST)
     distance, latest, horizon = round(expires * 1e6), before.latest, before.horizon
@@ -89,7 +89,7 @@ class DueKeys:
     """The keys of a step in the order in which they may be due. The store decides whether a key is due.
 
     Args:
-        due_of: the event time at which a stored state is due; `None` if it never is.
+        due_of: returns the event time at which a stored state is due; `None` if it never is.
     """
 
     def __init__(self, due_of: Callable[[bytes], datetime | None]) -> None:
@@ -126,7 +126,7 @@ class DueKeys:
         return found
 
     def forget_gone(self, data_of: Callable[[str], bytes | None]) -> None:
-        """Forget the first keys as long as they have no state."""
+        """Forget the first keys, up to the first key that has state."""
         while self._order and ((key := self._order[0][1]) not in self._noted or data_of(key) is None):
             heappop(self._order)
             self._noted.pop(key, None)

@@ -1,4 +1,4 @@
-"""What a Spark cluster tells of itself, and what an engine tells of it. Only this module asks Spark's scheduler."""
+"""Reads the condition of a Spark cluster, and logs its failures. Only this module asks Spark's scheduler."""
 
 # ruff: noqa: SLF001  PySpark has no public way to executors; tests/pipeline/test_spark_version.py allows this one
 
@@ -15,7 +15,7 @@ from correlator.errors import ConfigError
 REACHED_WITHIN_S = 10.0
 LOOKS_EVERY_S = 2.0
 _LOOKS_LATE = 2
-"""How many looks may pass until Spark lists a task that has failed."""
+"""The number of checks within which Spark lists a failed task."""
 _STANDALONE = "spark://"
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:,]+)):(?P<port>\d+)")
 
@@ -71,7 +71,7 @@ def is_stopped(session: SparkSession) -> bool:
 
 
 class Executor(NamedTuple):
-    """An executor as Spark lists it."""
+    """An executor in Spark's list."""
 
     place: str
     is_active: bool
@@ -80,7 +80,7 @@ class Executor(NamedTuple):
 
 
 class Watch:
-    """Tells with one line each what fails in a cluster while Spark goes on: executors, tasks, the master.
+    """Logs one line for each failure in a cluster from which Spark recovers: of executors, tasks and the master.
 
     Args:
         session: the session that Spark runs.
@@ -97,25 +97,25 @@ class Watch:
         self._answers = True
         self._explained = 0
         self._failed: list[str] = []
-        """What looks have found about tasks. It is told when a job succeeds."""
+        """The failures of tasks that checks have found. They are logged when a job succeeds."""
         self._thread = threading.Thread(target=self._run, name="spark-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look every two seconds, in a thread of its own."""
+        """Begin to check every two seconds, in a thread of its own."""
         self._thread.start()
 
     def end(self) -> None:
-        """Look no more. Does not wait."""
+        """End the checks. Does not wait."""
         self._ended.set()
 
     def succeeded(self) -> None:
-        """Tell of the tasks that failed before a job succeeded: Spark has repeated them. Any thread may call it."""
+        """Log the tasks that failed before a job succeeded: Spark has repeated them. Any thread may call it."""
         failed, self._failed = self._failed, []
         for line in failed:
             self._tell(line)
 
     def refused(self) -> None:
-        """Tell nothing of the tasks that have failed before now: Spark has refused a value. Any thread may call it."""
+        """Forget the tasks that have failed so far, because Spark has refused a value. Any thread may call it."""
         self._failed, self._explained = [], _LOOKS_LATE
 
     def _run(self) -> None:
@@ -141,12 +141,12 @@ class Watch:
             answers = False
         if self._answers and not answers:
             what = f"W5514 spark: the master {self._master} does not answer"
-            self._tell(f"{what}. The executors go on, and one that is lost is not replaced until it answers.")
+            self._tell(f"{what}. The executors go on. The cluster replaces no lost executor until the master answers.")
         self._answers = answers
 
 
 def lost(before: Mapping[str, Executor], after: Mapping[str, Executor]) -> list[str]:
-    """A line for each executor that was lost between two looks."""
+    """A line for each executor that was lost between two checks."""
     left = sum(one.is_active for one in after.values())
     lines = []
     for name, one in after.items():
@@ -158,7 +158,7 @@ def lost(before: Mapping[str, Executor], after: Mapping[str, Executor]) -> list[
 
 
 def failed(before: Mapping[str, Executor], after: Mapping[str, Executor]) -> list[str]:
-    """A line for each executor that lives, and in which tasks have failed between two looks."""
+    """A line for each living executor in which tasks have failed between two checks."""
     lines = []
     for name, one in after.items():
         count = one.failed - (before[name].failed if name in before else 0)

@@ -44,7 +44,7 @@ _SPARK_TYPES: dict[str, type[Any]] = {
 
 
 def fields_of(cls: type[Any]) -> dict[str, bool]:
-    """The names of the fields in order, each with whether the field is required."""
+    """The names of the fields in order; for each, whether the field is required."""
     return {field.encode_name: field.required for field in _fields(cls)}
 
 

@@ -1,7 +1,7 @@
 """A compiled pipeline: a chain of stages that Spark executes for each batch.
 
-A local Spark runs most batches as `small` describes. For any other batch, all stages together are one Spark job,
-which Spark plans anew; only a keyed step with very much state first asks for the keys of the batch.
+A local Spark runs most batches in the way that `small` describes. For any other batch, all stages together are one
+Spark job, which Spark plans anew; only a keyed step with very much state first reads the keys of the batch.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ from correlator.pipeline.stages import KeyedWork, Stage, steps_of
 from correlator.ports import StateView
 
 FEW_KEYS = 5_000
-"""If a step has state of at most so many keys, all of it goes to Spark; else only that of the keys in the batch."""
+"""If a step has state for at most this number of keys, all of it goes to Spark; if it has more, only the state of the
+keys in the batch."""
 
 INPUT = pa.schema(
     [
@@ -39,7 +40,7 @@ INPUT = pa.schema(
         ("properties", pa.map_(pa.string(), pa.string())),
     ]
 )
-"""The messages of a batch as they go to Spark."""
+"""The messages of a batch in the form for Spark."""
 
 
 @dataclass
@@ -48,7 +49,7 @@ class CompiledPipeline:
 
     Attributes:
         session: the Spark session.
-        stages: in order; only the last one has no work.
+        stages: the stages in order; only the last one has no work.
         keyed: the keyed steps by step number, with their fingerprints.
         senders: the sender of each route by step number.
         decodes: the decode steps by step number, to explain malformed bodies.
@@ -71,7 +72,7 @@ class CompiledPipeline:
     _listed: set[int] = field(default_factory=set)
 
     def begin(self, state: StateView) -> None:
-        """Remember the keys of the store that are due some time; forget those that the last batch has deleted."""
+        """Remember the keys of the store that will be due; forget the keys that the last batch has deleted."""
         for stage in self.stages:
             work = stage.work
             if isinstance(work, KeyedWork) and work.expires is not None:
@@ -89,7 +90,7 @@ class CompiledPipeline:
                 work.due.note(key.decode(), data)
 
     def refresh(self, engine_time: float) -> None:
-        """Read the joined files again that are older than their steps allow. Raises `ConfigError` as `Lookup`."""
+        """Read joined files again if they are older than their steps allow. Raises `ConfigError` as `Lookup`."""
         self.jobs.prepare()
         changed = [lookup for lookup in self.lookups if lookup.refresh(engine_time)]
         if changed and self.small is not None:
@@ -111,7 +112,7 @@ class CompiledPipeline:
         return self._run(self.session.createDataFrame(table), 0, state)
 
     def failing(self, table: pa.Table, state: StateView) -> str:
-        """The step with Python code that fails on a batch, which all stages together have failed on; as it is told.
+        """The name of the step with Python code that fails on a batch, after all stages together have failed on it.
 
         If several steps have Python code, the stages run again up to each of them. Empty if each of them succeeds.
         """
@@ -126,7 +127,8 @@ class CompiledPipeline:
         return ""
 
     def conclude(self, at: int, keys: list[str], state: StateView) -> pa.Table:
-        """The effects of the end of all input for keys of the stage `at`, in this stage and the later ones; as `run`.
+        """The effects of the end of all input for keys of the stage `at`, in this stage and the later ones, in the form
+        of `run`.
 
         The position of an effect is the index of its key.
         """
@@ -183,7 +185,7 @@ class CompiledPipeline:
         return made.unionAll(self.session.createDataFrame(followed, work.schema))
 
     def _states(self, work: KeyedWork, rows: DataFrame, state: StateView, kept: list[DataFrame]) -> dict[str, bytes]:
-        """Stored state of every key that may be among the rows."""
+        """The stored state of every key that may be among the rows."""
         if work.owner not in self._crowded:
             some = list(islice(state.items(work.owner), FEW_KEYS + 1))
             if len(some) <= FEW_KEYS:

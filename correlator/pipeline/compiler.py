@@ -1,6 +1,6 @@
-"""From the steps of a pipeline to stages that Spark executes (`compiled`).
+"""Turns the steps of a pipeline into stages that Spark executes (`compiled`).
 
-Each step is analyzed over empty views as it is compiled, so an error in an expression names its step.
+Spark analyzes each step over empty views while the step is compiled, so an error in an expression names its step.
 """
 
 # ruff: noqa: S608  the SQL is made of the pipeline file, which is trusted like a program
@@ -98,17 +98,17 @@ def compile_pipeline(
     Args:
         session: the Spark session.
         pipeline: its settings.
-        prefix: the names of its temporary views begin so.
-        directories: where modules that the pipeline names are looked up beside the usual places. The workers of a
-            cluster look them up in the package that they have got.
+        prefix: the beginning of the names of its temporary views.
+        directories: further directories in which Python finds the modules that the pipeline names. The workers of a
+            cluster find them in the package that they have got.
         scratch: a directory that is removed after the pipeline has ended.
-        places: where the steps stand in their file.
+        places: the places of the steps in their file.
         planning: measures how long Spark plans.
 
     Raises:
         ConfigError: E1511, Spark refuses an expression; E15xx, another mistake. The error names the step and the place
             of the setting.
-        UsageError: E4117, a function of a `python` step is a coroutine; as above.
+        UsageError: E4117, a function of a `python` step is a coroutine. The error names the same.
     """
     is_on_this_host = is_local(session.sparkContext.master)
     looked_up = directories if is_on_this_host else ()
@@ -121,9 +121,10 @@ def compile_pipeline(
 
 
 def not_row_by_row(plan: str) -> str:
-    """The part of an analyzed query that looks at more than one row, by the text of its plan; empty if there is none.
+    """The part of an analyzed query that depends on more than one row, by the text of its plan; empty if there is none.
 
-    A node of the plan that is not known to work row by row counts as one, and so does a second read of the rows.
+    A node of the plan counts as such a part unless it is known to work row by row. A second read of the rows counts,
+    too.
     """
     nodes = _NODE.findall(plan)
     others = (node for node in nodes if node not in (*_ROW_BY_ROW, *_INPUT_ROWS, _READ_AGAIN))
@@ -134,7 +135,7 @@ def not_row_by_row(plan: str) -> str:
 class _Compiler:
     """Goes through the steps and keeps the columns that the next step sees.
 
-    An error within a step has the path of the wrong setting as its place, or nothing; `_compile_all` completes it.
+    An error within a step has the path of the wrong setting as its place, or no place; `_compile_all` completes it.
     """
 
     def __init__(
@@ -271,11 +272,11 @@ class _Compiler:
             self._begin(work.schema)
 
     def _add(self, text: str) -> None:
-        """Add a SELECT and keep its columns; an empty view stands for it while later texts are analyzed."""
+        """Add a SELECT and keep its columns; an empty view replaces it in the analysis of later texts."""
         self._add_analyzed(text, self._analyzed(text))
 
     def _add_checked(self, text: str) -> None:
-        """As `_add`, for a text with expressions of the user."""
+        """Add a SELECT with expressions of the user, like `_add`."""
         self._add_analyzed(text, self._checked(text))
 
     def _add_analyzed(self, text: str, query: DataFrame) -> None:
@@ -294,7 +295,9 @@ class _Compiler:
             raise ConfigError("E1511", "", first_line(error), _known(self._columns)) from error
 
     def _checked(self, text: str) -> DataFrame:
-        """Refuse an expression that looks at other rows, or that may have another value when the batch comes again."""
+        """Refuse an expression that depends on other rows, or that may have another value when the batch is processed
+        again.
+        """
         query = self._analyzed(text)
         found = not_row_by_row(plan_of(query))
         if found:
@@ -347,14 +350,16 @@ class _Compiler:
         self._add(f"SELECT * FROM {self._view}")
 
     def _try(self, step: DecodeStep, code: str, setting: str) -> None:
-        """Let Spark evaluate constants with the types and options of a step, which it else does with the first body."""
+        """Let Spark evaluate constants with the types and options of a step, so that errors do not wait for the first
+        body.
+        """
         try:
             evaluate_constants(self._session.sql(sql.trial_sql(step)))
         except (PySparkException, Py4JJavaError) as error:
             raise ConfigError(code, setting, f"{setting}: {first_line(error)}") from error
 
     def _try_columns(self, step: DecodeStep, columns: StructType) -> None:
-        """Let Spark decode the columns of a step; one that it cannot decode is named."""
+        """Let Spark decode the columns of a step; the error names a column that it cannot decode."""
         plain = replace(step, options={})
         try:
             self._try(plain, "E1511", "schema")
@@ -500,7 +505,7 @@ class _Compiler:
                 return self._windows(step, rows)
 
     def _outputs(self, output_type: type[Any]) -> StructType:
-        """The columns of a monitor's outputs; for `dict` those that the step sees."""
+        """The columns of a monitor's outputs; for `dict` the columns that the step sees."""
         if output_type is not dict:
             return self._parsed(ddl_of(output_type, output_type.__name__))
         columns = self._analyzed(f"SELECT {', '.join(map(quote, self._columns))} FROM {self._last}").schema
@@ -524,7 +529,9 @@ class _Compiler:
         return factory, self._parsed(f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{columns}")
 
     def _check_means(self, step: KeyedStep) -> None:
-        """Refuse means of what is no number; `keyed_sql` converts each argument, so only this text shows its type."""
+        """Refuse means of values that are no numbers; `keyed_sql` converts each argument, so only this text shows its
+        type.
+        """
         if not isinstance(step, AggregateStep):
             return
         calls = _calls(step)
@@ -563,7 +570,7 @@ def _is_monitor(found: object) -> bool:
 
 
 def _arrow(schema: StructType, where: str = "") -> pa.Schema:
-    """The columns as Python gets them. Raises `ConfigError` E1513 for a column of a type that it cannot get."""
+    """The columns in the form for Python. Raises `ConfigError` E1513 for a column of a type that Python cannot get."""
     fields = []
     for column in schema:
         kind = column.dataType.simpleString()

@@ -39,7 +39,7 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         self._forget_if_nothing_waits()
 
     def on_time(self, name: str) -> Iterator[dict[str, Any]]:
-        """Remove rows that have waited too long; give them as unmatched rows if the step asks for these."""
+        """Remove rows that have waited too long; output them as unmatched rows if the step is configured to do so."""
         del name
         for side, other in _OTHER.items():
             expired = [entry for entry in self._waiting(side) if self._end_of_waiting(entry[0]) <= self.time]
@@ -51,12 +51,14 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         self._forget_if_nothing_waits()
 
     def _wake_for_the_rest(self) -> None:
-        """Set a timer again: timers follow from the `within` at the arrival of their rows, which may have changed."""
+        """Set a timer again: the timers depend on `within` at the arrival of their rows, and this setting may have
+        changed.
+        """
         if waiting := [time for time, _ in (*self.first, *self.second)]:
             self.wake_at(self._end_of_waiting(min(waiting)))
 
     def _end_of_waiting(self, time: datetime) -> datetime:
-        """The event time of the key at which a row of this time is given up, unless the row came later than that."""
+        """The event time of the key at which a row of this time is given up, unless the row arrived later."""
         return _after(time, self.within)
 
     def _waiting(self, side: str) -> list[tuple[datetime, str]]:
@@ -68,7 +70,7 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
 
 
 def _after(time: datetime, length: timedelta) -> datetime:
-    """Just after the length; the last time that Python knows if there is no such time."""
+    """The moment just after the length; if there is no such time, the last time that Python knows."""
     return time + length + _JUST_AFTER if _LAST - time > length else _LAST
 
 

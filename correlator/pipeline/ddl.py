@@ -1,7 +1,7 @@
 """Reads the columns of a schema in Spark's DDL, without Spark. Pure.
 
-Spark's grammar is larger than this one. If a text has a part that this grammar does not know, the result is `None`:
-nobody knows the columns then, and the text need not be wrong.
+Spark's grammar is larger than this one. If a text has a part that this grammar does not know, the result is `None`: the
+columns are unknown, and the text need not be wrong.
 """
 
 import re
@@ -46,12 +46,12 @@ _TEXTS = {"char": "char", "character": "char", "varchar": "varchar"}
 _TIME = "time"
 _INTERVAL = "interval"
 _UNITS = (("year", "month"), ("day", "hour", "minute", "second"))
-"""The units of intervals; an interval has one of them, or those from one to another one of the same line."""
+"""The units of intervals; an interval has one unit, or a range of units of the same line."""
 _OTHERS = ("geometry", "geography")
 _MOST_DIGITS = 38
 _MICROSECONDS = 6
 _NANOSECONDS = range(7, 10)
-"""Digits behind the point of the seconds of a timestamp; a setting of Spark allows those of nanoseconds."""
+"""Digits after the point in the seconds of a timestamp; a setting of Spark allows the digits of nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Kind:
     """The type of a column.
 
     Attributes:
-        name: as Spark writes it, such as `int` or `array<int>`.
-        fields: of a struct.
+        name: its name in Spark, such as `int` or `array<int>`.
+        fields: the fields of a struct.
     """
 
     name: str
@@ -226,7 +226,7 @@ class _Parser:
         return None
 
     def _length(self) -> int:
-        """`(3)` behind a text of a certain length."""
+        """`(3)` after the type of a text of a certain length."""
         if not self._took("("):
             raise _Unknown
         length = self._number()
@@ -256,7 +256,7 @@ class _Parser:
         return Kind(_INTERVAL)
 
     def _precision(self, word: str) -> None:
-        """`(6)` behind a timestamp; Spark knows no other number behind a plain type."""
+        """`(6)` after a timestamp; Spark knows no other number after a plain type."""
         number = self._number()
         is_timestamp = word.startswith("timestamp")
         if not self._took(")") or (is_timestamp and number in _NANOSECONDS):

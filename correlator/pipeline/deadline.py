@@ -1,4 +1,4 @@
-"""How long a batch may take on a cluster before it is given up: Spark waits for executors without end."""
+"""How long a batch may take on a cluster before the engine gives it up, since Spark waits for executors without end."""
 
 import threading
 from collections import deque
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from correlator.runtime.clock import Clock, SystemClock
 
 LEAST_S = 60.0
-"""Seconds that each batch may take."""
+"""Seconds that each batch may take at least."""
 TIMES = 3
 REMEMBERED = 20
 ENDS_WITHIN_S = 30.0
-"""How long the batch may take to end after its jobs were cancelled."""
+"""Seconds that the batch may take to end after its jobs were cancelled."""
 
 
 class Deadline:

@@ -1,6 +1,7 @@
-"""The options of a `decode` step: those of Spark's readers that have a good effect on a single body. Pure.
+"""The options of a `decode` step: the options of Spark's readers that have a good effect on a single body. Pure.
 
-Spark ignores unknown options, and so would a misspelt one be. It tells no upper from lower case in their names.
+Spark ignores unknown options, so it would also ignore a misspelt one. It does not distinguish upper and lower case in
+their names.
 """
 
 import re
@@ -58,7 +59,7 @@ ALLOWED = {
         **_OF_TIMES,
     },
 }
-"""The names of the options of each format, and what their values may be."""
+"""The names of the options of each format, and their allowed values."""
 HARMFUL = {
     "mode": "would stop the engine or lose messages: a malformed body always becomes a dead letter",
     "columnNameOfCorruptRecord": "would make rows of malformed bodies, which become dead letters",
@@ -74,7 +75,7 @@ WITHOUT_EFFECT = (
 )
 """Options of Spark that concern files, the search for a schema, or writing."""
 _ONE = {"delimiter": "sep"}
-"""Options that mean the same as another one."""
+"""Options with the same meaning as another option."""
 
 
 def canonical(options: Mapping[str, str]) -> dict[str, str]:
@@ -83,7 +84,9 @@ def canonical(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_options(format_: str, options: Mapping[str, str]) -> None:
-    """Raises `ConfigError` E1527 for an option that is unknown, harmful, without effect, twice, or of a wrong value."""
+    """Raises `ConfigError` E1527 for an option that is unknown, harmful or without effect, occurs twice, or has a wrong
+    value.
+    """
     taken: set[str] = set()
     for name, value in options.items():
         _check(format_, name, value)

@@ -4,16 +4,16 @@
 A row may be two things at once: a row of the user, and the carrier of effects. These hidden columns are beside the
 user's columns:
 
-- `_position`: the position in the batch of the message that the row comes from.
+- `_position`: the position, in the batch, of the message from which the row comes.
 - `_part`: the order among the rows of one message, as text that sorts: each step that makes several rows of one row
   appends eight hexadecimal digits.
 - `_live`: whether the row goes on to the next step. A step drops a row by setting this column to false.
 - `_out`: the effects of the row so far: sends, dead letters, state. They travel with the row to the end of the
   pipeline, where all effects are collected at once, so a pipeline that sends in the middle is still one pass.
-- `_message`: the message that the row comes from, until a keyed step makes new rows.
+- `_message`: the message from which the row comes, until a keyed step makes new rows.
 
-A row that is not live only carries its effects. Keyed steps and the SQL of single steps add further columns for a
-moment. No column of the user may have any of these names (`visible`).
+A row that is not live only carries its effects. Keyed steps and the SQL of single steps temporarily add further
+columns. No column of the user may have any of these names (`visible`).
 """
 
 # ruff: noqa: S608  all text here is SQL, made of the pipeline file, which is trusted like a program
@@ -30,13 +30,14 @@ OF_MESSAGES = (*HIDDEN, MESSAGE)
 """The hidden columns of the rows before the first keyed step."""
 KEY, TIME = "_key", "_time"
 KEYED = (*HIDDEN, KEY, TIME)
-"""What the engine adds to the rows that go into a keyed step: its key as text, and its event time."""
+"""The columns that the engine adds to the rows for a keyed step: the key as text, and the event time."""
 ROW, BAD, INDEX, REJECTED = "_row", "_bad", "_index", "_rejected"
-"""Within the SQL of a step: a decoded body, whether a row is refused, a position in an array, a body's corrupt text."""
+"""Columns within the SQL of a step: a decoded body, whether a row is refused, a position in an array, the corrupt text
+of a body."""
 
 SEND, DEAD, STATE, FORWARD, REWRITE, CLOCK = range(6)
-"""Kinds of effects: a row is sent, a dead letter, state, a message is sent as it came or as the row has it, the event
-time of a step.
+"""Kinds of effects: a row to send, a dead letter, state, a message to send unchanged or with the values of the row, the
+event time of a step.
 """
 EFFECT = ("kind", "step", "key", "body", "destination", "headers", "properties")
 """The fields of an effect."""
@@ -66,13 +67,13 @@ def visible(names: Sequence[str], hidden: Sequence[str], where: str) -> list[str
     """The columns of the user among all columns of a relation, in their order.
 
     Args:
-        names: of all columns.
-        hidden: of the hidden columns that the relation has, each once.
+        names: names of all columns.
+        hidden: names of the hidden columns of the relation, each once.
         where: pipeline and step, for messages.
 
     Raises:
         ConfigError: E1517, two columns have one name, or a column of the user has a name that the engine uses; Spark
-            does not tell upper from lower case.
+            does not distinguish upper and lower case.
     """
     columns = [name for name in names if name not in hidden]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -85,7 +86,7 @@ def visible(names: Sequence[str], hidden: Sequence[str], where: str) -> list[str
 
 
 def quote(name: str) -> str:
-    """A name as SQL reads it, whatever it contains."""
+    """A name in the quotes of SQL, which may contain any character."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -96,12 +97,14 @@ def hidden_sql(hidden: Sequence[str], changes: Mapping[str, str] | None = None) 
 
 
 def hidden_aside(hidden: Sequence[str]) -> str:
-    """The hidden columns under other names and without effects, beside a `*` that contains the hidden columns, too."""
+    """The hidden columns with other names and without effects, for a SELECT with a `*` that also contains the hidden
+    columns.
+    """
     return ", ".join(f"{NOTHING if name == OUT else name} AS {_aside(name)}" for name in hidden)
 
 
 def hidden_back(hidden: Sequence[str]) -> str:
-    """The columns of `hidden_aside` under their own names."""
+    """The columns of `hidden_aside` with their own names."""
     return ", ".join(f"{_aside(name)} AS {name}" for name in hidden)
 
 

@@ -24,7 +24,7 @@ def facts_of(
     """The facts, by name.
 
     Args:
-        step: its settings.
+        step: the settings of the step.
         key_type: Spark's type of the key.
         rows: Spark's types of the values that go to the worker.
         columns: Spark's types of the columns that the step sees.

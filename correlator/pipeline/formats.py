@@ -17,12 +17,13 @@ def columns_of_bodies(step: DecodeStep) -> tuple[Format, Mapping[str, str]]:
 
     Raises:
         ConfigError: E1513, no column can hold a field; E1517, two fields have one name; E1529, the schema, the
-            descriptor or its file cannot be used; E1537, a package is missing. Its place is a setting of the step.
+            descriptor or its file cannot be used; E1537, a package is missing. The place of the error is a setting of
+            the step.
     """
     format_ = format_of(step)
     try:
         columns = format_.columns()
-        format_.decoder()  # so that no mistake shows only with the first body
+        format_.decoder()  # so that a mistake appears now, and not with the first body
     except ConfigError:
         raise
     except Exception as error:  # a schema is any JSON, and a descriptor any bytes

@@ -1,7 +1,7 @@
-"""A batch with a message that cannot be processed is cut in halves until that message is alone. Pure.
+"""Divides a batch with a message that cannot be processed into halves until this message is alone. Pure.
 
-The effects are those of processing one message after the other: a half that fails has no effect, the second half
-sees the state that the first half leaves, and each half counts once.
+The effects are the same as if one message was processed after the other: a half that fails has no effect, the second
+half sees the state that the first half leaves, and each half counts once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ def in_halves(
         state: the state after the earlier batches.
         run: computes the effects of some messages; raises one of `errors` if one of them cannot be processed.
         refused: makes the effects of a message that cannot be processed.
-        errors: the errors of messages that cannot be processed; other errors pass.
+        errors: the errors of messages that cannot be processed; any other error leaves the function.
     """
     try:
         return run(batch, state)
@@ -61,7 +61,7 @@ def in_halves(
 
 
 def joined(first: Effects, second: Effects) -> Effects:
-    """The effects of both in this order; of two values of a key the later one stays."""
+    """The effects of both in this order; if both have a value of a key, the later value stays."""
     state = {(entry.owner, entry.key): entry for entry in (*first.state, *second.state)}
     return Effects(
         [*first.sends, *second.sends],

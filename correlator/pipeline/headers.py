@@ -12,7 +12,7 @@ _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _NESTED = ("array", "map", "struct", "variant")
 _DECIMAL = re.compile(r"decimal\((\d+),")
 _EXACT_DIGITS = 15
-"""A property that is a decimal becomes a number of 64 bits, which has so many digits."""
+"""A property that is a decimal becomes a number of 64 bits, which has at most this number of digits."""
 
 
 class _Wanted(NamedTuple):
@@ -34,7 +34,9 @@ STANDARD_HEADERS = tuple(_STANDARD)
 
 
 def check_header(name: str, kind: str, where: str) -> None:
-    """Check the type of a header, as Spark writes it. Raises `ConfigError` E1513 for one that no message can carry."""
+    """Check the type of a header, in Spark's notation. Raises `ConfigError` E1513 for a type that no message can
+    carry.
+    """
     plain = kind.partition("(")[0].partition("<")[0].partition(" ")[0]
     what = f"header {quoted(name)} is {kind}"
     wanted = _STANDARD.get(name)
@@ -51,7 +53,7 @@ def check_header(name: str, kind: str, where: str) -> None:
 
 
 def property_text(value: Any) -> str:
-    """A property that is not null as the text that rows show."""
+    """The text that rows show for a property that is not null."""
     if isinstance(value, str):
         return value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else msgspec.json.encode(value).decode()

@@ -16,7 +16,7 @@ _OLDEST = 17
 _HOME = re.compile(r"^ *java\.home = .*$", re.MULTILINE)
 _VERSION = re.compile(r'^.*version "(\d+)', re.MULTILINE)
 _TOO_OLD = f"Spark needs Java {_OLDEST} or newer"
-# Spark starts Java with a module that the wheel's does not have, and that only its machine learning uses.
+# Spark starts Java with a module that the Java of the wheel lacks, and that only Spark's machine learning uses.
 _WITHOUT_VECTORS = """#!/bin/sh
 for argument do
   shift
@@ -27,7 +27,7 @@ exec {java} "$@"
 
 
 class JavaProgram(NamedTuple):
-    """A `java`, and a text that another Java does not have: its directory and the lines of its version."""
+    """A `java`, and a text that identifies it: its directory and the lines of its version."""
 
     path: Path
     identity: str
@@ -89,7 +89,7 @@ def _version(java: Path) -> int:
 
 @functools.cache
 def _told(java: Path) -> str:
-    """What a Java tells of itself: its properties, then the lines of its version."""
+    """The output of a Java about itself: its properties, then the lines of its version."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
     return answer.stderr

@@ -1,8 +1,9 @@
-"""Starts the JVM of a Spark session as PySpark does, but without its shell scripts: they start another JVM first.
+"""Starts the JVM of a Spark session in the way of PySpark, but without its shell scripts, which first start another
+JVM.
 
-`arguments` makes the command that Spark's launcher would make. It knows a part of what the launcher knows: if a
-setting, a variable of the environment or a file could change the command in another way, PySpark starts the JVM itself.
-PySpark also starts it if the JVM of this module ends before it listens.
+`arguments` makes the command that Spark's launcher would make. It covers only a part of the launcher: if a setting, a
+variable of the environment or a file could change the command in another way, PySpark starts the JVM itself. PySpark
+also starts it if the JVM of this module ends before it listens.
 """
 
 # ruff: noqa: SLF001  PySpark has no public way to its JVM; tests/pipeline/test_spark_version.py allows this one
@@ -92,7 +93,7 @@ _ALWAYS = (
     "--enable-native-access=ALL-UNNAMED",
     "-Dderby.connection.requireAuthentication=false",
 )
-"""Options of the launcher, without the module for machine learning, of which Java warns on stderr (see `java`)."""
+"""Options of the launcher, without the module for machine learning, about which Java warns on stderr (see `java`)."""
 _WITHOUT_SIGINT = ("/bin/sh", "-c", 'trap "" INT; exec "$0" "$@"')
 """Runs a program that ignores SIGINT: an interrupt at the terminal stops the engine, and the engine stops Spark."""
 
@@ -191,7 +192,8 @@ def kill() -> None:
 def discard() -> None:
     """End the JVM of this process, and let PySpark forget it: the next session gets a new JVM.
 
-    PySpark never forgets a JVM by itself, so that each call fails after its death. All objects of the old JVM are dead.
+    PySpark never forgets a JVM by itself, so after the death of a JVM each call fails. All objects of the old JVM are
+    dead.
     """
     gateway, context = SparkContext._gateway, SparkContext._active_spark_context
     if gateway is not None:
@@ -261,7 +263,7 @@ def _started(command: Sequence[str], file: Path) -> subprocess.Popen[bytes]:
     with not_forking():
         process = subprocess.Popen([*_WITHOUT_SIGINT, *command], stdin=subprocess.PIPE, env=environment)  # noqa: S603
         assert process.stdin is not None
-        keep(process.stdin)  # the JVM ends with this process, although a forked child lives on
+        keep(process.stdin)  # the JVM ends with this process, even if a forked child lives on
     return process
 
 

@@ -22,7 +22,7 @@ _SIZES = re.compile(r"Header length: (?P<found>\d+), schema size: (?P<expected>\
 _RAGGED = re.compile(r"\[MALFORMED_CSV_RECORD\] Malformed CSV record: (?P<record>.*)")
 _OTHER_TYPE = re.compile(r"Malformed records are detected in record parsing: (?P<record>.*)\.\n")
 _ENDS = re.compile(rb"\r\n|\n|\r")
-"""Ends of lines, as Spark reads them."""
+"""Ends of lines that Spark recognises."""
 _NAMED = "The first line of a CSV file names the columns"
 _SAME_COLUMNS = "Both must name the same columns in the same order", "Correct the file or the schema"
 _RELATIVE = "A relative path counts from the directory in which the engine was started"
@@ -47,7 +47,7 @@ class Lookup:
     def refresh(self, engine_time: float) -> bool:
         """Read the content again if it is older than the step allows; returns whether it was read.
 
-        Raises `ConfigError` E1518 as the constructor.
+        Raises `ConfigError` E1518 like the constructor.
         """
         if self._read_at is None:
             self._read_at = engine_time
@@ -98,7 +98,7 @@ class Lookup:
 
     @property
     def _is_shipped(self) -> bool:
-        """Whether the workers may not find the file: it is text on this host, and they are on others."""
+        """Whether the workers may not find the file, because it is text on this host and they run on other hosts."""
         file, master = self._step.file or "", self._session.sparkContext.master
         return self._step.format in _OF_TEXT and not is_local(master) and Path(file).is_file()
 
@@ -142,7 +142,7 @@ def unusable(messages: Sequence[str], step: LookupStep) -> tuple[str, str, str]:
     """What is wrong with a file, what is allowed, and what to do.
 
     Args:
-        messages: those of Spark's error and of its causes.
+        messages: the messages of Spark's error and of its causes.
         step: the step that reads the file.
     """
     text = "\n".join(messages)

@@ -13,9 +13,9 @@ from correlator.pipeline.spec import DecodeStep
 
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _SHOWN = 100
-"""Characters of a body of which a reason shows the first ones; `quoted` shows fewer."""
+"""Number of characters from the beginning of a body that go into a reason; `quoted` shows fewer of them."""
 _LONGEST = 131_072
-"""Characters of the longest record whose values are counted: `csv` reads no longer value unless somebody allows it."""
+"""Length of the longest record whose values are counted: `csv` reads no longer value unless a program allows it."""
 _LINE_ENDS = str.maketrans("\r\n", "  ")
 _OTHER_TYPE = ": a value has another type than its column"
 _UNFIT = ": the values do not fit the schema"
@@ -65,7 +65,7 @@ def _count(options: Mapping[str, str], content: str) -> int | None:
     quote, escape = given.get("quote", '"'), given.get("escape", "\\")
     if any(len(sign) != 1 for sign in (delimiter, quote, escape)) or len(content) > _LONGEST:
         return None
-    line = content.translate(_LINE_ENDS)  # outside quotes, too, a line end belongs to its value
+    line = content.translate(_LINE_ENDS)  # a line end belongs to its value even outside quotes
     try:
         return len(next(csv.reader([line], delimiter=delimiter, quotechar=quote, escapechar=escape), []))
     except (csv.Error, ValueError):

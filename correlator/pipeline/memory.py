@@ -1,4 +1,6 @@
-"""What Spark has made of messages that come again and again, as in crash tests: Spark sees each message once."""
+"""Keeps the results of Spark for messages that are processed again and again, as in crash tests: Spark sees each
+message once.
+"""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import groupby
@@ -10,7 +12,7 @@ from correlator.pipeline.envelope import PART, POSITION
 from correlator.pipeline.spark import DATA_ERRORS
 
 MOST_MESSAGES = 50_000
-"""The most remembered results; at the next one, all of them are forgotten."""
+"""The largest number of remembered results; a further result makes the object forget all of them."""
 Execute = Callable[[pa.Table], pa.Table]
 _Key = tuple[Hashable, bytes]
 
@@ -24,26 +26,26 @@ class _Group(NamedTuple):
 
 
 class Memory:
-    """Remembers what parts of a pipeline that are SQL have made of the rows of each message.
+    """Remembers the rows that the SQL parts of a pipeline have made of the rows of each message.
 
-    It changes no result: such a part handles each row by itself, and makes the same of the same row (docs/pipelines.md,
-    codes `E1516` and `E1525`). Used by the pipeline's thread.
+    This changes no result: such a part handles each row by itself, and makes equal rows of equal rows
+    (docs/pipelines.md, codes `E1516` and `E1525`). Used by the pipeline's thread.
     """
 
     def __init__(self) -> None:
         self._made: dict[_Key, pa.Table | Exception] = {}
         self._columns: dict[Hashable, pa.Table] = {}
-        """A table without rows for each part: the columns that it makes."""
+        """For each part, a table without rows that has the columns which the part makes."""
 
     def recall(self, part: Hashable, rows: pa.Table, execute: Execute) -> pa.Table:
-        """What a part of the pipeline makes of rows, in any order.
+        """The rows that a part of the pipeline makes of these rows, in any order.
 
         Args:
             part: names the part.
-            rows: with their positions in the batch.
+            rows: the rows, with their positions in the batch.
             execute: the part; it gets only rows that it has not got before.
 
-        Raises what `execute` raises. If Spark has refused a value of a message, it raises the same error again.
+        Raises the errors of `execute`. If Spark has refused a value of a message, it raises the same error again.
         """
         groups = list(_groups(part, rows))
         if len(self._made) + len(groups) > MOST_MESSAGES:
@@ -95,6 +97,6 @@ def _bytes(rows: pa.Table) -> bytes:
 
 
 def _at(position: int, rows: pa.Table, like: pa.Table) -> pa.Table:
-    """The rows with this position, and with their columns in the order of another table."""
+    """The rows with this position; their columns have the order of the table `like`."""
     whole = rows.append_column(POSITION, pa.array([position] * rows.num_rows, pa.int64()))
     return whole.select(like.column_names)

@@ -1,7 +1,7 @@
 """One zip file with the Python modules that Spark's workers need: those of correlator, and those of the user's steps.
 
 A worker on another machine has neither the source of correlator nor the modules beside the pipeline file. Equal modules
-give an equal file, byte for byte, so its name can tell its content.
+give an equal file, byte for byte, so the name of the file can identify its content.
 """
 
 import ast
@@ -22,7 +22,7 @@ _OWN = ("correlator", "connectors")
 _INSTALLED = ("site-packages", "dist-packages")
 _NATIVE = (*EXTENSION_SUFFIXES, ".so", ".pyd", ".dll", ".dylib")
 _NEEDED = {"msgspec", "pyarrow"}
-"""What the modules of correlator that run in workers import from outside."""
+"""The third-party packages that the modules of correlator import in workers."""
 _DECODERS = {"avro": "fastavro", "protobuf": "protobuf"}
 """The packages that decode bodies of these formats in workers."""
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -37,8 +37,8 @@ class Package:
     Attributes:
         files: the path of each file by its name in the zip file.
         packages: the packages and modules at the top of the zip file.
-        needed: packages that the zip file does not hold, and that the Python of the workers must have: those that the
-            modules import which this process has imported for the steps.
+        needed: packages that the zip file does not contain, and that the Python of the workers must have: the packages
+            that are imported by the modules which this process has imported for the steps.
     """
 
     files: Mapping[str, Path]
@@ -64,13 +64,13 @@ class Package:
 def package_of(pipelines: Sequence[PipelineSettings], directories: Iterable[str] = ()) -> Package:
     """Find the modules that the steps of pipelines need in Spark's workers.
 
-    These are `correlator`, the modules that steps name, and what these import from the user's own source: everything
-    that is neither a part of Python nor installed (in `site-packages`). A package is taken as a whole, but only its
-    modules.
+    These are `correlator`, the modules that steps name, and the modules of the user's own source that these import. The
+    user's own source is everything that is neither a part of Python nor installed (in `site-packages`). A package is
+    taken as a whole, but only its modules.
 
     Args:
         pipelines: the pipelines of a file.
-        directories: where modules are looked up beside the usual places.
+        directories: further directories in which Python finds modules.
 
     Raises:
         ConfigError: E1501, a module that a step names cannot be imported; E1538, a part of the modules is native.
@@ -167,7 +167,7 @@ def _module(name: Path, path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """The packages at the top of what a module imports, anywhere in its text."""
+    """The top-level packages that a module imports, anywhere in its text."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
@@ -185,7 +185,7 @@ def _directories(names: Iterable[str]) -> list[str]:
 
 
 def _entry(name: str, mode: int) -> zipfile.ZipInfo:
-    """An entry that is equal on each machine."""
+    """An entry that is the same on each machine."""
     entry = zipfile.ZipInfo(name, _TIME)
     entry.create_system, entry.external_attr = _UNIX, mode
     return entry

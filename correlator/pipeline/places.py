@@ -1,4 +1,4 @@
-"""Where the steps of a pipeline stand in their file, for messages."""
+"""The places of the steps of a pipeline in their file, for messages."""
 
 from collections.abc import Container
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class StepPlaces:
     """The places of the steps of one pipeline.
 
     Attributes:
-        places: those of the file; of settings that code has made, nothing is known.
+        places: the places of the file; for settings that code has made, it is empty.
         pipeline: the position of the pipeline in the file.
     """
 

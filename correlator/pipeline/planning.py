@@ -63,7 +63,7 @@ class Jobs:
         self._batch = f"end of all input, {_counted(len(keys), 'key')}"
 
     def prepare(self) -> None:
-        """Name the jobs that read files before a batch, also before the first one."""
+        """Name the jobs that read files before a batch, including the first one."""
         self._batch = "before a batch"
         self.name("files of lookup steps")
 

@@ -1,11 +1,11 @@
 """A pipeline on Spark as a `ports.Processor`: batches in, effects out.
 
-How messages are cut into batches makes no difference: the sends of a sender have the order of the messages that caused
-them, state belongs to keys, and a message whose processing fails affects no other message. If Spark refuses a value
-(division by zero, a cast, an overflow), or if no message can carry a value that a route sends, the batch is cut in
-halves until the message is alone; it becomes a dead letter and has no other effect. Any other error of Spark leaves the
-batch without effect, and the engine gives the whole batch again: the JVM of Spark, executors or workers were lost. If a
-batch fails again and again, the error stops the engine.
+It makes no difference how messages are divided into batches: the sends of a sender have the order of the messages that
+caused them, state belongs to keys, and a message whose processing fails affects no other message. If Spark refuses a
+value (division by zero, a cast, an overflow), or if no message can carry a value that a route sends, the processor
+divides the batch into halves until the message is alone; the message becomes a dead letter and has no other effect. Any
+other error of Spark leaves the batch without effect, and the engine passes the whole batch again: in this case the JVM
+of Spark, executors or workers were lost. If a batch fails again and again, the error stops the engine.
 """
 
 import contextlib
@@ -47,18 +47,18 @@ from correlator.pipeline.worker import make_importable
 from correlator.ports import StateView
 
 CONCLUDED_AT_ONCE = 50_000
-"""The most keys whose timers fire in one Spark job at the end of all input."""
+"""The largest number of keys whose timers fire in one Spark job at the end of all input."""
 
 MOST_ATTEMPTS = 5
-"""How often a batch may fail in succession; then its failure stops the engine."""
+"""If a batch fails this number of times in succession, its failure stops the engine."""
 _WAIT_S = 1.0
 """Seconds before a batch that has failed is computed again."""
 _START_AGAIN_S = 5.0
 """Seconds between two attempts to start Spark again."""
 _ENDS_WITHIN_S = 2.0
-"""Seconds in which a JVM that dies ends after its sockets."""
+"""Seconds within which a dying JVM ends after its sockets have closed."""
 _WAITS_S = 600.0
-"""Seconds that a session waits for its first executors, before another session asks for them."""
+"""Seconds that a session waits for its first executors before another session asks for them."""
 
 _OF_A_MESSAGE = (*DATA_ERRORS, MappingError, UnicodeDecodeError)
 """Errors that one message of a batch causes. The texts of Spark need not be UTF-8."""
@@ -77,13 +77,13 @@ class SparkProcessor:
     """Runs a pipeline on Spark. Made in any thread, used by one.
 
     Args:
-        pipeline: its settings.
+        pipeline: the settings of the pipeline.
         session: the Spark session of the engine.
-        directories: where modules that the pipeline names are looked up beside the usual places, such as the directory
-            of the pipeline file.
-        places: where the steps stand in their file, for the messages of errors.
-        repeats: whether the same messages come again and again, as in crash tests: a local Spark then sees each of
-            them once.
+        directories: further directories in which Python finds the modules that the pipeline names, such as the
+            directory of the pipeline file.
+        places: the places of the steps in their file, for the messages of errors.
+        repeats: whether the same messages are processed again and again, as in crash tests. If so, a local Spark sees
+            each of them once.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class SparkProcessor:
     def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
         """The effects of a batch.
 
-        Raises `TryAgain` W551x if Spark was lost or the cluster has failed, `HandlerFailed` E5510 if Spark fails for
-        another reason than a value.
+        Raises `TryAgain` W551x if Spark was lost or the cluster has failed, `HandlerFailed` E5510 if Spark fails for a
+        reason other than a value.
         """
         return self._survived(lambda: self._whole(batch, state, engine_time)) if batch else Effects()
 
@@ -178,7 +178,7 @@ class SparkProcessor:
     def close(self) -> None:
         """Release the Spark session, which ends when the last pipeline of this process has released it.
 
-        Does nothing before `open` has succeeded, and at further calls.
+        The call does nothing before `open` has succeeded, and when it is repeated.
         """
         if self._compiled is not None:
             if not self._is_lost:
@@ -208,7 +208,7 @@ class SparkProcessor:
 
     @contextlib.contextmanager
     def _limited(self, session: SparkSession) -> Iterator[None]:
-        """Give up the block if it takes too long on a cluster. A local Spark waits for nobody."""
+        """Give up the block if it takes too long on a cluster. A local Spark does not wait for executors."""
         if self._shared.is_local:
             self._deadline.passed = False
             yield
@@ -251,7 +251,7 @@ class SparkProcessor:
             raise TryAgain("W5511", self._place, what, _STARTED_AGAIN, _START_AGAIN_S) from error
 
     def _again(self, error: Exception, session: SparkSession) -> CorrelatorError | None:
-        """What an error means for the engine: `TryAgain` if the batch can be computed again; `None` for itself."""
+        """The error for the engine: `TryAgain` if the batch can be computed again; `None` to raise the error itself."""
         failed = error.__cause__ if isinstance(error, HandlerFailed | ConfigError) else error
         of_a_socket = isinstance(failed, OSError | EOFError | Py4JNetworkError | pa.ArrowException)
         is_lost = self._shared.is_lost(session, within_s=_ENDS_WITHIN_S if of_a_socket else 0.0)
@@ -271,7 +271,7 @@ class SparkProcessor:
         return None
 
     def _given_up(self, session: SparkSession, *, is_lost: bool) -> TryAgain:
-        """What to tell of a batch whose time has passed."""
+        """The error for a batch whose time has passed."""
         seconds = self._deadline.last_s
         if is_lost:
             self._is_lost = True
@@ -374,7 +374,7 @@ class SparkProcessor:
 
 
 def _death(error: BaseException | None) -> str:
-    """Why a session works no more."""
+    """Why a session does not work any more."""
     return "its JVM has ended" if jvm.has_ended() or not isinstance(error, Py4JJavaError) else reason(error)
 
 
@@ -403,7 +403,7 @@ def input_table(batch: Sequence[Delivered], *, properties: bool = True) -> pa.Ta
 
 
 def _without_numbers(table: pa.Table) -> pa.Table:
-    """The batch without the numbers of messages: a message that comes again has another number."""
+    """The batch without the numbers of messages: a message that is processed again has another number."""
     zeros = pa.array([0] * table.num_rows, INPUT.field("number").type)
     return table.set_column(INPUT.get_field_index("number"), "number", zeros)
 
@@ -452,7 +452,7 @@ def _typed(properties: str | None, before: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept(cause: Message) -> Headers | None:
-    """The headers that mean the same at another broker."""
+    """The headers that have the same meaning at another broker."""
     headers = cause.headers
     if headers is None:
         return None
@@ -460,7 +460,7 @@ def _kept(cause: Message) -> Headers | None:
 
 
 def _stand_in(key: str) -> Delivered:
-    """Stands for the message of a dead letter that the end of all input has caused."""
+    """A placeholder for the message of a dead letter that the end of all input has caused."""
     return Delivered("", 0, Message(b"", key=key))
 
 

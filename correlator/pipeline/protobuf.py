@@ -1,8 +1,8 @@
 """The format `protobuf` of a `decode` step: a message type as columns, and bodies as their values. Knows neither Spark
 nor Arrow.
 
-The types come from a descriptor set, which `protoc --include_imports --descriptor_set_out=FILE` writes. The library
-`protobuf` makes the classes of the messages of it and reads the bodies.
+The types come from a descriptor set, which `protoc --include_imports --descriptor_set_out=FILE` writes. From it the
+library `protobuf` makes the classes of the messages, and it reads the bodies.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ _TYPES = {
     "sint32": "INT",
     "sint64": "BIGINT",
 }
-"""The type of a column for each type of a field, as files of protobuf name it."""
+"""The type of a column for each type of a field; the keys are the names in protobuf files."""
 _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -49,7 +49,7 @@ _TIMESTAMP, _DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 """The seconds since 1970 that a Timestamp may have: the years 1 to 9999."""
 _MOST_SECONDS = 315_576_000_000
-"""The most seconds of a Duration: 10,000 years."""
+"""The largest number of seconds of a Duration: 10,000 years."""
 _BILLION = 1_000_000_000
 _MADE_BY = "protoc --include_imports --descriptor_set_out=FILE makes one"
 _MOST_SHOWN = 20
@@ -73,7 +73,7 @@ class ProtobufFormat:
         return {name: field.ddl for name, field in self._fields(self._class.DESCRIPTOR).items()}
 
     def decoder(self) -> Callable[[bytes], Mapping[str, Any]]:
-        """Makes the function from a body to the values of the columns."""
+        """Make the function that turns a body into the values of the columns."""
         from google.protobuf.message import DecodeError  # noqa: PLC0415  only pipelines with this format need it
 
         cls = self._class
@@ -119,7 +119,7 @@ class ProtobufFormat:
 
 
 def _add(pool: Any, files: Sequence[Any]) -> None:
-    """Add the files of a descriptor set, each after those that it imports; raises `ConfigError` E1529."""
+    """Add the files of a descriptor set, each after the files that it imports; raises `ConfigError` E1529."""
     known = {file.name for file in files}
     for file in files:
         missing = next((name for name in file.dependency if name not in known), None)
@@ -141,7 +141,7 @@ def _add(pool: Any, files: Sequence[Any]) -> None:
 
 
 def _names(package: str, messages: Sequence[Any]) -> list[str]:
-    """The full names of messages and of those within them."""
+    """The full names of messages and of the messages within them."""
     found = []
     for message in messages:
         name = f"{package}.{message.name}" if package else message.name
@@ -168,7 +168,7 @@ class _Count:
 
 
 _Read = Callable[[Any, _Count], Any]
-"""Makes the value of a column of a value of the library."""
+"""Turns a value of the library into the value of a column."""
 
 
 class _Field(NamedTuple):
@@ -176,8 +176,8 @@ class _Field(NamedTuple):
 
     Attributes:
         ddl: its type in Spark's DDL.
-        read: makes its value; of a field with presence only if it is there.
-        has_presence: whether a message knows that the field is not there; the column is NULL then.
+        read: makes its value; for a field with presence, called only if the field is set.
+        has_presence: whether a message shows that the field is not set; the column is NULL in this case.
     """
 
     ddl: str
@@ -262,7 +262,7 @@ class _Columns:
 
 
 def _kind(field: Any) -> str:
-    """The type of a field, as a file of protobuf names it."""
+    """The name of the type of a field in a protobuf file."""
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto  # noqa: PLC0415  as in `ProtobufFormat`
 
     name: str = FieldDescriptorProto.Type.Name(field.type)
@@ -280,7 +280,9 @@ def _number(value: int, count: _Count) -> Decimal:
 
 
 def _text(value: str | bytes, count: _Count) -> str:
-    """The library checks texts of proto3 only; a text of proto2 that is not UTF-8 comes as bytes."""
+    """Return a text. The library checks only texts of proto3, and returns a text of proto2 that is not UTF-8 as
+    bytes.
+    """
     del count
     if isinstance(value, bytes):
         raise Malformed("is not UTF-8")
@@ -288,7 +290,7 @@ def _text(value: str | bytes, count: _Count) -> str:
 
 
 _READS: dict[str, _Read] = {"uint64": _number, "fixed64": _number, "string": _text}
-"""How to make the values of the types for which those of the library do not do."""
+"""How to make the values of the types for which the values of the library are not suitable."""
 
 
 def _elements(read: _Read) -> _Read:

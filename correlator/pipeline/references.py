@@ -2,7 +2,7 @@
 
 Only Spark can parse every expression. So a name counts as a column only if its neighbors leave no other meaning: it is
 no function, no type, no alias, no unit of time and no parameter of a lambda function. An expression with a part that
-could give names another meaning (a subquery, a comment, a type with fields) names no column for certain.
+could give names another meaning (a subquery, a comment, a type with fields) does not certainly name any column.
 """
 
 import re
@@ -27,7 +27,7 @@ _BEFORE = frozenset(
         *("div", "from"),
     )
 )
-"""Words after which an operand stands."""
+"""Words that an operand follows."""
 _AFTER = frozenset(
     (
         *("and", "or", "not", "when", "then", "else", "end", "between", "in", "like", "ilike", "rlike", "regexp"),
@@ -62,11 +62,11 @@ _OTHER_QUERIES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What an expression names.
+    """The names in an expression.
 
     Attributes:
-        paths: names of columns, each perhaps with fields after it.
-        complete: the expression is only a column or a constant, so there is nothing more to check.
+        paths: names of columns, each optionally followed by fields.
+        complete: whether the expression is only a column or a constant, so that there is nothing more to check.
     """
 
     paths: tuple[Path, ...] = ()
@@ -75,10 +75,10 @@ class References:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An entry of the list behind SELECT.
+    """An entry of the list after SELECT.
 
     Attributes:
-        expression: its text without its name.
+        expression: the text of the entry without its name.
         name: the name of the column; `*` for all columns, empty if Spark makes a name.
     """
 
@@ -116,7 +116,7 @@ class _Token:
 
 
 def references(expression: str) -> References:
-    """The columns that an expression certainly names, each as often as it does."""
+    """The columns that an expression certainly names, each as often as it occurs."""
     tokens = _tokens(expression)
     if tokens is None or _uncertain(tokens):
         return References()
@@ -232,7 +232,7 @@ def _paths(tokens: Sequence[_Token]) -> Iterator[Path]:
 
 
 def _opens(token: _Token | None) -> bool:
-    """Whether an operand stands after this token."""
+    """Whether an operand follows this token."""
     return token is None or token.word in _BEFORE or (token.kind == "sign" and token.sign not in (")", "]", ".", "=>"))
 
 

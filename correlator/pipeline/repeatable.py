@@ -1,8 +1,9 @@
-"""Whether a query gives the same rows if a batch comes again, by Spark's analysis of the query.
+"""Whether a query gives the same rows if a batch is processed again, by Spark's analysis of the query.
 
-A batch comes again after a crash, and parts of it come again when it is halved. The effects must then be the same, so
-no part of a query may depend on chance, on the clock, or on where and by whom it is run. Only this module calls the
-Java objects behind PySpark: the text of a plan does not distinguish a function from a literal with the same letters.
+A batch is processed again after a crash, and parts of it are processed again when it is halved. The effects must then
+be the same, so no part of a query may depend on chance, on the clock, or on the place or the user of its execution.
+Only this module calls the Java objects behind PySpark: the text of a plan does not distinguish a function from a
+literal with the same letters.
 """
 
 # ruff: noqa: SLF001  PySpark has no public way to the expressions of a plan; tests/pipeline/test_spark_version.py allows this one
@@ -20,7 +21,7 @@ _NO_IV = "CAST('' AS BINARY)"
 
 
 def plan_of(query: DataFrame) -> str:
-    """The plan of an analyzed query as Spark writes it: a line for each operator, the last one first."""
+    """The plan of an analyzed query in Spark's text form: a line for each operator, the last one first."""
     return str(query._jdf.queryExecution().analyzed().toString())
 
 
@@ -30,7 +31,7 @@ def make_plan(query: DataFrame) -> None:
 
 
 def evaluate_constants(query: DataFrame) -> None:
-    """Optimize a query, which evaluates its constant expressions; raises what Spark raises. No job runs."""
+    """Optimize a query, which evaluates its constant expressions; raises the errors of Spark. No job runs."""
     query._jdf.queryExecution().optimizedPlan()
 
 
@@ -73,7 +74,9 @@ def _changing(plan: Any, current: Any) -> Any:
 
 
 def _moment_in_cast(before: Any, after: Any) -> Any:
-    """A text such as 'now' that a cast turns into a time: there Spark's rule for such texts has changed the plan."""
+    """A text such as 'now' that a cast turns into a time. It is where Spark's rule for such texts has changed the
+    plan.
+    """
     if after.equals(before):
         return None
     for node, other in zip(_nodes(before), _nodes(after), strict=True):
@@ -100,7 +103,9 @@ def _moment_in_literal(plan: Any) -> Any:
 
 
 def _without_iv(plan: Any) -> Any:
-    """An encryption without an initialization vector, for which Spark draws one; only the mode ECB needs none."""
+    """An encryption without an initialization vector, for which Spark chooses a random one; only the mode ECB needs
+    none.
+    """
     encryptions = (one for one in _expressions(plan) if _class_of(one) == "AesEncrypt")
     return next((one for one in encryptions if one.mode().sql().upper() != "'ECB'" and one.iv().sql() == _NO_IV), None)
 
@@ -126,7 +131,7 @@ def _items(sequence: Any) -> Iterator[Any]:
 
 
 def _written(expression: Any) -> str:
-    """An expression as its query spells it, or Spark's own text if Spark does not know its position."""
+    """The text of an expression in its query; Spark's own text if Spark does not know its position."""
     origin = expression.origin()
     places = origin.sqlText(), origin.startIndex(), origin.stopIndex()
     if any(one.isEmpty() for one in places):

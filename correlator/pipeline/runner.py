@@ -22,12 +22,12 @@ def build_engine(
 ) -> Engine:
     """An engine with the pipelines of a file. Nothing is opened, and Spark does not start, before `Engine.start`.
 
-    The engine does not log the warnings of the file: the caller that read it has them.
+    The engine does not log the warnings of the file; the caller, which has read the file, has them.
 
     Args:
         file: the settings.
-        directories: where modules that the file names are looked up beside the usual places.
-        places: where the settings stand, for the messages of errors.
+        directories: further directories in which Python finds the modules that the file names.
+        places: the places of the settings, for the messages of errors.
         overrides: arguments of `Engine`, such as connections of a test.
 
     Raises:
@@ -46,9 +46,9 @@ def processors_of(
 ) -> Sequence[Processor]:
     """The processors of the pipelines of a file; raises `ConfigError` E1519 if PySpark is needed and not installed.
 
-    `places` says where the settings stand, for the messages of errors.
-    `ends_soon` is for commands that run for seconds: Spark then starts with less work, and computes more slowly.
-    `repeats` is for crash tests, to which the same messages come again and again: Spark then sees each of them once.
+    `places` has the places of the settings, for the messages of errors. `ends_soon` is for commands that run for
+    seconds: Spark then starts with less work, and computes more slowly. `repeats` is for crash tests, which process the
+    same messages again and again: Spark then sees each of them once.
     """
     if not file.pipelines:
         return ()

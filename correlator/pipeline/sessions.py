@@ -21,7 +21,8 @@ _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "first": min,
     "last": max,
 }
-"""Each makes one intermediate result of two. Those of `first` and `last` begin with the number of their row."""
+"""Each function makes one intermediate result of two. The intermediate results of `first` and `last` begin with the
+number of their row."""
 _Session = tuple[int, Sequence[Any]]
 """The time of the last row, and the intermediate result of each value."""
 

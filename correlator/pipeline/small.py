@@ -2,8 +2,8 @@
 
 Planning takes most of the time of a small batch. So the plan does not contain the rows of a batch: it reads them from a
 file, which is replaced before each execution. A *section* is a part of a pipeline that is one plan. The keyed steps,
-which follow sections, run in the thread of the pipeline, by the functions that otherwise run in Spark's workers; so
-large batches of pipelines with keyed steps run in another way (`compiled`).
+which follow sections, run in the thread of the pipeline. Their functions are the same that run in Spark's workers for
+large batches (`compiled`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ from correlator.pipeline.worker import FileRows
 from correlator.ports import StateView
 
 MOST_ROWS = 5_000
-"""Most rows that one core works on alone; keyed steps run in the thread of the pipeline for batches of so many rows."""
+"""The largest number of rows that one core processes alone, and of rows in a batch whose keyed steps run in the thread
+of the pipeline."""
 _IN_ORDER = [(name, "ascending") for name in (KEY, POSITION, PART)]
 
 
@@ -31,11 +32,11 @@ class _Section:
 
     Attributes:
         source: the file from which the plan reads its rows.
-        parts: how many cores share them.
+        parts: how many cores share these rows.
         plan: makes the rows of the section.
-        work: the keyed step that follows, if one does.
+        work: the keyed step that follows, if there is one.
         after: the number of the stage with which the next section begins; `None` at the end of the pipeline.
-        steps: its steps, as Spark's user interface shows them.
+        steps: its steps, in the form for Spark's user interface.
     """
 
     source: Path
@@ -51,13 +52,14 @@ class SmallBatches:
 
     Args:
         session: a local Spark.
-        stages: of the pipeline.
-        directory: for the files from which the plans read; nobody else uses it.
+        stages: the stages of the pipeline.
+        directory: the directory for the files from which the plans read; nobody else uses it.
         jobs: names the Spark jobs.
         planning: measures how long Spark plans.
 
     Attributes:
-        memory: what the sections have made of earlier messages, if they come again and again; else `None`.
+        memory: the results of the sections for earlier messages, if messages are processed again and again; otherwise
+            `None`.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class SmallBatches:
         self._sections: dict[tuple[int, int], _Section] = {}
 
     def takes(self, rows: int) -> bool:
-        """Whether a batch of so many rows is to run here."""
+        """Whether a batch with this number of rows must run here."""
         return rows <= MOST_ROWS or not any(isinstance(stage.work, KeyedWork) for stage in self._stages)
 
     def run(self, rows: pa.Table, first: int, state: StateView) -> pa.Table:
@@ -138,7 +140,7 @@ def _worked(work: KeyedWork, rows: pa.Table, state: StateView) -> pa.Table:
 
 
 def _replace(path: Path, rows: pa.Table, parts: int) -> None:
-    """Replace a file by one whose batches so many workers can share.
+    """Replace a file by one whose batches `parts` workers can share.
 
     A worker of an execution that has failed may still read the old file, which it keeps.
     """

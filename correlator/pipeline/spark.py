@@ -40,7 +40,7 @@ DATA_ERRORS = (
 """The errors by which Spark refuses a value."""
 _LOOPBACK = "127.0.0.1"
 _SUGGESTED = re.compile(r"Did you mean one of the following\? \[(?P<names>[^\]]*)\]")
-# The error of a Python worker, behind the frames of its traceback; of a chain of errors the last one counts.
+# The error of a Python worker, after the frames of its traceback; in a chain of errors the last one counts.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
 _ABORTED = "Job aborted due to stage failure: "
 _TASK = re.compile(r"^Lost task [^:]*: (?:[a-z]\w*\.)*(?:SparkException: )?")
@@ -127,14 +127,16 @@ class _ProcessSession:
         return session
 
     def renew(self, lost: SparkSession) -> SparkSession:
-        """The session after one that works no more: the one that another pipeline has started since, or a new one."""
+        """The session that replaces a broken one: the session that another pipeline has started since, or a new
+        session.
+        """
         with self._lock:
             if self._session is lost or self._session is None:
                 self._session = self._anew()
             return self._session
 
     def is_lost(self, session: SparkSession, *, within_s: float = 0.0) -> bool:
-        """Whether a session works no more: its JVM has ended, Spark has stopped, or there is another session."""
+        """Whether a session is broken: its JVM has ended, Spark has stopped, or there is another session."""
         if session is not self._session or jvm.has_ended(within_s):
             return True
         try:
@@ -189,7 +191,7 @@ class _ProcessSession:
         return session
 
     def _stop(self) -> None:
-        """Stop a session of ours. A JVM that is alive stays for the next session of this process."""
+        """Stop a session that the engine has started. A living JVM stays for the next session of this process."""
         session, self._session = self._session, None
         if self._watch is not None:
             self._watch.end()
@@ -214,8 +216,8 @@ class SharedSession:
         settings: settings of Spark.
         ends_soon: whether the process ends within seconds, like `correlator test`. Java then compiles with its first
             compiler only and collects garbage with one thread, which halves the processor time of a start. For an
-            engine this is not worth a risk: the time of cycles with 100,000 rows was the same within the noise, and no
-            measurement shows what code of the first compiler and long pauses cost in a run of days.
+            engine this is not worth the risk: the time of cycles with 100,000 rows was the same within the noise, but
+            no measurement shows the cost of the first compiler's code and of long pauses in a run of days.
         package: makes the package of the modules that the workers of a cluster need; not called for a local master.
     """
 
@@ -250,23 +252,25 @@ class SharedSession:
             return self._session
 
     def is_lost(self, session: SparkSession, *, within_s: float = 0.0) -> bool:
-        """Whether a session that this object has returned works no more.
+        """Whether a session that this object has returned is broken.
 
         Args:
             session: the session.
-            within_s: how many seconds to wait for the end of the JVM: its sockets end before the process does.
+            within_s: seconds to wait for the end of the JVM, since its sockets close before the process ends.
         """
         return _process.is_ours and _process.is_lost(session, within_s=within_s)
 
     def renew(self, lost: SparkSession) -> SparkSession:
-        """End a session that works no more, and start another one in a new JVM. Raises `ConfigError` as `acquire`."""
+        """End a broken session, and start another one in a new JVM. Raises `ConfigError` as `acquire`."""
         session = _process.renew(lost)
         with self._lock:
             self._session = session
         return session
 
     def job_ended(self, *, refused: bool = False) -> None:
-        """Note that a job has succeeded, or that Spark has refused a value: then no warning tells of failed tasks."""
+        """Note that a job has succeeded, or that Spark has refused a value. After a refused value no warning reports
+        failed tasks.
+        """
         _process.job_ended(refused=refused)
 
     def spread(self, session: SparkSession) -> None:
@@ -275,7 +279,7 @@ class SharedSession:
             session.conf.set(_PARTITIONS, cluster.cores(session))
 
     def release(self) -> None:
-        """Release the session; once for each `acquire`."""
+        """Release the session; must be called once for each `acquire`."""
         with self._lock:
             self._users -= 1
             if not self._users and self._session is not None:
@@ -291,7 +295,7 @@ def _restore(variable: str, value: str | None) -> None:
 
 
 def _ship(session: SparkSession, package: Package, scratch: Path) -> None:
-    """Let the workers import the modules of a package. Those of this process stay as they are."""
+    """Let the workers import the modules of a package. The modules of this process stay unchanged."""
     path = list(sys.path)
     session.sparkContext.addPyFile(str(package.write_into(scratch)))
     sys.path[:] = path
@@ -320,13 +324,13 @@ def _start(settings: SparkSettings, scratch: str, *, ends_soon: bool) -> SparkSe
             return builder.getOrCreate()
     except Exception as error:
         if not is_local(settings.master):
-            jvm.discard()  # Spark has stopped in it; the next attempt begins anew
+            jvm.discard()  # Spark has stopped in this JVM; the next attempt begins anew
         at = "" if is_local(settings.master) else f" with the master {settings.master}"
         raise ConfigError("E1515", "spark", f"Spark does not start{at}: {first_line(error)}") from error
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Py4J writes a traceback into the log of the program whenever the JVM dies; the pipelines tell it in one line."""
+    """Filter for the log: Py4J writes a traceback whenever the JVM dies, and the pipelines report it in one line."""
     return Path(record.pathname).parent.name != "py4j"
 
 
@@ -349,7 +353,7 @@ def _quickly(config: Mapping[str, str], surroundings: Mapping[str, str], flags: 
 
     Args:
         config: all settings of the session.
-        surroundings: the environment as it was before the start.
+        surroundings: the environment before the start.
         flags: flags of Java; they are left out if the user has chosen flags.
     """
     if jvm.has_gateway() or not jvm.is_plain(config, os.environ):
@@ -371,7 +375,9 @@ def _quickly(config: Mapping[str, str], surroundings: Mapping[str, str], flags: 
 
 
 def _defaults(master: str, scratch: str) -> dict[str, str]:
-    """Settings for many small batches in one process: no feature that costs time in each query and helps large ones."""
+    """Settings for many small batches in one process: they switch off features that cost time in each query and help
+    only large ones.
+    """
     common = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -428,7 +434,7 @@ def first_line(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Why Spark has failed, in one line: of a job that was given up, the failure of its last task."""
+    """Why Spark has failed, in one line; for a job that was given up, the failure of its last task."""
     if not isinstance(error, Py4JJavaError):
         return first_line(error) or type(error).__name__
     found = causes(error)

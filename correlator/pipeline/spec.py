@@ -28,7 +28,7 @@ _OF_FORMATS = {
     "protobuf": ("descriptor", "message"),
     "text": (),
 }
-"""The settings of a `decode` step that each format takes beside `format`."""
+"""The settings of a `decode` step that each format takes in addition to `format`."""
 _DURATIONS = ("window", "session", "every", "lateness", "within", "expires")
 _LONGEST = 100 * 366 * 86_400.0
 _DECISION = re.compile(r"(keep|discard) [0-9a-f]{8}")
@@ -76,7 +76,7 @@ class DecodeStep:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        taken = _OF_FORMATS.get(self.format, ())  # whatever code has written
+        taken = _OF_FORMATS.get(self.format, ())  # code may have set any value
         for name in ("schema", "schema_file", "writer_schema", "descriptor", "message", "options"):
             if getattr(self, name) and name not in taken:
                 formats = [one for one, names in _OF_FORMATS.items() if name in names]
@@ -88,7 +88,7 @@ class DecodeStep:
         check_options(self.format, self.options)
 
     def _missing(self) -> str:
-        """What the format needs and the step does not have; empty for nothing."""
+        """The missing setting that the format needs; empty if none is missing."""
         match self.format:
             case "json" | "csv" if self.schema is None:
                 return "has no 'schema'"
@@ -130,7 +130,7 @@ class SelectStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlStep:
-    """A SELECT over the relation `input`, which has the rows: chooses rows and computes columns.
+    """A SELECT over the relation `input`, which contains the rows. It chooses rows and computes columns.
 
     Attributes:
         query: `SELECT … FROM input WHERE …`, without joins, groups, windows, order or limit: other steps do these.
@@ -161,11 +161,11 @@ class ExplodeStep:
 class LookupStep:
     """Adds the columns of a record in a file or table: the record with the same values in the columns of `on`.
 
-    A row without a match has NULL there. The content of the file at the time of the batch decides, so this is the only
-    step whose result does not follow from the messages alone.
+    A row without a match has NULL in these columns. The step uses the content of the file at the time of the batch, so
+    this is the only step whose result does not depend on the messages alone.
 
     Attributes:
-        on: columns that both the rows and the file have; no two records of the file may have the same values there.
+        on: columns that both the rows and the file have; no two records of the file may have the same values in them.
         file: path of a file that Spark can read.
         format: the format of the file.
         schema: the columns of the file as DDL; required for json, optional for csv (which has a header line).
@@ -214,16 +214,17 @@ class KeyedSettings:
     """The common settings of steps that keep state for each key.
 
     Attributes:
-        name: name of the step, under which the store holds its state; unique among the steps of the pipeline. By
-            default it is the kind of the step with its position among the steps of that kind, such as `aggregate#0`.
-            If a step has a name, steps may be added and removed before it. A name contains neither `/` nor `#`.
+        name: name of the step, by which the store identifies its state; unique among the steps of the pipeline. By
+            default it is the kind of the step with its position among the steps of that kind, such as `aggregate#0`. If
+            a step has a name, steps may be added and removed before it. A name contains neither `/` nor `#`.
         was: the former name or position of the step; the first start moves the stored state to the new name.
         state: what a start does with state that no longer fits the step: `keep FINGERPRINT` uses it,
             `discard FINGERPRINT` deletes it. The refused start names the fingerprint. The setting is for that one
             change and has no effect afterwards.
-        expires: how far the event time of a key without rows may lag behind that of the step. The key then follows at
-            this distance: its timers fire, its windows close, its waiting rows are given up, and its state is deleted
-            when it has no timer, window or waiting row left. By default nothing happens to a key without rows.
+        expires: how far the event time of a key without rows may lag behind the event time of the step. From then on,
+            the event time of the key follows at this distance: its timers fire, its windows close, its waiting rows are
+            given up, and its state is deleted when it has no timer, window or waiting row left. By default nothing
+            happens to a key without rows.
     """
 
     name: Identifier | None = None
@@ -268,13 +269,14 @@ class MonitorStep(KeyedSettings):
 class AggregateStep(KeyedSettings):
     """Windows or sessions per key in event time: outputs one row for each window or session, when it closes.
 
-    The event time of a key is the latest that a row of this key had, in the order of arrival; a window closes when
-    this time reaches the end of the window plus `lateness`, or at the end of all input. A row whose windows are all
-    closed is late and becomes a dead letter (E5105). The new row has the key, `window_start`, `window_end`, the values.
+    The event time of a key is the latest event time of the rows of this key that have arrived so far; a window closes
+    when this time reaches the end of the window plus `lateness`, or at the end of all input. A row whose windows are
+    all closed is late and becomes a dead letter (E5105). The new row has the key, `window_start`, `window_end` and the
+    values.
 
     Attributes:
-        key: the key of the windows. The output has it in a text column, with the same name if `key` is a plain name,
-            else with the name `key`.
+        key: the key of the windows. The output has it in a text column. The column has the same name if `key` is a
+            plain name, and the name `key` otherwise.
         event_time: the event time of the row, a timestamp.
         window: the length of a window; either this or `session` is required.
         session: the gap that ends a session. A session is a window from its first row until this time after its last
@@ -311,7 +313,7 @@ class CorrelateStep(KeyedSettings):
     """Pairs of rows of one key that belong together: a `first` and a `second` that are at most `within` apart.
 
     They may arrive in either order. A row pairs once, with the oldest row that waits. The row of a pair has two
-    columns, `first` and `second`, each with all columns of its row. Other rows are dropped.
+    columns, `first` and `second`, each with all columns of its row. The step drops rows of neither kind.
 
     Attributes:
         key: the key that both rows have.
@@ -339,12 +341,13 @@ class RouteStep:
     Attributes:
         to: id of a sender.
         where: the condition for sending a row; all rows go on to the next step.
-        body: the body; NULL is an empty body. By default the body is the JSON of all columns. Rows that have the
-            columns body, key and properties, and that no decode and no keyed step has made, are sent as messages.
+        body: the body; NULL is an empty body. By default the body is the JSON of all columns. A row that has the
+            columns body, key and properties, and that neither a decode step nor a keyed step has made, is sent as a
+            message.
         destination: a destination instead of the sender's; NULL for the sender's.
         key: the message key.
         headers: application properties, and the standard headers `correlation_id`, `reply_to`, `type`, `priority`,
-            `persistent` and `time_to_live_ms`; NULL leaves one out.
+            `persistent` and `time_to_live_ms`; a property or header whose value is NULL is left out.
     """
 
     word: ClassVar[str] = "route"

@@ -49,7 +49,7 @@ class KeyedWork:
 
     Attributes:
         place: of the step in its file, and the step, for messages.
-        number: of the step in its pipeline.
+        number: number of the step in its pipeline.
         name: PIPELINE/STEP.
         function: runs in the workers; a copy of it has the states of the keys of a batch.
         schema: of the rows that the step makes.
@@ -70,7 +70,7 @@ class KeyedWork:
 
     @cached_property
     def due(self) -> DueKeys:
-        """The keys of a step with `expires` by the time at which they are due; used by the thread of the pipeline."""
+        """The keys of a step with `expires` by the time at which they are due; the thread of the pipeline uses them."""
         return DueKeys(due_of)
 
     def reader(self, state: StateView) -> Callable[[str], bytes | None]:
@@ -78,7 +78,7 @@ class KeyedWork:
         return lambda key: state.get(self.owner, key.encode())
 
     def states(self, keys: Iterable[str], state: StateView) -> dict[str, bytes]:
-        """The stored state of each of these keys that has one."""
+        """The stored state of these keys, for each key that has one."""
         return {key: value for key in keys if (value := state.get(self.owner, key.encode())) is not None}
 
     def apply(
@@ -97,8 +97,8 @@ class KeyedWork:
         """The event time of the step during a batch; `None` if the step does not need it.
 
         Args:
-            rows: that go into the step, with place, key and time.
-            state: before the batch.
+            rows: the rows that go into the step, with place, key and time.
+            state: the state before the batch.
         """
         if self.expires is None:
             return None
@@ -136,11 +136,11 @@ class Stage:
 
     Attributes:
         view: name of the temporary view that the text reads.
-        schema: of the view.
+        schema: the schema of the view.
         text: the SQL.
-        reads_twice: the text reads the view twice, so Spark keeps the rows that the stage before has made.
+        reads_twice: the text reads the view twice, so Spark keeps the rows that the previous stage has made.
         work: the Python work, `None` for the last stage.
-        steps: number and kind of each of its steps, as messages name them.
+        steps: number and kind of each of its steps, in the form for messages.
     """
 
     view: str
@@ -152,6 +152,6 @@ class Stage:
 
 
 def steps_of(stages: Sequence[Stage]) -> str:
-    """The steps of some stages in a row, as Spark's user interface shows them."""
+    """The steps of some successive stages, in the form for Spark's user interface."""
     steps = [step for stage in stages for step in stage.steps]
     return f"steps {', '.join(steps)}" if steps else "effects"

@@ -53,22 +53,22 @@ _OF_MESSAGE = struct_of(
     ]
 )
 _VIEWS = "correlator_"
-"""The names of all temporary views begin so; Spark takes them before the name of a column."""
+"""The beginning of the names of all temporary views; for Spark they take precedence over names of columns."""
 _FIELDS_OF_ITS_OWN = ("array<", "map<", "struct<>", "variant", "void")
-"""Types of which only Spark knows what a name behind a '.' means."""
+"""Types for which only Spark knows the meaning of a name after a '.'."""
 _OF_SPARK = re.compile(r"[:*?\[{\\]")
-"""A path with one of these has a meaning for Spark that it does not have for Python."""
+"""Characters with a special meaning in a path for Spark, but not for Python."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+(?: [A-Za-z0-9_.-]+)*")
 _MOST_HEADER_BYTES = 64 * 1024
 
 Known = dict[str, Kind | None]
 """Columns with their types; `None` for a type that only Spark knows."""
 Named = Sequence[tuple[str, Kind | None]]
-"""The same, perhaps with two columns of one name."""
+"""Columns with their types, possibly with two columns of one name."""
 
 
 class Mistake(NamedTuple):
-    """What the compiler refuses.
+    """A mistake that the compiler refuses.
 
     Attributes:
         step: the number of the step.
@@ -84,7 +84,7 @@ class Checked:
     """The result for one pipeline.
 
     Attributes:
-        mistakes: in the order of the steps.
+        mistakes: the mistakes in the order of the steps.
         unchecked: numbers of the steps with an expression that only Spark can check completely.
     """
 
@@ -96,9 +96,10 @@ def check_steps(pipeline: PipelineSettings, spark_settings: Collection[str] = ()
     """Check the steps of a pipeline. Modules that the steps name must be importable.
 
     Args:
-        pipeline: its settings.
+        pipeline: the settings of the pipeline.
         spark_settings: names of the settings of Spark that the file changes. A setting about SQL may change the meaning
-            of names in expressions, and one about Hadoop the meaning of paths: the checks then leave these out.
+            of names in expressions, and a setting about Hadoop the meaning of paths. In these cases the checks leave
+            out expressions or paths.
     """
     expressions = not any(name.startswith("spark.sql.") for name in spark_settings)
     files = not any(name.startswith("spark.hadoop.") for name in spark_settings)
@@ -106,7 +107,7 @@ def check_steps(pipeline: PipelineSettings, spark_settings: Collection[str] = ()
 
 
 class _Checker:
-    """Goes through the steps and keeps the columns that the next step sees; `None` if nobody knows them."""
+    """Goes through the steps and keeps the columns that the next step sees; `None` if they are unknown."""
 
     def __init__(self, *, expressions: bool, files: bool) -> None:
         self._expressions = expressions
@@ -228,7 +229,7 @@ class _Checker:
         self._hidden = hidden
 
     def _queried(self, query: Query, columns: Known) -> Known | None:
-        """The columns that a query makes; `None` if Spark makes the name of one."""
+        """The columns that a query makes; `None` if Spark chooses the name of a column."""
         made: list[tuple[str, Kind | None]] = []
         for entry in query.items:
             if entry.name == "*":
@@ -345,7 +346,7 @@ class _Checker:
                 self._report("class", "E1517", what, _known(self._columns), did_you_mean(name, self._columns))
 
     def _outputs(self, cls: type[KeyedMonitor[Any, Any]]) -> Named | None:
-        """The columns of a monitor's outputs; for `dict` those that the step sees."""
+        """The columns of a monitor's outputs; for `dict` the columns that the step sees."""
         if cls.output_type is dict:
             return None if self._columns is None else list(self._columns.items())
         try:
@@ -410,7 +411,7 @@ class _Checker:
         Args:
             setting: the setting that holds it.
             text: the expression.
-            others: names beside the columns that it may use.
+            others: further names that it may use in addition to the columns.
         """
         read = references(text) if self._expressions else References()
         if not read.complete or (read.paths and self._columns is None):

@@ -1,7 +1,7 @@
-"""Steps as SQL: each is one SELECT over the step before. Text only; Spark parses it (`compiler`).
+"""Steps as SQL: each is one SELECT over the previous step. This module only makes text; Spark parses it (`compiler`).
 
-Every relation has hidden columns beside the user's (`envelope`). Expressions of the user are evaluated for live rows
-only: a row that was dropped must not fail again.
+Every relation has hidden columns in addition to the user's (`envelope`). Expressions of the user are evaluated for live
+rows only: a row that was dropped must not fail again.
 """
 
 # ruff: noqa: S608  all text here is SQL, made of the pipeline file, which is trusted like a program
@@ -62,11 +62,11 @@ class RowKind(Enum):
     """Whether the rows of a relation are messages."""
 
     RECEIVED = auto()
-    """Messages as they came."""
+    """Unchanged messages."""
     MESSAGES = auto()
     """Messages that a step may have changed."""
     MADE = auto()
-    """RowKind that a step has made of messages; a route says what it sends of them."""
+    """Rows that a step has made of messages; a route says what it sends of them."""
 
 
 _BODY = "CAST(body AS STRING)"
@@ -76,8 +76,8 @@ _FORMATS = frozenset(name.lower() for name in FORMATS)
 _TIMESTAMP_FORMAT = """'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\""""
 _TIME_FORMATS = f"""{_TIMESTAMP_FORMAT}, 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS\""""
 _JSON = f"map({_TIMESTAMP_FORMAT}, 'ignoreNullFields', 'false')"
-"""Options for reading JSON of columns. Without a format a TIMESTAMP_NTZ may have any fraction of a second: JSON that an
-earlier version has stored has milliseconds."""
+"""Options for reading JSON of columns. They set no format for TIMESTAMP_NTZ, so that it may have any fraction of a
+second: JSON that an earlier version has stored has milliseconds."""
 _WRITTEN_JSON = f"map({_TIME_FORMATS}, 'ignoreNullFields', 'false')"
 _WRITTEN_HEADERS = f"map({_TIME_FORMATS})"
 
@@ -89,7 +89,7 @@ def text(value: str) -> str:
 
 
 def source_sql(view: str) -> str:
-    """The rows of a batch as it comes from the processor."""
+    """The rows of a batch that comes from the processor."""
     message = "named_struct('receiver', receiver, 'number', number, 'key', key, 'destination', destination, "
     message += "'correlation_id', correlation_id, 'properties', properties)"
     hidden = hidden_sql(OF_MESSAGES, {PART: "''", LIVE: "true", OUT: NOTHING, MESSAGE: message})
@@ -113,7 +113,7 @@ def bodies_sql(source: str, hidden: Sequence[str]) -> str:
 
 
 def parsed(step: DecodeStep, body: str = "CAST(body AS STRING)") -> str:
-    """The body as a struct, of a format that Spark decodes."""
+    """The body as a struct, for a format that Spark decodes."""
     schema = step.schema or ""
     match step.format:
         case "csv":
@@ -125,7 +125,9 @@ def parsed(step: DecodeStep, body: str = "CAST(body AS STRING)") -> str:
 
 
 def trial_sql(step: DecodeStep) -> str:
-    """Decodes a constant and writes a time in each format of the options, so that Spark refuses what it cannot use."""
+    """Decodes a constant and writes a time in each format of the options, so that Spark refuses options that it cannot
+    use.
+    """
     formats = (value for name, value in canonical(step.options).items() if name in _FORMATS)
     times = (f", date_format(TIMESTAMP '2026-01-05 10:00:00', {text(one)})" for one in formats)
     return f"SELECT {parsed(step, text('{}'))}{''.join(times)}"
@@ -149,10 +151,10 @@ def _malformed(step: DecodeStep) -> str:
 def _ends_with_object(step: DecodeStep) -> str:
     """Whether only white space follows the object with which a body begins; Spark's parser ignores what follows it.
 
-    If only white space follows the first `}`, this is the end of the object. Otherwise Spark counts the elements of two
-    arrays: `[BODY]` must have one element, and `[BODY,{}]` two. If a `]` in the body ended the array, both would have
-    the same number, so one array is enough for a body without `]`. The line ends complete a comment, which an option
-    may allow.
+    If only white space follows the first `}`, this is the end of the object. In any other case Spark counts the
+    elements of two arrays: `[BODY]` must have one element, and `[BODY,{}]` two. If a `]` in the body ended the array,
+    both would have the same number, so one array is enough for a body without `]`. The line ends complete a comment,
+    which an option may allow.
     """
     whole = f"locate('}}', {_BODY}) = length(rtrim({text(_SPACE)}, {_BODY}))"
     arrays = (f"concat('[', {_BODY}, {text(end)})" for end in ("\n]", "\n,{}]"))
@@ -166,13 +168,13 @@ def where_sql(step: WhereStep, source: str) -> str:
 
 
 def select_sql(step: SelectStep, source: str, hidden: Sequence[str]) -> str:
-    """New columns instead of the old."""
+    """Replaces the old columns with new ones."""
     columns = "".join(f", {if_live(value)} AS {quote(name)}" for name, value in step.columns.items())
     return f"SELECT {hidden_sql(hidden)}{columns} FROM {source}"
 
 
 def query_sql(step: SqlStep, source: str, visible: str) -> str:
-    """The user's SELECT as it stands."""
+    """The user's SELECT, unchanged."""
     return f"SELECT * FROM (WITH input AS (SELECT {visible} FROM {source}) {step.query})"
 
 
@@ -225,7 +227,7 @@ def route_sql(step: RouteStep, source: str, number: int, columns: Mapping[str, s
 
 
 def _sent(step: RouteStep, columns: Mapping[str, str], rows: RowKind) -> tuple[int, str, str, str]:
-    """Kind, key, body and properties of what a route sends."""
+    """Kind, key, body and properties of the messages that a route sends."""
     key, nothing = f"CAST({step.key or 'NULL'} AS STRING)", "CAST(NULL AS STRING)"
     if step.body is not None:
         return SEND, key, f"CAST({step.body} AS BINARY)", nothing
@@ -253,7 +255,9 @@ def header_columns(step: RouteStep) -> str:
 
 
 def keyed_sql(step: KeyedStep, source: str, number: int, values: Mapping[str, str], where: str) -> str:
-    """The rows that go into a keyed step: key, event time and values; a row without a usable key or time is dead."""
+    """The rows that go into a keyed step: key, event time and values; a row without a usable key or time becomes a dead
+    letter.
+    """
     time = f"CAST({step.event_time} AS TIMESTAMP)" if step.event_time else "CAST(NULL AS TIMESTAMP)"
     key = f"CAST({step.key} AS STRING)"
     keyed = f"SELECT *, {if_live(key)} AS {KEY}, {if_live(time)} AS {TIME} FROM {_wanted(step, source)}"
@@ -291,7 +295,7 @@ def keyed_values(step: KeyedStep, columns: Mapping[str, str], wanted: list[str] 
     """Name and expression of each value that the worker of a keyed step gets.
 
     Args:
-        step: its settings.
+        step: the settings of the step.
         columns: Spark's types of the columns that the step sees.
         wanted: the columns that the row type of a monitor has, `None` for all.
     """

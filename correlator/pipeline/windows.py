@@ -23,13 +23,14 @@ _LEXEME = re.compile(
 )
 """A comment, a text, a quoted name, a word or a sign; only a sign is a bracket or a comma of the expression itself."""
 _QUOTES = ("'", '"', "`")
-"""A mark that begins a text or a name without an end."""
+"""A quotation mark that begins a text or a name which does not end."""
 _EXACT = Context(prec=80, traps=[Inexact])
 """Adds all decimals of Spark without rounding."""
 _SHORT = ("tinyint", "smallint", "int", "bigint")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _MORE_DIGITS, _MOST_DIGITS = 10, 38
-"""How many digits more than its argument a sum of decimals has, as in Spark, and how many a decimal can have."""
+"""The additional digits of a sum of decimals compared with its argument, as in Spark, and the largest number of digits
+of a decimal."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Fold = Callable[[Any, Any], Any]
 Limits = tuple[int | Decimal, int | Decimal] | None
@@ -60,8 +61,8 @@ def parse_call(text: str, where: str) -> Call:
 
 
 def _argument(text: str) -> str | None:
-    """The expression between the bracket with which the text begins and the one with which it ends; `None` if other
-    text follows, or if there is no expression, or more than one.
+    """The expression between the first bracket of the text and the last one; `None` if other text follows, or if there
+    is no expression, or more than one.
     """
     depth = 0
     for lexeme in _LEXEME.finditer(text.rstrip()):
@@ -94,7 +95,7 @@ _FOLDS: dict[str, Fold] = {
     "first": lambda first, value: value if first is None else first,
     "last": lambda _, value: value,
 }
-"""Each makes the new intermediate result from the old one (`None` at the beginning) and a value."""
+"""Each function makes the new intermediate result from the old one (`None` at the beginning) and a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Value:
     """A value of a window.
 
     Attributes:
-        name: of its column.
+        name: name of its column.
         function: the aggregate function.
         argument: Spark's type of its argument.
     """
@@ -141,7 +142,8 @@ def check_limits(key: str, value: Value, total: Any, limits: Limits) -> None:
 
 
 class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
-    """The open windows of one key: by start in microseconds since the epoch, the intermediate result of each value.
+    """The open windows of one key: the intermediate results of the values, by the start of the window in microseconds
+    since the epoch.
 
     An input row has the arguments `v0`, `v1`, …; a window gives one output when it closes.
     """
@@ -216,7 +218,7 @@ def microseconds(time: datetime) -> int:
 
 
 def moment(microseconds: int) -> datetime:
-    """The time that is so many microseconds after 1970."""
+    """The time at this number of microseconds since 1970."""
     return EPOCH + timedelta(microseconds=microseconds)
 
 

@@ -1,8 +1,8 @@
 """The code that runs in Spark's Python workers: keyed monitors and Python functions over Arrow batches.
 
-Knows Arrow and the pure monitors, not Spark: Spark calls an object of this module with an iterator of batches and
-takes batches back. Every batch has the hidden columns (`envelope`); rows that are not live only carry effects, and
-pass through.
+The module uses Arrow and the pure monitors, but not Spark: Spark calls an object of this module with an iterator of
+batches, and gets batches from it. Every batch has the hidden columns (`envelope`); rows that are not live only carry
+effects, and pass through.
 """
 
 import importlib
@@ -29,14 +29,15 @@ from correlator.pipeline.windows import EPOCH, Value, windows_class
 
 _MOST_ROWS = 10_000
 _MOST_BYTES = 1024 * 1024
-"""The bytes of bodies of which the values are in memory as Python objects at a time; a longer body is alone."""
+"""The number of bytes of bodies whose values are in memory as Python objects at a time; a longer body is processed
+alone."""
 _LONGEST_WHY = 300
 BODY = "body"
 """The column with the bodies that a `DecodeFunction` decodes."""
 _AFTER_ALL = "G"
-"""Sorts behind every hexadecimal digit (`envelope.PART`)."""
+"""A character that sorts after every hexadecimal digit (`envelope.PART`)."""
 _UNREADABLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
-"""The errors of a value of Spark that Python does not know, such as a date in the year 10000."""
+"""The errors for a value of Spark that Python cannot represent, such as a date in the year 10000."""
 
 
 def make_importable(directories: Iterable[str]) -> None:
@@ -56,7 +57,7 @@ class FileRows:
     """Reads rows from an Arrow file that the driver has written; Spark calls it in workers on the same host.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         parts: how many calls share its rows.
     """
 
@@ -64,7 +65,7 @@ class FileRows:
     parts: int
 
     def __call__(self, markers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the parts whose numbers the first column of the markers has."""
+        """The rows of the parts whose numbers are in the first column of the markers."""
         for marker in markers:
             for part in marker.column(0).to_pylist():
                 with pa.memory_map(self.path) as file, pa.ipc.open_file(file) as rows:
@@ -150,7 +151,7 @@ class KeyedFunction:
         where: pipeline and step, for messages.
         schema: of the result, without the hidden columns.
         hidden: the schema of the hidden columns.
-        states: the stored state of every key that may come.
+        states: the stored state of every key that may occur.
         clock: the event time of the step during the batch; `None` for a step without `expires`.
         ending: whether all input has ended: each row only names a key whose timers fire.
         following: each row only names a key that has no row in the batch and follows the event time of the step.
@@ -212,7 +213,7 @@ class KeyedFunction:
         return self._handle_rows(run, rows)
 
     def _handle_in_time(self, run: KeyedRun, rows: list[_Row], clock: Clock) -> Iterator[tuple[_Row, Handled]]:
-        """As `_handle_rows`; between the rows, the key follows the event time of the step."""
+        """Handle rows like `_handle_rows`; between the rows, the key follows the event time of the step."""
         for given in () if self.following else rows:
             place = given.position, given.part
             yield from self._follow(run, given, clock, place)
@@ -229,7 +230,8 @@ class KeyedFunction:
             if before is not None and place >= before:
                 return
             position, part = place
-            # After everything that this row causes, and in an order among the keys that depends on the keys alone.
+            # The results come after everything that this row causes, and their order among the keys depends on the keys
+            # alone.
             cause = row._replace(position=position, part=f"{part}{_AFTER_ALL}{row.key.encode().hex().upper()}-")
             yield from ((cause, handled) for handled in run.follow(clock.horizon(place)))
 
@@ -260,7 +262,7 @@ class KeyedFunction:
         pa.RecordBatch.from_pylist(outputs, schema=self.schema)
 
     def _check_names(self, outputs: list[dict[str, Any]]) -> None:
-        """Arrow would leave out a name that is no column."""
+        """Refuse a name that is no column; Arrow would leave it out."""
         known = self.schema.names
         other = next((name for output in outputs for name in output if name not in known), None)
         if other is not None:
@@ -268,7 +270,7 @@ class KeyedFunction:
 
 
 class _Unreadable(NamedTuple):
-    """Stands for a value that Python does not know."""
+    """A placeholder for a value that Python cannot represent."""
 
     why: str
 
@@ -279,7 +281,9 @@ def _why_unreadable(row: dict[str, Any]) -> str:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values as Python objects, maps as `dict`; an object `_Unreadable` for a value that Python does not know."""
+    """The values as Python objects, maps as `dict`; an object `_Unreadable` for a value that Python cannot
+    represent.
+    """
     try:
         return _objects(column)
     except _UNREADABLE:
@@ -311,13 +315,13 @@ class _Results:
         self._batches: list[pa.RecordBatch] = []
 
     def pass_through(self, batch: pa.RecordBatch) -> None:
-        """Let the effects of earlier steps go on without their rows."""
+        """Pass the effects of earlier steps on without their rows."""
         carriers = arrow_rows.carriers(batch)
         if carriers.num_rows:
             self._batches.append(arrow_rows.only_carrying(carriers, self._schema))
 
     def add(self, found: list[tuple[_Row, Handled]]) -> None:
-        """Add what the rows of a key caused: an output becomes a row with the position of the row that caused it."""
+        """Add the results of the rows of a key: an output becomes a row with the position of the row that caused it."""
         last, count = None, 0
         for row, handled in found:
             last, count = row, 0 if row is not last else count
@@ -348,7 +352,7 @@ class ArrowFunction:
 
     Attributes:
         path: the import path of the function.
-        directories: where its module is looked up beside the usual places.
+        directories: further directories in which Python finds its module.
         step: the number of the step, which marks its dead letters.
         where: pipeline and step, for messages.
         schema: of the result, with the hidden columns.
@@ -469,7 +473,7 @@ class DecodeFunction:
 
 @lru_cache(maxsize=32)
 def _decoder(format_: Format) -> Callable[[bytes], Mapping[str, Any]]:
-    """Makes a decoder once in each process; Spark sends the function of a step with every job."""
+    """Make a decoder, once in each process, since Spark sends the function of a step with every job."""
     return format_.decoder()
 
 

@@ -1,1 +1,3 @@
-"""Threads that execute what the core decides: one owner thread for each object, queues of immutable values between."""
+"""Threads that execute what the core decides: each object has one owner thread, and threads exchange immutable values
+through queues.
+"""

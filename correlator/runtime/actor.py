@@ -1,4 +1,4 @@
-"""An actor: an object that one thread owns, written as steps, so that the simulation can drive it without threads.
+"""An actor: an object that one thread owns. It works in steps, so that the simulation can drive it without threads.
 
 `step` does all work that is possible now, and returns how many seconds the actor can wait; `wake` ends this wait. An
 actor blocks only between two steps, or in a call of a connector to which the actor has given a time-out.
@@ -59,10 +59,10 @@ class Actor:
         """Start a thread that runs steps until `stop`.
 
         Args:
-            failed: called in that thread if a step raises; then the thread ends. Without `failed` the exception leaves
-                the thread.
+            failed: called in that thread if a step raises; afterwards the thread ends. Without `failed` the exception
+                leaves the thread.
 
-        Raises `RuntimeError` if the system cannot start another thread; then no step is ever run.
+        Raises `RuntimeError` if the system cannot start another thread; in this case no step ever runs.
         """
         self._thread = threading.Thread(target=self._run, args=(failed,), name=self.name, daemon=self.daemon)
         try:

@@ -1,4 +1,4 @@
-"""What the thread of a receiver or sender spends its time on, logged once per interval (rules A9.6 to A9.8).
+"""How the thread of a receiver or sender spends its time, logged once per interval (rules A9.6 to A9.8).
 
 The thread names what it has just done, once per step of a batch and never per message, so the measurement costs one
 reading of the clock per step. If the settings of the part do not ask for the measurement, the thread has a
@@ -16,7 +16,7 @@ SENDER_ITEMS = ("MAPPING", "SENDING", "WAITING", "BATCHING")
 
 
 def receiver_items(reliability: Reliability) -> tuple[str, ...]:
-    """The names of what a receiver in this mode can spend its time on, in the order of the log line; without TOTAL."""
+    """The items of the breakdown of a receiver in this mode, in the order of the log line, without TOTAL."""
     mode = RECEIVING[reliability]
     if mode.stored:
         between: tuple[str, ...] = ("DB_WAIT", "DB_COMMIT")
@@ -29,7 +29,7 @@ def receiver_items(reliability: Reliability) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Batches:
-    """Counts batches: how many there were, and how many messages all, the smallest and the largest of them had."""
+    """Counts batches, and the messages of all of them, of the smallest and of the largest batch."""
 
     count: int = 0
     total: int = 0
@@ -64,7 +64,7 @@ class Breakdown(NoBreakdown):
     """Measures one thread, which owns this object.
 
     Args:
-        items: names of what the thread can spend its time on.
+        items: names of the activities on which the thread can spend time.
         now: returns monotonic seconds.
         interval: seconds from one log line to the next.
         tell: gets the text of each log line.

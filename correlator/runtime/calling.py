@@ -1,8 +1,8 @@
 """The sink of a sender that calls a function with each message, and sends what the function returns (docs/calls.md).
 
-Calls go through lanes: threads that make one call at a time. Messages with the same key are in the same lane, so they
-are called in their order. If a call fails, the sender pauses as after a lost connection, and then calls again only for
-the messages whose calls have not succeeded.
+Calls go through lanes: threads that make one call at a time. Messages with the same key are in the same lane, so the
+calls for them keep their order. If a call fails, the sender pauses as after a lost connection, and then repeats only
+the calls that have not succeeded.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def function_of(call: CallSettings, where: str) -> Callable[[Message, str], Any]
         call: the settings.
         where: the place of `call`, for messages.
 
-    Raises `ConfigError` E1501 if it cannot be imported, and what `check_function` raises.
+    Raises `ConfigError` E1501 if the function cannot be imported, and the errors of `check_function`.
     """
     function = import_object(call.function, f"{where}.function")
     check_function(function, call, where)
@@ -48,7 +48,7 @@ def function_of(call: CallSettings, where: str) -> Callable[[Message, str], Any]
 
 
 def check_function(function: Any, call: CallSettings, where: str) -> None:
-    """Refuse what a sender cannot call with a message and a key.
+    """Refuse an object that a sender cannot call with a message and a key.
 
     Raises:
         ConfigError: E1531; also for a plain function with a time-out.
@@ -98,7 +98,7 @@ class CallingSink:
         """What the calls of a batch have led to: they are not repeated if the batch is sent again."""
         self._failures: dict[_Number, int] = {}
         self._failed: BaseException | None = None
-        """What has become of the first call of a batch that has failed."""
+        """The error of the first call of a batch that has failed."""
 
     def connect(self) -> None:
         """Connect the sink, unless only calls have failed; see `Sink.connect`. `UsageError` E2050 in a forked child.
@@ -117,7 +117,8 @@ class CallingSink:
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Make the calls, and wait for all of them; then send the results.
 
-        Raises `ConnectionLost` E7057 if calls have failed and are to be repeated; nothing of the batch is sent then.
+        Raises `ConnectionLost` E7057 if calls have failed and must be repeated; in this case nothing of the batch is
+        sent.
         """
         self._process.check(self._where)
         if not self._connected:
@@ -185,7 +186,7 @@ class CallingSink:
                 return
 
     def _called(self, out: Outgoing) -> _Outcome:
-        """Call the function. Raises `ConnectionLost` if the call is to be repeated."""
+        """Call the function. Raises `ConnectionLost` if the call must be repeated."""
         name = self._call.function
         try:
             result = self._function(out.message, f"{out.sequence}:{out.source}")
@@ -204,7 +205,7 @@ class CallingSink:
         raise ConnectionLost("E7057", self._where, what, "", "It is called again")
 
     def _sent(self, out: Outgoing, result: Message) -> Outgoing:
-        """The result as the sink gets it: with the ids, the trace and the key of the message that it answers."""
+        """The result in the form for the sink: with the ids, the trace and the key of the message that led to it."""
         carried = {name: out.message.properties[name] for name in self._carried if name in out.message.properties}
         message = Message(
             result.body,

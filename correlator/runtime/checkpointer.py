@@ -27,7 +27,8 @@ class Parkable(Protocol):
 
     lock: threading.Lock
     whole: bool
-    """Whether no handler has failed halfway; read under the lock. Once `False` it stays so: the engine is stopping."""
+    """Whether no handler has failed halfway; read under the lock. Once it is `False` it stays `False`: the engine is
+    stopping."""
 
     @property
     def context(self) -> Cuttable:
@@ -46,7 +47,7 @@ class Checkpointer(Actor):
         checkpoint: makes the cuts; this thread owns it from now on.
         contexts: the threads to stop; none is added later.
         routes: has the outboxes of all senders.
-        receiver_routes: returns, for each receiver with stored messages, the contexts that it delivers to.
+        receiver_routes: returns, for each receiver with stored messages, the contexts to which it delivers.
         writer: commits the cuts.
         interval: seconds from the end of one checkpoint to the beginning of the next.
         clock: for the interval, in monotonic seconds.
@@ -145,7 +146,7 @@ class Checkpointer(Actor):
             self._conclude()
             return 0
         if self._recording is not None:
-            self._recording.flush()  # otherwise a killed process could leave a checkpoint whose cut the log lacks
+            self._recording.flush()  # without this, a killed process could leave a checkpoint whose cut the log lacks
         self._writer.submit(CheckpointRequest(self._pending), self._commit_done)
         return None
 
@@ -160,10 +161,10 @@ class Checkpointer(Actor):
         return all(context.whole for context in self._contexts)
 
     def _take_cut(self) -> bool:
-        """Stop all contexts and take a cut; nothing is pending afterwards if nothing has changed. Return whether it was
+        """Stop all contexts and take a cut; if nothing has changed, no cut is pending afterwards. Return whether it was
         possible.
 
-        It is not possible after a handler has failed, or if the engine stops while a handler does not return.
+        It is impossible after a handler has failed, or if the engine stops while a handler does not return.
         """
         point("ck.trigger")
         self._orders.take()
@@ -217,8 +218,8 @@ class Checkpointer(Actor):
 class _Orders:
     """The orders of checkpoints, by number.
 
-    Any thread places orders and waits for answers. The checkpointer takes all orders that are there when it begins a
-    checkpoint, and answers them together.
+    Any thread places orders and waits for answers. When the checkpointer begins a checkpoint, it takes all orders that
+    were placed so far, and answers them together.
     """
 
     def __init__(self) -> None:
@@ -256,11 +257,13 @@ class _Orders:
             self._changed.notify_all()
 
     def wait(self, until: Callable[[], bool], timeout: float) -> None:
-        """Wait at most `timeout` seconds until `until` returns true; ask it again after each answer and `notify`."""
+        """Wait at most `timeout` seconds until `until` returns true; call it again after each answer and each
+        `notify`.
+        """
         with self._changed:
             self._changed.wait_for(until, timeout)
 
     def notify(self) -> None:
-        """Let the threads that wait ask their conditions again."""
+        """Let the waiting threads check their conditions again."""
         with self._changed:
             self._changed.notify_all()

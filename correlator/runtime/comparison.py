@@ -1,8 +1,8 @@
-"""Compares what a life has sent and remembered with what a rerun of it sends and remembers.
+"""Compares the sends and the state of a life with those of its rerun.
 
 Two sends are compared if they go to the same destination by the same sender with the same key, and have the same cause:
-the same received message, or timers and events of the same kind in the same context. Unique ids, their sources and
-sequence numbers are left out, since one send more or less changes all that follow.
+the same received message, or timers and events of the same kind in the same context. The comparison ignores unique ids,
+their sources and sequence numbers, since one send more or less changes all following ones.
 """
 
 import base64
@@ -34,9 +34,9 @@ class SentLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         destination: where it goes.
         key: its key.
         properties: its properties, with the unique id.
-        headers: those of its headers that differ from the default.
+        headers: its headers that differ from the default.
         body: its body: text, or `{"base64": …}` if it is no text.
-        cause: what its context worked on.
+        cause: the received message, event or timer that its context handled.
     """
 
     checkpoint: int
@@ -64,8 +64,8 @@ class SendDifference(NamedTuple):
     Attributes:
         kind: `missing` if only the life has sent it, `additional` if only the rerun does, otherwise `different`.
         group: where it goes.
-        cause: what its context worked on.
-        fields: what differs; empty unless the kind is `different`.
+        cause: the received message, event or timer that its context handled.
+        fields: the fields that differ; empty unless the kind is `different`.
         before: the send of the life.
         now: the send of the rerun.
     """
@@ -79,7 +79,7 @@ class SendDifference(NamedTuple):
 
 
 class StateDifference(NamedTuple):
-    """A value of state that is not the same in both; `kind` as for sends."""
+    """A value of state that is not the same in both; `kind` has the same meaning as for sends."""
 
     kind: str
     owner: str
@@ -110,8 +110,8 @@ def compare_sends(
     """Compare the sends of a life with those of a rerun.
 
     Args:
-        before: what the life has sent.
-        now: what the rerun sends.
+        before: the sends of the life.
+        now: the sends of the rerun.
         senders: the senders; their settings name the properties that hold unique ids.
 
     Returns how many sends of each group are equal, and the differences in the order of the life.
@@ -150,7 +150,7 @@ def compare_states(before: Mapping[tuple[str, str], Any], now: Mapping[tuple[str
 
 
 def _unequal(lines: Sequence[SentLine], others: Sequence[SentLine], stamped: set[str]) -> list[SentLine]:
-    """Those of the lines for which there is no equal one among the others."""
+    """The lines for which there is no equal line among the others."""
     there = Counter(_encode(_fields(line, stamped)) for line in others)
     left = []
     for line in lines:
@@ -163,7 +163,7 @@ def _unequal(lines: Sequence[SentLine], others: Sequence[SentLine], stamped: set
 
 
 def _fields(line: SentLine, stamped: set[str]) -> dict[str, Any]:
-    """What is compared of a send; a body that is JSON is compared by its fields."""
+    """The fields of a send that are compared; for a JSON body, the fields of the body."""
     properties = {name: value for name, value in sorted(line.properties.items()) if name not in stamped}
     return {"body": _parsed(line.body), "properties": properties, "headers": line.headers}
 
@@ -188,7 +188,7 @@ def _changes(before: Any, now: Any, path: str = "") -> Iterator[FieldChange]:
 
 
 class _Absent:
-    """Stands for a field that is not there."""
+    """Stands for a missing field."""
 
 
 def _text(value: Any) -> str:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from correlator.runtime.spans import Spans
 
 SLICE = 1000
-"""Most events between two looks at the clock and at the outboxes."""
+"""The largest number of events between two checks of the clock and the outboxes."""
 FULL_WAIT_S = 0.05
-"""Seconds until a context looks again at a full outbox, or at the full queue of another context."""
+"""Seconds until a context checks a full outbox, or the full queue of another context, again."""
 
 
 class ContextActor(Actor):
@@ -38,7 +38,7 @@ class ContextActor(Actor):
         name: name of the thread.
         context: the context; it belongs to this thread, and to the checkpointer while the checkpointer holds the lock.
         engine_time: the clock for the work of the context.
-        hold: returns whether work must pause, because the outbox of a sender or the input log is full.
+        hold: returns whether work must pause because the outbox of a sender or the input log is full.
         persistent: whether checkpoints take what the context stages; otherwise its dead letters are only logged.
 
     Attributes:
@@ -245,7 +245,9 @@ class ProcessorThread(ContextActor):
         self.processor.close()
 
     def _advance(self) -> float | None:
-        """Process one batch. If the processor cannot at present, the batch stays in the queue, and nothing changes."""
+        """Process one batch. If the processor cannot do so at present, the batch stays in the queue, and nothing
+        changes.
+        """
         wait = self._again_at - self._engine_time.now()
         if wait > 0:
             return wait

@@ -7,7 +7,7 @@ from typing import Any
 from correlator.errors import printable
 
 MOST_ROWS = 50
-"""How many rows a table shows; it says how many are left out."""
+"""How many rows a table shows; a line below it says how many are left out."""
 _LONGEST_TEXT = 200
 
 

@@ -40,7 +40,7 @@ class InputLog(Actor):
     """Writes the log of one life. Any thread may call `append` and read `full`.
 
     Args:
-        path: prefix of the names of all logs of this engine. A number is added to it: the first one that is free.
+        path: prefix of the names of all logs of this engine. The log adds the first free number to it.
 
     Raises `UsageError` E2041 if no file can be made there.
     """

@@ -1,4 +1,4 @@
-"""When the log reports an outage that lasts: at once, then at intervals that double."""
+"""When the log reports a lasting outage: at once, then at intervals that double."""
 
 import math
 

@@ -25,7 +25,7 @@ Letter = tuple[int, DeadLetter]
 class Letters:
     """Carries the orders out. Any thread may call its methods; no two of them work on the same dead letter at a time.
 
-    A received message goes through the thread of its receiver, between two batches: one transaction stores it under the
+    A received message goes through the thread of its receiver, between two batches: one transaction stores it with the
     next number of the receiver and deletes the dead letter. A send is staged in a context: the next checkpoint stores
     it and deletes the dead letter.
 
@@ -34,9 +34,9 @@ class Letters:
         endpoints: returns the entries of the registry by id.
         commit: commits a request, and waits until it is durable.
         checkpointer: takes the checkpoints.
-        read: returns the dead letters with these numbers; raises `UsageError` E2021 if one is not there.
+        read: returns the dead letters with these numbers; raises `UsageError` E2021 if one does not exist.
         clock: monotonic seconds.
-        timeline: gets what was done.
+        timeline: gets an entry for each order that was carried out.
     """
 
     def __init__(
@@ -61,18 +61,19 @@ class Letters:
         self._claiming = threading.Lock()
 
     def discard(self, numbers: Sequence[int]) -> None:
-        """Delete dead letters. Numbers that are gone already have no effect. Raises `NotDone` E8311."""
+        """Delete dead letters. Numbers that do not exist any more have no effect. Raises `NotDone` E8311."""
         with self._claim(numbers):
             self._commit(DiscardRequest(DiscardCommit(numbers=numbers)))
         self._timeline.add("discarded", count=len(numbers))
 
     def replay(self, numbers: Sequence[int], timeout: float) -> list[int]:
-        """Bring the messages of dead letters back; return the numbers of those that are back.
+        """Bring the messages of dead letters back; return the numbers of the dead letters whose messages are back.
 
         A message that still cannot be mapped stays a dead letter, and its number is not among the result.
 
         Raises:
-            UsageError: E2021, a number is not there; E2023, a message cannot go back. Nothing changed.
+            UsageError: E2021, a number does not exist; E2023, a message cannot go back. In both cases nothing has
+                changed.
             NotDone: E8311, somebody else works on one of them; E8310, not all are back in time.
         """
         deadline = self._clock.monotonic() + timeout
@@ -198,5 +199,5 @@ def _by_receiver(letters: Iterable[Letter]) -> dict[str, list[tuple[list[int], M
 def _late(what: str, seconds: float) -> NotDone:
     said = f"are not back: {what} has not taken them within {seconds:g} s"
     return NotDone(
-        "E8310", "dead letters", said, "Those that are left stay dead letters", "Look, and repeat the command"
+        "E8310", "dead letters", said, "The others stay dead letters", "List the dead letters, and repeat the command"
     )

@@ -42,7 +42,7 @@ def configure(*, level: str = "INFO", json: bool = False, redact: Redact = lambd
 
 
 def set_level(level: str, logger: str | None = None) -> str:
-    """Set the lowest level that the log of this process shows, and return the one before.
+    """Set the lowest level that the log of this process shows, and return the previous level.
 
     Args:
         level: one of the names of levels.
@@ -79,13 +79,13 @@ _levels: dict[str, str] = {}
 
 
 class _ToLog(logging.Handler):
-    """Writes the lines of a logger of Python's `logging` into the log of the engine, whatever its level."""
+    """Writes the lines of a logger of Python's `logging` into the log of the engine, regardless of the log's level."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line of the logger as one line of the log. Never raises; any thread may call it."""
         every = structlog.make_filtering_bound_logger(logging.NOTSET)
         log = structlog.wrap_logger(None, wrapper_class=every, library=record.name)
-        with contextlib.suppress(Exception):  # the arguments of a foreign line may not fit its text
+        with contextlib.suppress(Exception):  # the arguments of a line of a third-party library may not fit its text
             log.log(max(record.levelno, logging.DEBUG), record.getMessage())
 
 

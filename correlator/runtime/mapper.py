@@ -50,7 +50,7 @@ class Mapper:
         return joined(part.result() for part in self._parts)
 
     def map(self, messages: Sequence[Message]) -> Mapped:
-        """Map messages that are no part of the present batch, in the calling thread."""
+        """Map messages that do not belong to the present batch, in the calling thread."""
         return self.mapping.map(messages, self._engine_time())
 
     def forget(self) -> None:
@@ -59,6 +59,6 @@ class Mapper:
         self._parts = []
 
     def close(self) -> None:
-        """End the mapping threads, and wait for that; they map nothing that they have not begun."""
+        """End the mapping threads, and wait until they have ended; they begin nothing new."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)

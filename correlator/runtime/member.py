@@ -1,7 +1,7 @@
 """A member: a process that runs some of the shares of an engine, and takes over those of members that have ended.
 
 One thread (`Keeper`) renews the leases and decides; each share has a thread (`ShareThread`) that starts, watches and
-stops the engine of the share. A thread of a share looks at its lease by itself, so that it stops in time even if the
+stops the engine of the share. The thread of a share checks its lease itself, so that it stops in time even if the
 keeper waits for the database.
 """
 
@@ -43,11 +43,11 @@ from correlator.storage.leases import LeaseTable, Shares
 from correlator.storage.store import SqlStore
 
 LOOK_S = 0.1
-"""Seconds between two looks of the thread of a share at its lease and its engine."""
+"""Seconds between two checks of its lease and its engine by the thread of a share."""
 _COMMON = ("name", "destinations", "receivers", "senders", "monitors", "duplicate_detection", "pipelines")
 """The settings that all members must have in common."""
 _AGAIN = Backoff(first=1.0, longest=60.0)
-"""Between two starts of a share whose engine has failed."""
+"""Seconds between two starts of a share whose engine has failed."""
 _UNREACHABLE_S = 1.0
 """The longest wait between two attempts to reach the database."""
 
@@ -72,7 +72,7 @@ def shares_of(settings: EngineSettings) -> Shares:
     assert settings.store is not None
     schema = schema_of(settings)
     common = {name: _chosen(getattr(settings, name, ())) for name in _COMMON}
-    if settings.bridges:  # without any, the digest is that of versions that know no bridges
+    if settings.bridges:  # without bridges, the digest equals the digest of versions that have no bridges
         common["bridges"] = _chosen(settings.bridges)
     content = msgspec.json.encode(common, enc_hook=lambda one: type(one).__qualname__)
     return Shares(
@@ -101,20 +101,21 @@ def _chosen(value: Any) -> Any:
 
 
 class ShareThread(threading.Thread):
-    """Runs the engine of one share until it is told to stop. An engine that fails is started again after a while.
+    """Runs the engine of one share until `tell` lets it stop. If the engine fails, the thread starts it again after a
+    while.
 
     Args:
         lease: the lease of the share.
         valid_until: until when the share may run, on the monotonic clock.
         make: makes an engine of the share.
-        turn: held while an engine starts. A start makes msgspec learn the classes of the application, and msgspec ends
-            the process if two threads let it learn a class at the same time.
+        turn: the lock that the thread holds while an engine starts. A start makes msgspec learn the classes of the
+            application, and msgspec ends the process if two threads let it learn a class at the same time.
         clock: the clock.
         ended: called in this thread at its end.
         unfit: called in this thread with the error if the settings cannot work in this process.
 
     Attributes:
-        valid_until: as the argument; the keeper moves it at each renewal.
+        valid_until: the argument `valid_until`; the keeper changes it at each renewal.
         engine: the engine that runs now; `None` while there is none.
         problem: code of the error for which the share does not run; "" if there is none.
         totals: what the engines of this share did in this process, as `Status.totals`.
@@ -155,7 +156,7 @@ class ShareThread(threading.Thread):
         self._told.set()
 
     def run(self) -> None:
-        """Start engines, one after the other, until the share is to stop."""
+        """Start engines, one after the other, until the share must stop."""
         failures = 0
         try:
             while self._fate is Fate.RUN:
@@ -183,7 +184,8 @@ class ShareThread(threading.Thread):
         return self._clock.monotonic() < self.valid_until
 
     def _live(self) -> None:
-        """Run one engine until it fails, the share is to stop, or the lease is too old; none if another share starts.
+        """Run one engine until it fails, the share must stop, or the lease is too old; start none while another share
+        starts.
 
         Raises the failure of the engine.
         """
@@ -199,7 +201,7 @@ class ShareThread(threading.Thread):
             while self._fate is Fate.RUN and self._valid and engine.failure is None:
                 self._told.wait(LOOK_S)
             if self._fate is Fate.RUN and engine.failure is None:
-                self._log.warning("the lease could not be renewed; the share stops until it is")
+                self._log.warning("the lease could not be renewed; the share stops until the renewal succeeds")
         finally:
             engine.stop(drain=self._fate is Fate.LEAVE and self._valid)
             self.engine = None
@@ -212,9 +214,9 @@ class Keeper(Actor):
 
     Args:
         table: the leases; `join` was called.
-        assignment: decides.
+        assignment: decides which shares to start, stop and take.
         lease_s: how long a lease lasts.
-        begin: makes the thread of a share, given its lease and until when it is valid.
+        begin: makes the thread of a share; its arguments are the lease, and until when the lease is valid.
         clock: the clock.
         log: the log.
 
@@ -256,10 +258,10 @@ class Keeper(Actor):
         self.wake()
 
     def step(self) -> float | None:
-        """Renew, look, and carry out the orders; returns the seconds until the next look.
+        """Renew the leases, read them, and carry out the orders; returns the seconds until the next reading.
 
         Raises:
-            Fenced: E3204, the members have another configuration by now.
+            Fenced: E3204, the members have another configuration now.
         """
         self._assignment.leaving = self._leaves
         self._collect()
@@ -325,7 +327,7 @@ class Keeper(Actor):
             self.threads[number].tell(Fate.DROP)
 
     def _collect(self) -> None:
-        """Forget the shares that have stopped, and note which leases are to be given back."""
+        """Forget the shares that have stopped, and note which leases the member must give back."""
         for number, thread in self.threads.items():
             if thread.finished:
                 thread.join()
@@ -348,8 +350,8 @@ class Member:
     """One of the processes that run the shares of an engine together (docs/several-engines.md).
 
     `start` registers the member; it takes its fair part of the shares, and runs an `Engine` for each. As a context
-    manager it starts on entry and stops on exit. A member has one life. The member starts a share that failed again, so
-    `failure` is set only if the member itself cannot go on.
+    manager it starts on entry and stops on exit. A member has one life. If a share fails, the member starts it again,
+    so `failure` is set only if the member itself cannot go on.
 
     One thread calls `start`, `run_forever` and `stop`; any thread may call the other methods. In a forked child `stop`
     and `request_stop` do nothing, and every other method raises `UsageError` E2050.
@@ -442,7 +444,7 @@ class Member:
     def run_forever(self) -> None:
         """Wait until SIGTERM or SIGINT comes, `request_stop` is called, or the member fails.
 
-        It does not stop the member: the end of the `with` block does, or `stop`. In the main thread it takes over
+        The call does not stop the member; the end of the `with` block or `stop` does. In the main thread it takes over
         SIGTERM and SIGINT; a second signal ends the process at once. Raises the failure of the member.
         """
         self._maker.check(f"member of {self.settings.name}")
@@ -465,7 +467,7 @@ class Member:
         """Stop the shares, end their leases, and unregister. Has no effect before a start and after the first call.
 
         Args:
-            drain: as of `Engine.stop`.
+            drain: see `Engine.stop`.
         """
         if not self._started or self._stopped or self._maker.is_another_process:
             return
@@ -511,7 +513,7 @@ class Member:
         self._changed.set()
 
     def _unfit(self, error: ConfigError) -> None:
-        """Stop the member: an error of the configuration would stop its other shares as well."""
+        """Stop the member, since an error of the configuration would stop its other shares, too."""
         self.failure = self.failure or error
         self._log.critical("the member stops", error=error)
         self._changed.set()

@@ -1,6 +1,7 @@
-"""What the code of monitors does: which events it waits for, and which methods it calls. The code is read, never run.
+"""What the code of monitors does: for which events it waits, and which methods it calls. This module reads the code and
+never runs it.
 
-The declarations of a class are known exactly. What its methods do is read from their source. Where this module cannot
+The declarations of a class are known exactly. The source of its methods shows what they do. Where this module cannot
 tell which class, name or argument the source means, it assumes that the code may do anything: so correct code never
 causes a warning.
 """
@@ -29,7 +30,7 @@ class Send:
 
     Attributes:
         to: the sender, or `channel:NAME`.
-        event_type: class of what is sent, if the call makes it; else `None`.
+        event_type: class of the event if the call makes the event; `None` if it does not.
         where: file and line.
     """
 
@@ -44,13 +45,13 @@ class Application:
 
     Attributes:
         monitors: the classes, and the classes that they spawn.
-        hears: the event types that they wait for.
+        hears: the event types for which they wait.
         acknowledges: the receivers that they acknowledge; `None` among them stands for an unknown receiver.
         updates_windows: whether they update a window of flow control.
-        subscriptions: the channels that they subscribe to; `None` among them stands for an unknown channel.
+        subscriptions: the channels to which they subscribe; `None` among them stands for an unknown channel.
         sends: the calls of `send` with a literal sender.
         changes: for (class, attribute) the file and line where a method of the class changes the attribute.
-        told_all: whether all their code could be read; otherwise they may do anything.
+        told_all: whether all their code could be read; if not, they may do anything.
     """
 
     monitors: list[type[Monitor]] = field(default_factory=list)
@@ -186,8 +187,8 @@ class _Code(ast.NodeVisitor):
             self._found.told_all = False
 
     def _listen(self, call: ast.Call) -> None:
-        """Note the events of a listener: the call makes its expression with `match`, or names it; otherwise it may be
-        any.
+        """Note the events of a listener: the call makes its expression with `match`, or names it. In any other case the
+        listener may wait for any event.
         """
         expression = _argument(call, 0, "expression")
         parts = list(ast.walk(expression)) if expression is not None else []
@@ -212,7 +213,7 @@ class _Code(ast.NodeVisitor):
             self._found.told_all = False
 
     def _resolved(self, node: ast.AST | None) -> Any:
-        """The object that a name stands for in the module of the class; `_UNKNOWN` if the source does not show it."""
+        """The object for which a name stands in the module of the class; `_UNKNOWN` if the source does not show it."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id, _UNKNOWN)
         if isinstance(node, ast.Attribute) and (owner := self._resolved(node.value)) is not _UNKNOWN:

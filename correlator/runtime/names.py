@@ -14,8 +14,8 @@ def resolve(name: str, where: str = "store") -> type[Any]:
         where: the setting that names the class, for the message.
 
     Raises:
-        ConfigError: E1501 if there is no such class, or if the import fails; then the message shows the lines of the
-            traceback that belong to the user's code.
+        ConfigError: E1501 if there is no such class, or if the import fails. After a failed import the message shows
+            the lines of the traceback that belong to the user's code.
     """
     module_name, _, path = name.partition(":")
     if not module_name or not path:

@@ -22,11 +22,11 @@ _OTEL = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 class Observers:
-    """Starts and stops them. The thread that starts and stops the engine uses the object.
+    """Starts and stops the observers. The thread that starts and stops the engine uses the object.
 
     Args:
         watchdog: the watchdog.
-        settings: says where the HTTP server listens, and where spans go.
+        settings: specify where the HTTP server listens, and where spans go.
         clock: the time of day.
         shown: the engine, for the HTTP server.
         control: listens at the control socket.
@@ -49,7 +49,9 @@ class Observers:
         self.spans: Spans | None = None
 
     def start(self) -> None:
-        """Start all but the control socket. Raises `ConfigError` E1603, E1604, E1611 and E1612; nothing runs then."""
+        """Start all but the control socket. Raises `ConfigError` E1603, E1604, E1611 and E1612; after an error nothing
+        runs.
+        """
         self.spans = self._make_spans()
         try:
             if self._settings.http is not None:
@@ -68,11 +70,11 @@ class Observers:
         if missing:
             what = f"needs the packages {', '.join(missing)}"
             raise ConfigError("E1612", "opentelemetry", what, "", "pip install 'correlator[otel]'")
-        spans = importlib.import_module("correlator.runtime.spans")  # half a second that other engines do not pay
+        spans = importlib.import_module("correlator.runtime.spans")  # half a second that other engines save
         try:
             made: Spans = spans.Spans(settings, self._settings.name, self._clock.wall)
         except ValueError as error:
-            todo = "Look at the environment variables OTEL_…"
+            todo = "Check the environment variables OTEL_…"
             raise ConfigError("E1611", "opentelemetry", f"cannot be used: {error}", "", todo) from error
         return made
 
@@ -86,7 +88,7 @@ class Observers:
             self._control.open(displace=owned)
 
     def stop(self) -> None:
-        """Stop all; returns when their threads have ended."""
+        """Stop all observers; returns when their threads have ended."""
         self._shown.timeline.close()
         self._control.close()
         self._watchdog.stop()

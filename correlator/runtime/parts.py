@@ -60,7 +60,7 @@ def _nothing() -> None:
 
 
 def _untold(_name: str, **_values: Any) -> None:
-    """Do nothing, as `_nothing`."""
+    """Do nothing, for callbacks with arguments; see `_nothing`."""
 
 
 def _no_outbox(_sender: str) -> Outbox | None:
@@ -74,7 +74,7 @@ class Callbacks:
     Attributes:
         default_senders: ids of the default senders; each of them exists once something is sent to it.
         default_outbox: makes a default sender and returns its outbox; returns `None` for any other id.
-        want_checkpoint: asks for a checkpoint soon, because sends that wait for it fill an outbox.
+        want_checkpoint: orders a checkpoint soon, because sends that wait for it fill an outbox.
         ended: reports that a source has come to its end.
         processed: reports that a pipeline has processed a batch or has concluded.
         told: reports a change of state for the timeline, as `Timeline.add`.
@@ -223,7 +223,7 @@ class Parts:
         for thread in self.monitor_threads():
             if len(thread.queue) >= MAX_WAITING_FROM_INSIDE:
                 log = get_logger(engine=self._settings.name)
-                log.warning("W5407 a context takes nothing any more; a notice is left out", notice=str(event))
+                log.warning("W5407 a context takes no more notices; a notice is left out", notice=str(event))
                 continue
             thread.queue.deliver(Run("", 0, (), (event,), stored=False))
             thread.wake()
@@ -333,8 +333,8 @@ class Parts:
     def _full_outbox(self) -> str | None:
         """The id of a sender whose outbox is full, `None` if every outbox has room.
 
-        If half of the full outbox or more is staged, a checkpoint is asked for, since only a checkpoint can release
-        these sends. If less is staged, the larger part is at the broker, which makes room when it confirms.
+        If half of the full outbox or more is staged, the call orders a checkpoint, since only a checkpoint can release
+        these sends. If less is staged, the larger part is at the broker, whose confirms make room.
         """
         for name, sender in self.senders.items():
             staged, most = self.staged(name), sender.settings.max_outstanding
@@ -366,7 +366,9 @@ class Parts:
         return sender.outbox.outstanding + self.staged(sender.settings.id)
 
     def numbers(self, sender: Sender) -> tuple[int, int]:
-        """The number up to which all messages of a sender are settled, and the number of the last, with staged ones."""
+        """The number up to which all messages of a sender are settled, and the number of its last message, including
+        staged ones.
+        """
         settled, last = sender.outbox.numbers
         return settled, last + self.staged(sender.settings.id)
 
@@ -450,7 +452,7 @@ class Parts:
 
         def tell(count: int, event: Any) -> None:
             last = type(event).__name__
-            log.warning("W5410 messages come that no monitor listens for", count=count, last=last)
+            log.warning("W5410 messages arrive that no monitor listens for", count=count, last=last)
             self._callbacks.told("unhandled", receiver=settings.id, count=count, last=last)
 
         return Unhandled(
@@ -514,7 +516,7 @@ class Parts:
             self.senders = _without(self.senders, part_id)
             self.receiver_routes = _without(self.receiver_routes, part_id)
             self.routes.outboxes = _without(self.routes.outboxes, part_id)
-            if part_id in self.routes.resume:  # for a monitor that acknowledges too late: nothing is left
+            if part_id in self.routes.resume:  # for a monitor that acknowledges too late: no batch is left
                 self.routes.resume = {**self.routes.resume, part_id: lambda _: nothing_left}
             self.routes.grant = _without(self.routes.grant, part_id)
             self.unhandled = _without(self.unhandled, part_id)
@@ -543,17 +545,19 @@ class Parts:
         self._connections.setdefault(name, connection)
 
     def listen(self) -> None:
-        """Let connections listen at which others connect. Raises `ConfigError` if one of them cannot."""
+        """Let the connections listen to which other programs connect. Raises `ConfigError` if one of them cannot
+        listen.
+        """
         for connection in self._connections.values():
             if isinstance(connection, Listening):
                 connection.listen()
 
     def features(self, connection: str) -> Features:
-        """What the broker of a connection can do. The connection has parts."""
+        """What the broker of a connection can do. The connection must have parts."""
         return self._connections[connection].features
 
     def notes(self, receiver: ReceiverSettings) -> Sequence[str]:
-        """The exceptions from what a receiver guarantees. Its connection has parts."""
+        """The exceptions from the guarantees of a receiver. Its connection must have parts."""
         return notes_of(self._connections[receiver.connection], receiver)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ def paths_through(part_id: str, parts: Parts, monitors: Sequence[MonitorSettings
     """The paths through a receiver or sender, with their promises. Any thread may call it.
 
     Args:
-        part_id: id of the receiver or sender; an unknown one has no paths.
+        part_id: id of the receiver or sender; an unknown id has no paths.
         parts: the parts of the engine.
         monitors: the monitors of the settings.
     """
@@ -30,14 +30,14 @@ def paths_through(part_id: str, parts: Parts, monitors: Sequence[MonitorSettings
 
 
 def _ends(reached: Sequence[str], senders: Mapping[str, Sender]) -> Sequence[str | None]:
-    """The ends of the paths to these senders; one path without a sender if there are none."""
+    """The ends of the paths to these senders; without senders, one path that ends without a sender."""
     return [one for one in reached if one in senders] or [None]
 
 
 def _middles(
     receiver: Receiver, parts: Parts, monitors: Sequence[MonitorSettings]
 ) -> Iterator[tuple[PathMiddle, Sequence[str]]]:
-    """The contexts and pipelines of a receiver, each with the senders that it may send to."""
+    """The contexts and pipelines of a receiver, each with the senders to which it may send."""
     for name in receiver.targets.names:
         thread = parts.contexts[name]
         if isinstance(thread, ProcessorThread):

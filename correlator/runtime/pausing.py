@@ -60,14 +60,14 @@ class Pausing:
                 self._tell("resumed", part)
 
     def drain(self, part_id: str, timeout: float, wanted: Callable[[], bool]) -> bool:
-        """Wait until a part has nothing left to do, and a checkpoint has recorded that; a receiver is paused before.
+        """Wait until a part has nothing left to do, and a checkpoint has recorded this. A receiver is paused first.
 
         Args:
             part_id: id of the part.
             timeout: longest wait in seconds.
-            wanted: returns whether to wait on.
+            wanted: returns whether to go on waiting.
 
-        Returns whether it was done in time.
+        Returns whether this happened in time.
 
         Raises:
             UsageError: E8307, unknown id; E8308, a sender is paused, or a receiver was resumed meanwhile.

@@ -16,10 +16,10 @@ def begin(text: str) -> None:
 
 
 def listen(listener: Callable[[str], None]) -> None:
-    """Let this function hear of each phase. It must return at once and raise nothing."""
+    """Call this function with the text of each phase. It must return at once and raise nothing."""
     _listeners.append(listener)
 
 
 def ignore(listener: Callable[[str], None]) -> None:
-    """Let a function that listens hear of no further phase."""
+    """Stop calling a function that listens."""
     _listeners.remove(listener)

@@ -1,4 +1,4 @@
-"""Gives messages of the program to receivers, and waits until they are received for good (docs/publishing.md)."""
+"""Gives messages of the program to receivers, and waits until the receivers have stored them (docs/publishing.md)."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from correlator.runtime.life import Life
 from correlator.runtime.receiver import Receiver
 
 _ROOM_S = 0.2
-"""Seconds that a thread of the event loop waits at a time until a message may be taken."""
+"""Seconds for which a thread of the event loop waits at a time until the receiver takes a message."""
 
 
 class Publisher:
@@ -93,7 +93,7 @@ def _message(
 
     Raises:
         UsageError: E8318 for a unique id that the receiver would not read.
-        MappingError: E5201, E5202 for what cannot become a message.
+        MappingError: E5201, E5202 for an object that cannot become a message.
     """
     if unique_id is None:
         return to_message(event, key, properties)

@@ -10,10 +10,10 @@ from correlator.runtime.intervals import STABLE_S, LogIntervals
 
 
 class ReconnectionPolicy(NamedTuple):
-    """How attempts to connect follow one another.
+    """The times of the attempts to connect.
 
     Attributes:
-        backoff: gives the time between two attempts.
+        backoff: computes the time between two attempts.
         jitter: draws a number from 0 to 1 for each back-off.
         fail_fast: whether a failure of the first connection stops the engine.
     """
@@ -26,9 +26,9 @@ class ReconnectionPolicy(NamedTuple):
 class Reconnection:
     """The outages of the connection of one receiver or sender. Owner: the thread of this receiver or sender.
 
-    Attempts. The delay between two attempts grows with each failure. It begins anew after a connection that has held
-    for longer than the last delay. So the engine also tries less and less often with a broker that comes back only for
-    short times.
+    Attempts. The delay between two attempts grows with each failure. After a connection that has held for longer than
+    the last delay, the delays begin anew. So if a broker comes back only for short times, the engine also tries less
+    and less often.
 
     Log lines. The first failure is logged, then failures after intervals that double, then the end of the outage. The
     intervals begin anew after a connection that has held for `STABLE_S`. The log must not end with "connected again"
@@ -36,7 +36,7 @@ class Reconnection:
     one, the next outage is logged when it has lasted `STABLE_S`.
 
     Args:
-        policy: how attempts to connect follow one another.
+        policy: the times of the attempts to connect.
         clock: for delays and intervals, in monotonic seconds.
         log: logger of the receiver or sender.
     """

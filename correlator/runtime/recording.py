@@ -1,7 +1,7 @@
 """Records the inputs of an engine (docs/rules.md, section A7).
 
-Each context has a tape, which makes records of what the context takes in. A `Recording` passes the records of all tapes
-to the input log.
+Each context has a tape, which makes records of the context's inputs. A `Recording` passes the records of all tapes to
+the input log.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ class Recording:
 
         Args:
             context: name of the context.
-            routes: the routes of the engine; the tape records what handlers ask of them.
+            routes: the routes of the engine; the tape records the requests that handlers make through them.
             engine_time: engine time at which the context begins; the log records it.
             wall_time: seconds of the local calendar at the same moment; the log records them, too.
         """
@@ -142,7 +142,7 @@ class Recording:
         """Close the file. Call it after all other threads have ended.
 
         Args:
-            in_order: whether the engine has stopped in order, which the last record then says.
+            in_order: whether the engine has stopped in order; if so, the last record says it.
         """
         if self._log is None:
             return

@@ -33,7 +33,7 @@ class Registry:
     Attributes:
         endpoints: the entries by id. The mapping is replaced, never changed in place, so that a reader needs no lock.
         default_senders: settings of the default senders by id, one for each connection without configured senders. Each
-            of these senders exists once something is sent to it.
+            of these senders exists as soon as something is sent to it.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Registry:
         self._log = get_logger(engine=settings.name)
 
     def compare(self, recovered: Recovered, layout: Layout) -> None:
-        """Compare the configuration with the store, and keep the changes that the start is to record; writes nothing.
+        """Compare the configuration with the store, and keep the changes that the start must record; writes nothing.
 
         Args:
             recovered: what the store holds.
             layout: the contexts of the configuration.
 
-        Raises `RecoveryRefused` E4301 to E4305, E4315 and E4316; the error names every difference. The store is as it
-        was.
+        Raises `RecoveryRefused` E4301 to E4305, E4315 and E4316; the error names every difference. The store stays
+        unchanged.
         """
         point("cfg.compare")
         refuse(compare_stored(recovered.endpoints, self._settings, self._provided))
@@ -91,7 +91,7 @@ class Registry:
         return self._with_source(endpoint_of(settings, dynamic=True, destinations=self._settings.destinations))
 
     def source_of(self, endpoint: Endpoint) -> str:
-        """The messageSourceId of a sender: the recorded one, or else a new one for this life."""
+        """The messageSourceId of a sender: the recorded one; without a record, a new one for this life."""
         return endpoint.source or self._new_source()
 
     def record(self, endpoint: Endpoint) -> None:
@@ -106,7 +106,7 @@ class Registry:
             self.endpoints = {name: endpoint for name, endpoint in self.endpoints.items() if name != part_id}
 
     def commit(self, commit: RegistryCommit) -> None:
-        """Commit a change, and return when it is durable. Raises `StoreError` E3110 if that does not happen in time."""
+        """Commit a change, and return when it is durable. Raises `StoreError` E3110 if this does not happen in time."""
         self._commit(commit)
 
     def _warn_of_changed_ids(self, stored: Iterable[Endpoint], put: Iterable[Endpoint]) -> None:

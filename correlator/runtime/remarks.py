@@ -1,4 +1,4 @@
-"""Warns of configured parts that have no effect: the settings and the code of the monitors do not fit together."""
+"""Warns of configured parts that have no effect because the settings do not fit the code of the monitors."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,8 +46,8 @@ def unheard(
 
 
 def unhandled_type(receiver: ReceiverSettings, monitors: Sequence[type[Monitor]]) -> type[Any] | None:
-    """Return the type of the receiver's events if no monitor listens for it; `None` if one listens or may listen for
-    it.
+    """Return the type of the receiver's events if no monitor listens for it; `None` if a monitor listens or may listen
+    for it.
     """
     event_type: type[Any] = Message if receiver.event is None else _event_type(receiver.event)
     return event_type if _nobody_hears(event_type, application_of(tuple(monitors))) else None
@@ -69,7 +69,9 @@ def unsent(settings: EngineSettings, monitors: Sequence[type[Monitor]]) -> Itera
 
 
 def unstored(monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
-    """Find attributes of persistent monitors that the code changes and no checkpoint holds: they have no annotation."""
+    """Find attributes of persistent monitors that the code changes but no checkpoint holds, because they have no
+    annotation.
+    """
     application = application_of(tuple(monitors))
     for cls in (one for one in application.monitors if one.persistent):
         for name in _begins_anew(cls):

@@ -1,4 +1,4 @@
-"""Removes dynamic receivers and senders once what they hold is handled or sent (rules A1.16 and A1.17)."""
+"""Removes dynamic receivers and senders when all that they hold is handled or sent (rules A1.16 and A1.17)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ LOOK_AGAIN_S = 0.02
 class Remover(Actor):
     """Carries removals out.
 
-    The part takes nothing new. When it holds nothing any more, a checkpoint records that. Then the store deletes the
+    The part takes no new messages. When it holds none any more, a checkpoint records this. Then the store deletes the
     part.
 
     Args:
@@ -38,7 +38,7 @@ class Remover(Actor):
         self._pending: dict[str, _Removal] = {}
 
     def begin(self, part_id: str) -> None:
-        """Begin to remove a part, unless its removal has begun already: from now on the part takes nothing new.
+        """Begin to remove a part, unless its removal has begun already: from now on the part takes no new messages.
 
         Any thread may call it, but only one at a time.
         """
@@ -71,7 +71,7 @@ class Remover(Actor):
             removal.stage = _Stage.RECORDING_EMPTY
         elif stage is _Stage.RECORDING_EMPTY and self._answered(removal.asked):
             removal.stage = _Stage.EMPTYING
-            if self._empty(removal.part_id):  # nothing came meanwhile: the checkpoint records that it is empty
+            if self._empty(removal.part_id):  # no message came meanwhile: the checkpoint records that it is empty
                 self._take_leave(removal)
         elif stage is _Stage.RECORDING_GONE and self._answered(removal.asked):
             self._delete(removal)
@@ -99,7 +99,7 @@ class Remover(Actor):
         """Remove a sender from the registry before a checkpoint forgets the sender, but a receiver afterwards.
 
         Sender: a start restores each sender of the registry. If no checkpoint had its numbers any more, the sender
-        would use them again for other messages. What a checkpoint holds of a sender outside of the registry has no
+        would use them again for other messages. If a checkpoint holds a sender that is not in the registry, this has no
         effect. Receiver: if code adds a receiver with the same id again, no checkpoint may know the numbers of its
         predecessor.
         """

@@ -55,7 +55,7 @@ from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a context worked on when it made a send.
+    """The message, event or timer that a context handled when it made a send.
 
     Attributes:
         context: name of the context.
@@ -72,9 +72,10 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Output(NamedTuple):
-    """A send, as the engine would have sent it.
+    """A send in the form in which the engine would have sent it.
 
-    `checkpoint` is the number of the checkpoint that released the send, or of the last one before a BEST_EFFORT send.
+    `checkpoint` is the number of the checkpoint that released the send; for a BEST_EFFORT send, of the last checkpoint
+    before it.
     """
 
     checkpoint: int
@@ -96,7 +97,7 @@ class Replayed:
         checkpoints: number of checkpoints.
         number: number of the last checkpoint.
         digest: digest of the last checkpoint; it covers state, queues and sends of all checkpoints up to it.
-        in_order: whether the engine stopped in order; otherwise the log ends where the engine was killed.
+        in_order: whether the engine stopped in order; if not, the log ends where the engine was killed.
         failure: the error of the handler that stopped the engine; "" for none.
     """
 
@@ -112,7 +113,7 @@ class Replayed:
     failure: str = ""
 
     def _repr_html_(self) -> str:
-        """The result as a notebook shows it."""
+        """The result in the form that a notebook shows."""
         caption = f"{self.events} events, {self.timers} timers, {self.checkpoints} checkpoints"
         letters = f", {len(self.dead_letters)} dead letters" if self.dead_letters else ""
         failure = f"; {self.failure}" if self.failure else ""
@@ -126,8 +127,8 @@ class Replayed:
 def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed:
     """Repeat the life that an input log holds, in the calling thread, without opening a store or a connection.
 
-    It imports the monitor classes as they are at present and calls their handlers. If a handler does something outside
-    of the engine, such as writing a file, it does so again.
+    The replay imports the present monitor classes and calls their handlers. If a handler does something outside of the
+    engine, such as writing a file, it does so again.
 
     Args:
         path: the input log of one life.
@@ -147,7 +148,7 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
             "E4322",
             str(path),
             "was recorded with other receivers, senders, monitors or destinations",
-            "A replay needs those that it was recorded with",
+            "A replay needs the settings of the recording",
             "Name the configuration of that time, or none",
         )
     again = Replay(str(path), start, states, recorded)
@@ -157,11 +158,13 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
 
 
 def opened(path: str | Path) -> tuple[Start, list[State], Iterator[Record]]:
-    """Open an input log: what the life began with, and the records after that. Raises as `replay`, E2041 to E4323."""
+    """Open an input log: return the state with which the life began, and the records after it. Raises as `replay`,
+    E2041 to E4323.
+    """
     records = read_log(Path(path))
     start = next(records, None)
     if not isinstance(start, Start):
-        raise RecoveryRefused("E4323", str(path), "does not begin with what the engine began with")
+        raise RecoveryRefused("E4323", str(path), "does not begin with the state with which the engine began")
     return start, [_state(path, next(records, None)) for _ in range(start.states)], records
 
 
@@ -230,7 +233,7 @@ class Replay:
     # --- the parts ---
 
     def _routes_of(self, context: str) -> Routes:
-        """The routes of a context: what it saw in the life."""
+        """The routes that a context saw in the life."""
         view = self._views[context] = _ReplayedView(self._outbox, self._differs)
         return view
 
@@ -271,7 +274,9 @@ class Replay:
         return restart
 
     def _withhold(self, context: str) -> dict[tuple[str, int], Run]:
-        """Take back the runs that the start has put into a queue: records of the log say when each enters the queue."""
+        """Take back the runs that the start has put into a queue: records of the log say when each run enters the
+        queue.
+        """
         return {(run.receiver, run.first): run for run in self._context(context).queue.withhold() if run.receiver}
 
     def _add(self, endpoint: Endpoint) -> None:
@@ -370,7 +375,9 @@ class Replay:
             self._note(context, cause)
 
     def _note(self, context: Context, cause: Cause) -> None:
-        """Note that a context has made its last sends because of `cause`, and collect those to BEST_EFFORT senders."""
+        """Note that a context has made its last sends because of `cause`, and collect the sends to BEST_EFFORT
+        senders.
+        """
         for name, staged in context.staging.sends.items():
             causes = self._causes.setdefault((context.name, name), [])
             causes.extend([cause] * (len(staged) - len(causes)))
@@ -438,7 +445,9 @@ class Replay:
             kept[entry.key] = entry.value
 
     def _outputs(self, segment: OutboundSegment, causes: Iterator[Cause]) -> list[Output]:
-        """Return the sends of a segment with their ids, as the sender would take them from its outbox."""
+        """Return the sends of a segment with their ids, in the form in which the sender would take them from its
+        outbox.
+        """
         part = self._parts.senders[segment.sender]
         count = len(segment.messages)
         before = SenderCut(segment.sender, part.outbox.source, segment.first + count, segment.first - 1)
@@ -457,7 +466,7 @@ class Replay:
             self._where,
             f"the replay differs after checkpoint {self.replayed.number}: {what}",
             "A handler may depend on events, state and engine time only",
-            "Replay with the code that was recorded; look for clocks, random numbers and files in handlers",
+            "Replay with the code of the recording; look for clocks, random numbers and files in handlers",
         )
 
     def _differs(self, what: str) -> NoReturn:
@@ -492,13 +501,13 @@ class _ReplayedView(Routes):
     def refuse_unasked(self) -> None:
         """Raise the error of the replay if no handler has made a request that was answered in the life."""
         if self._answers:
-            self._differs(f"{len(self._answers)} answers were not asked for")
+            self._differs(f"no handler asked for {len(self._answers)} of the recorded answers")
 
     def subscribe(self, channel: str, queue: InputQueue) -> None:
         """Change the channels as the recorded answer says.
 
-        Before the first `take` there is no answer: the start restores subscriptions then, and the record shows the
-        result.
+        Before the first `take` there is no answer: at that time the start restores subscriptions, and the record shows
+        the result.
         """
         del queue
         if not self._looked:
@@ -520,7 +529,7 @@ class _ReplayedView(Routes):
 
     def _answer(self) -> Any:
         if not self._answers:
-            self._differs("a handler asked for something that it did not ask for")
+            self._differs("a handler asked for something for which it did not ask in the recording")
         return self._answers.popleft()
 
     def _late_outbox(self, name: str) -> Outbox | None:
@@ -631,5 +640,5 @@ def _granted(window: int) -> None:
 
 def _state(path: str | Path, record: Record | None) -> State:
     if not isinstance(record, State):
-        raise RecoveryRefused("E4323", str(path), "ends before the state that the engine began with")
+        raise RecoveryRefused("E4323", str(path), "ends before the state with which the engine began")
     return record

@@ -30,7 +30,7 @@ class Planned(NamedTuple, Generic[R]):
     Attributes:
         write: what the transaction writes for the request.
         apply: makes the same change in memory; called once the transaction is committed.
-        result: the result of the request, which holds once the transaction is committed.
+        result: the result of the request, which is valid once the transaction is committed.
     """
 
     write: Write
@@ -80,7 +80,7 @@ class Accepted:
         events: the events of these messages, in the same order.
         dead_letters: messages that could not be mapped and are no duplicates.
         duplicates: positions of the duplicates among the ids of the batch.
-        conflicts: positions of duplicates whose body differs from that of the first message with this id.
+        conflicts: positions of duplicates whose body differs from the body of the first message with this id.
         began: engine time at which the transaction began.
     """
 
@@ -102,7 +102,7 @@ class ReceiveRequest(Request[Accepted]):
         batch: number of the batch within the receiver.
         first: number of its first message that is no duplicate.
         domain: duplicate detection domain; `None` keeps duplicates.
-        sure: the batches of the receiver that are surely acknowledged.
+        sure: the batches of the receiver that are certainly acknowledged.
         keep: whether the messages go to the receive log; `False` for a batch that has only dead letters to store.
     """
 
@@ -115,7 +115,7 @@ class ReceiveRequest(Request[Accepted]):
     keep: bool
 
     def prepare(self, domains: Domains) -> None:
-        """Release ids whose messages surely do not come again, so that this transaction already removes them."""
+        """Unpin ids whose messages are certainly not redelivered, so that this transaction already removes them."""
         if self.domain is not None:
             detector = domains.detector(self.domain)
             detector.confirm(self.receiver, self.sure.through)
@@ -220,12 +220,14 @@ class RegistryRequest(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReturnRequest(Request[None]):
-    """Stores the messages of dead letters as received ones, past duplicate detection, and deletes the letters."""
+    """Stores the messages of dead letters as received messages, without duplicate detection, and deletes the
+    letters.
+    """
 
     commit: ReceiveCommit
 
     def plan(self, group: Group) -> Planned[None]:
-        """Plan to write it unchanged: it depends on nothing else in the group."""
+        """Plan to write the messages unchanged: they depend on nothing else in the group."""
         del group
         return Planned(self.commit, _nothing_to_apply, None)
 

@@ -1,14 +1,16 @@
-"""Gives the inputs of a recorded life to code that has changed since: what would it have sent, and remembered?
+"""Gives the inputs of a recorded life to code that has changed since, to find out what it would have sent and
+remembered.
 
 A rerun works like a replay, but it expects no equal checkpoints. The received messages enter the contexts as they did
 in the life, each stretch of work handles as many of them at the same engine time, and a checkpoint is taken where the
 life took one. Everything else is made anew by the present code: events that monitors send to one another reach their
 contexts, timers fire when they are due, and each send counts as confirmed by the next checkpoint.
 
-An event from inside the engine takes the place that an equal one had in the life, so that unchanged code does the same
-in the same order. For this, a context waits until the others have sent the event: the log has each stretch of work at
-its end, so a context may have got an event before the record of the work that sent it. If nobody sends it any more, the
-context goes on without it. An event that the life did not have enters the queue at the next checkpoint.
+An event from inside the engine takes the place that an equal event had in the life, so that unchanged code does the
+same in the same order. For this, a context waits until another context has sent the event. The log records a stretch of
+work when it ends, so a context may have got an event before the record of the work that sent it. If no context sends
+the event any more, the waiting context goes on without it. An event that the life did not have enters the queue at the
+next checkpoint.
 """
 
 import math
@@ -35,7 +37,7 @@ from correlator.runtime.replay import Replay, Replayed, UnopenedConnection, open
 from correlator.settings import EngineSettings, SenderSettings
 
 MOST_ROUNDS = 100
-"""How often one checkpoint lets contexts answer events that the life did not have."""
+"""How many times contexts may answer, within one checkpoint, to events that the life did not have."""
 MOST_WAITING = 10_000
 """How many stretches of work may wait for events of other contexts before the first one goes on without them."""
 _FLUSHED = type_name(SenderFlushed)
@@ -48,14 +50,14 @@ def rerun(path: str | Path, settings: EngineSettings | None = None, *, through: 
 
     Args:
         path: the input log of one life.
-        settings: the present settings of the engine; by default those in the log.
+        settings: the present settings of the engine; by default the settings in the log.
         through: number of the checkpoint with which the rerun ends; by default it ends with the log.
 
     Raises:
         UsageError: E2041 if the file cannot be read.
         RecoveryRefused: E4320 if the file is no input log, E4322 if the settings have other receivers or contexts,
             E4323 if the log lacks its beginning, E5602 if it lacks the checkpoint `through`; E42xx and E43xx if the
-            present code could not start with the state that the log begins with.
+            present code could not start with the state at the beginning of the log.
     """
     start, states, records = opened(path)
     chosen = settings_in(start) if settings is None else _fitting(path, settings, start)
@@ -94,7 +96,7 @@ def _fitting(path: str | Path, settings: EngineSettings, start: Start) -> Engine
             "E4322",
             str(path),
             f"was recorded with other {what}: {before}, now {after}",
-            "A rerun needs the same name, receivers with their reliability, and contexts; all else may change",
+            "A rerun needs the same name, receivers with their reliability, and contexts; anything else may change",
             "Name a configuration that has them",
         )
     return EngineSettings(
@@ -117,16 +119,16 @@ def _contexts(settings: EngineSettings) -> str:
 
 @dataclass(slots=True)
 class _Lane:
-    """What one context has still to do.
+    """The work that one context still has to do.
 
     Attributes:
         context: the context.
         stretches: its recorded stretches of work that have not begun, with the numbers of the records.
-        under_way: the work on the first of them; it yields while it waits for an event of another context.
+        under_way: the work on the first stretch; it yields while it waits for an event of another context.
         number: number of the record that is under way.
-        without: whether it is to go on without the event for which it waits.
+        without: whether it must go on without the event for which it waits.
         entries: recorded runs that have not entered its queue.
-        recorded: the queue of the life: for each run, whether it is of a receiver, and how many events are left.
+        recorded: the queue of the life: for each run, whether a receiver delivered it, and how many events are left.
         sent: events that monitors have sent to it and that have not entered its queue.
         worked: engine time of its last stretch of work.
     """
@@ -147,7 +149,9 @@ class _Lane:
         self.recorded.extend((bool(entry.receiver), entry.count) for entry in taken.entries if entry.count)
 
     def pass_over(self, most: int) -> tuple[int, int]:
-        """Take the next events of the recorded queue; returns how many are received messages, and how many others."""
+        """Take the next events of the recorded queue; returns the number of received messages and the number of other
+        events among them.
+        """
         found = {True: 0, False: 0}
         while self.recorded and most:
             received, count = self.recorded.popleft()
@@ -171,7 +175,7 @@ class _Rerun(Replay):
     """One rerun.
 
     Attributes:
-        ended: whether a handler has stopped the engine: the other records have no meaning then.
+        ended: whether a handler has stopped the engine, so that the other records have no meaning.
     """
 
     def __init__(self, where: str, start: Start, states: Sequence[State], settings: EngineSettings) -> None:
@@ -246,7 +250,7 @@ class _Rerun(Replay):
     # --- who works next ---
 
     def _advance(self) -> None:
-        """Let all contexts work as far as they can without events that nobody has sent yet."""
+        """Let all contexts work as far as they can without events that no context has sent yet."""
         before = -1
         while before != self._done and not self.ended:
             before = self._done
@@ -282,14 +286,14 @@ class _Rerun(Replay):
         self._allow_acknowledgements()
 
     def _allow_acknowledgements(self) -> None:
-        """Let monitors acknowledge batches whenever they ask: no receiver runs."""
+        """Let monitors acknowledge batches whenever they ask, since no receiver runs."""
         routes = self._parts.routes
         routes.resume = dict.fromkeys(routes.resume, _resume)
 
     def _enter_next(self, lane: _Lane) -> Iterator[None]:
         """Let the next recorded run enter the queue; yield while another context may still send its event.
 
-        Nothing enters in the place of an event that nobody sends any more.
+        If no context sends an event any more, nothing enters in its place.
         """
         entry, queue, run = lane.entries[0], lane.context.queue, None
         if not entry.count:
@@ -351,7 +355,9 @@ class _Rerun(Replay):
             self._guarded(self._work_one, lane.context, step.engine_time, step.wall_time)
 
     def _fire_until(self, lane: _Lane, step: Step) -> None:
-        """Fire timers: those that the life did not have when they are due, the others together as in the life."""
+        """Fire timers. Timers that the life did not have fire when they are due; the others fire together, as in the
+        life.
+        """
         context, last, lane.worked = lane.context, lane.worked, step.engine_time
         while not self.ended and (due := context.next_timer()) is not None and due <= last:
             wall_time = step.wall_time - (step.engine_time - due)
@@ -418,8 +424,8 @@ class _Rerun(Replay):
                 break
 
     def _handle_unrecorded(self) -> bool:
-        """Let the events enter that the life did not have, and handle those that no message precedes; returns whether
-        there were any.
+        """Let the events enter that the life did not have, and handle the events that no message precedes. Returns
+        whether there were any.
         """
         found = False
         for lane in self._lanes.values():

@@ -2,8 +2,8 @@
 
 The order of recovery is that of rule A9.14. First all objects are restored, and `on_begin_recovery` is called. Then the
 life-cycle methods of new monitors are called (`onload`, `on_begin_recovery`). Then the queued events are handled, and
-`on_conclude_recovery` is called. Receivers open only afterwards. Events that handlers send to contexts meanwhile may
-still wait then.
+`on_conclude_recovery` is called. Receivers open only afterwards. At that moment, events that handlers have sent to
+contexts meanwhile may still wait.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,13 +68,13 @@ NOTHING = Recovered(
 """The content from which an engine without a store starts."""
 
 OVERTAKEN = 10
-"""How many engines of earlier lives may still hold a batch when this engine starts."""
+"""The number of engines of earlier lives that may still hold a batch when this engine starts."""
 
 State = dict[str, dict[bytes, bytes]]
 Events = Callable[[int, Sequence[Any]], Sequence[Any]]
 _decoder = msgspec.msgpack.Decoder(StoredMonitor)
 MOST_TOLD = 20
-"""How many stored messages that can no longer be mapped get a line of their own in the log."""
+"""The number of stored messages that get a line of their own in the log because they can no longer be mapped."""
 
 
 class Restart:
@@ -87,7 +87,7 @@ class Restart:
         registry: all receivers and senders by id.
         failed: called for each failure of a handler that does not stop the engine.
         note: commits a note about the messages that are handled next.
-        absolve: gets each message that becomes a dead letter instead of being handled again.
+        absolve: called with each message that becomes a dead letter instead of being handled again.
 
     Attributes:
         recovered: the content of the store.
@@ -161,7 +161,7 @@ class Restart:
                 )
             elif one.idle:
                 self._log.warning(
-                    "W4332 a setting about state does nothing", part=f"{one.kind} {one.name}", note=one.note
+                    "W4332 a setting about state has no effect", part=f"{one.kind} {one.name}", note=one.note
                 )
         self.changes = [*self.changes, *changes_of(found, self._state)]
         if self.changes and self._parts.recording is not None:
@@ -207,10 +207,10 @@ class Restart:
             self._parts.recording.hook(name, lambda: self.call_hook(name))
 
     def _work_through(self) -> None:
-        """Handle the events that wait now, in portions that are noted before. Events that handlers send may stay in the
-        queues.
+        """Handle the events that wait now, in portions; each portion is noted first. Events that handlers send may stay
+        in the queues.
 
-        If recovery waited for those events, too, it would not end with a monitor that keeps sending events to itself. A
+        If recovery also waited for these events, a monitor that keeps sending events to itself would prevent its end. A
         portion ends early if it crowds another context, so another context begins in each round.
         """
         threads = self._parts.monitor_threads()
@@ -229,8 +229,8 @@ class Restart:
     def _relieve(self, threads: Sequence[MonitorThread], suspects: Suspects) -> None:
         """Let the fullest contexts handle events until none is crowded, as they would while other threads run.
 
-        It ends at the latest when as many events are handled as have waited at its beginning, since handlers may go on
-        sending.
+        Handlers may go on sending. So the call ends at the latest when it has handled as many events as waited at its
+        beginning.
         """
         if all(len(thread.queue) < CROWDED for thread in threads):
             return
@@ -243,7 +243,7 @@ class Restart:
 
     def _work_portions(self, threads: Sequence[MonitorThread], suspects: Suspects) -> None:
         """Handle one portion of each context; an accused message alone, so that no other message is blamed."""
-        suspects.note()  # first without a message: a timer may end the process
+        suspects.note()  # first a note without messages: a timer may end the process
         now = self._parts.engine_time.now()
         for thread in threads:
             thread.work(now, 0)
@@ -394,8 +394,8 @@ class Restart:
             settings: settings of the receiver.
             batches: number of its last batches whose acknowledgement is not confirmed.
 
-        A batch may have been received under a larger `max_batch_size`, and engines that this one has overtaken may give
-        back their batches first.
+        A batch may have been received with a larger `max_batch_size`, and the broker may first redeliver the batches of
+        engines that this engine has overtaken.
         """
         if not batches:
             return 0
@@ -450,7 +450,7 @@ class Restart:
             )
             if endpoint.unhandled_after > self._recorded.get(receiver, endpoint).unhandled_after:
                 self._log.info(
-                    "what no monitor listens for becomes dead letters, but for what was received before",
+                    "messages that no monitor listens for become dead letters, except those received before",
                     receiver=receiver,
                     after=endpoint.unhandled_after,
                 )

@@ -35,11 +35,11 @@ class Sender(Actor):
         sink: the producer, not yet connected.
         clock: monotonic seconds for time-outs and back-off, and the time of day for log lines.
         engine_time: the time that dead letters get.
-        reconnecting: says how attempts to connect follow one another.
+        reconnecting: the times of the attempts to connect.
         flushed: gets the id of the sender, each settled flush request, and the number of sends before it that failed.
         settled: called after each settled batch, since the outbox may have room again.
         statuses: gets each new status of the sender.
-        breakdown: measures what the thread spends its time on.
+        breakdown: measures how the thread spends its time.
         spans: makes spans of sampled messages; `None` for no spans.
 
     Attributes:
@@ -107,8 +107,8 @@ class Sender(Actor):
         self._open = True
 
     def pause(self) -> None:
-        """Let the sender send no further batch until `go_on`; the one that the broker has now is settled. It keeps its
-        connection. Any thread may call it.
+        """Let the sender send no further batch until `go_on`; it settles the batch that the broker has now, and keeps
+        its connection. Any thread may call it.
         """
         self.paused = True
 

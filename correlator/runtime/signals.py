@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT ask for an orderly stop; a second one ends the process at once.
+"""SIGTERM and SIGINT ask for an orderly stop; a second signal ends the process at once.
 
-A forked child inherits signal handlers, but no thread of the child reads what they note. So the child gets back the
-handlers that were set before.
+A forked child inherits signal handlers, but no thread of the child reads what they note. So a fork restores the earlier
+handlers in the child.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ def signals_to(handler: Callable[[int], None], numbers: Iterable[int]) -> Iterat
 
     Args:
         handler: gets the number of the signal. It runs in the main thread, between any two of its instructions.
-        numbers: the signals; with none, nothing changes, and any thread may call it.
+        numbers: the signals; if there are none, nothing changes, and any thread may call it.
     """
     before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
     _before.append(before)
@@ -42,7 +42,8 @@ def _restore(before: dict[int, Any]) -> None:
 
 
 def _hold() -> None:
-    """Before a fork, block these signals, so that one for the child waits until the child has its handlers back.
+    """Before a fork, block these signals, so that a signal for the child waits until the child has restored its
+    handlers.
 
     Python would drop a signal that comes earlier.
     """

@@ -40,12 +40,13 @@ STOP_S = 2.0
 
 
 def exporter_of(settings: OpenTelemetrySettings) -> SpanExporter:
-    """Make what sends spans to the collector."""
+    """Make the exporter that sends spans to the collector."""
     return OTLPSpanExporter(endpoint=settings.endpoint)
 
 
 class Spans:
-    """Makes the spans of one engine. A thread of the library sends them; if the collector is away, they are dropped.
+    """Makes the spans of one engine. A thread of the library sends them; while the collector cannot be reached, they
+    are dropped.
 
     Any thread may call the methods, except `close`. Times are seconds since the epoch.
 
@@ -105,7 +106,7 @@ class Spans:
         return ContextTracer(begin, self._end)
 
     def close(self) -> None:
-        """Send what is left, for at most `STOP_S`; the rest is dropped."""
+        """Send the remaining spans for at most `STOP_S`, and drop the rest."""
         ending = threading.Thread(target=self._provider.shutdown, name="spans-end", daemon=True)
         ending.start()
         ending.join(STOP_S)
@@ -136,7 +137,7 @@ class Spans:
 
 class ContextTracer:
     """Implements `core.tracecontext.Tracer` for one context. While the handlers of a message run, its span is the
-    current one of the library, so that spans which they make are below it.
+    current span of the library, so that the spans which they make become its children.
 
     Args:
         begin: begins the span of a message.

@@ -23,7 +23,7 @@ class PipelineCounters:
         received: messages that it processed.
         dead_letters: rows that became dead letters.
         sent: messages handed to senders.
-        batches: batches that it processed; the end of all input is none.
+        batches: batches that it processed; the end of all input does not count as a batch.
         take_s: time to take batches from the queue.
         plan_s: time in which Spark planned batches.
         compute_s: time in which batches were computed.
@@ -62,7 +62,7 @@ class ContextCounters:
 
     Attributes:
         handled: events that it has handled.
-        busy_s: for how many seconds its thread has worked.
+        busy_s: seconds for which its thread has worked.
     """
 
     handled: int = 0
@@ -70,7 +70,9 @@ class ContextCounters:
 
 
 class Place(NamedTuple):
-    """Where a receiver receives from, or a sender sends to: a connection, and the destination as configured, if any."""
+    """The place from which a receiver receives, or to which a sender sends: a connection, and the configured
+    destination, if any.
+    """
 
     connection: str
     destination: str | None
@@ -86,7 +88,7 @@ class CheckpointCounters:
         last_duration_s: duration of the last checkpoint.
         total_duration_s: sum of all durations.
         interval_s: from the end of one checkpoint to the beginning of the next.
-        within: for each limit in seconds: how many checkpoints took at most so long. Nobody changes the dictionary.
+        within: for each limit in seconds: how many checkpoints took at most this time. Nobody changes the dictionary.
     """
 
     taken: int = 0
@@ -132,9 +134,10 @@ class Status:
         resident_bytes: resident memory of the process.
         contexts: for each context, by name: the number of events that wait in its queue.
         monitors: for each context of monitors, by name: what it has handled.
-        oldest_events: for each context, by name: for how many seconds the first event of its queue waits. This is the
-            true time or less, by at most the time since the call of `Engine.status` before.
-        oldest_sends: for each sender, by id: the same for its first message that is not settled.
+        oldest_events: for each context, by name: for how many seconds the first event of its queue waits. The value may
+            be too small, by at most the time since the previous call of `Engine.status`.
+        oldest_sends: for each sender, by id: for how many seconds its first unsettled message waits, with the same
+            accuracy.
         store_fails: whether the last transaction of the store has failed, and is tried again; `None` without a store.
         unhandled: for each receiver, by id: the number of messages of this life that no monitor listened for
             (docs/receiving.md).
@@ -195,17 +198,17 @@ class Status:
         }
 
     def backlog(self) -> Backlog:
-        """What the destinations of all receivers still hold, as far as their sources can tell."""
+        """The messages that the destinations of all receivers still hold, as far as their sources know."""
         told = [counters.backlog for _, counters in self.receivers.values() if counters.backlog is not None]
         messages = [one.messages for one in told if one.messages is not None]
         sizes = [one.size for one in told if one.size is not None]
         return Backlog(sum(messages) if messages else None, sum(sizes) if sizes else None)
 
     def not_ready(self) -> list[str]:
-        """Why the engine is not ready, a sentence each; empty if it is ready.
+        """Why the engine is not ready, one sentence for each reason; empty if it is ready.
 
         It is ready while it runs and each receiver and sender of a mode other than BEST_EFFORT has its connection,
-        whether it is paused or not.
+        whether or not it is paused.
         """
         if self.phase != "running":
             return [f"the engine is {self.phase}"]
@@ -221,7 +224,7 @@ class Status:
         return [f"{'receiver' if name in self.receivers else 'sender'} {name}" for name in sorted(self.paused)]
 
     def _repr_html_(self) -> str:
-        """The status as a notebook shows it."""
+        """The status in the form that a notebook shows."""
         rows: list[tuple[object, ...]] = []
         for name, (state, received) in self.receivers.items():
             rows.append((f"receiver {name}", self._shown_condition(name), state, received.received, "", ""))
@@ -309,7 +312,7 @@ def _shown(condition: Condition) -> dict[str, Any]:
 
 
 def pipeline_lines(before: Status, now: Status) -> list[str]:
-    """For each pipeline the line of the log: what it did between two moments, and what its time went to."""
+    """For each pipeline the line of the log: what it did between two moments, and how it spent its time."""
     passed = now.engine_time - before.engine_time
     return [
         _pipeline_line(name, before.pipelines.get(name, PipelineCounters()), did, now.contexts.get(name, 0), passed)

@@ -13,13 +13,13 @@ _CONNECTED = (PartStatus.OK, PartStatus.DESTINATION_NOT_FOUND, PartStatus.BLOCKE
 
 
 class Condition(NamedTuple):
-    """A status, since when it lasts, and errors.
+    """A status, the time since which it lasts, and errors.
 
     Attributes:
         status: the status.
         error: the text of the error that has caused it; "" if there is no error.
         since: when it began, in seconds since the epoch; 0 before the first report.
-        last_error: the text of the last error, also of one that is over; "" if there was none.
+        last_error: the text of the last error, even if it is over; "" if there was none.
         last_error_at: when this error was reported, in seconds since the epoch.
     """
 
@@ -42,7 +42,8 @@ class Statuses:
     """The conditions of all parts. Each part reports its own condition, from its own thread; a lock keeps the changes
     in order.
 
-    A connection is `ERROR` while one of its parts is `ERROR`, otherwise `OK` if one of its parts has connected.
+    A connection is `ERROR` while one of its parts is `ERROR`. If none is, it is `OK` as soon as one of its parts has
+    connected.
 
     Args:
         deliver: gives an event to the monitors. Called for each change while the lock is held, so it must not wait.

@@ -8,9 +8,9 @@ from correlator.runtime.logs import get_logger
 
 
 class Supervisor:
-    """Knows what ends the engine, and wakes the threads that wait for a change. Any thread may use it.
+    """Records what ends the engine, and wakes the threads that wait for a change. Any thread may use it.
 
-    It is made before all parts of the engine, since they report to its methods.
+    The supervisor is made before all parts of the engine, since they report to its methods.
 
     Args:
         name: name of the engine.
@@ -19,7 +19,7 @@ class Supervisor:
         failure: the first error that ended a thread; `None` while there is none.
         handler_failures: number of events that were left out because a handler failed on them.
         changed: notified when a part has made progress, was removed, or has failed.
-        stop_asked: set once the engine is to stop.
+        stop_asked: set as soon as the engine must stop.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,7 +67,7 @@ class Supervisor:
         """Return the `HandlerFailed` E5500 for an error that would end the process without a message.
 
         Args:
-            what: what the error has ended, such as a thread.
+            what: the thing that the error has ended, such as a thread.
             error: the error, such as the `SystemExit` that `sys.exit` in a handler raises.
         """
         text = f"{what} was ended by {type(error).__name__}: {error}"

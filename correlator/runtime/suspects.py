@@ -52,11 +52,13 @@ class Suspects:
         return self._watchlists[context].portion(queue, most)
 
     def note(self, suspects: Sequence[Suspect] = ()) -> None:
-        """Commit that only these messages are handled next; condemned messages stay noted."""
+        """Commit the note that only these messages are handled next; condemned messages stay noted."""
         self._write([*self._condemned, *suspects])
 
     def conclude(self) -> None:
-        """Commit that all messages that waited at the start are handled; only those that were left out stay noted."""
+        """Commit the note that all messages which waited at the start are handled; only the messages that were left out
+        stay noted.
+        """
         self._write(self._left_out)
 
     def leave_out(self, suspect: Suspect, do: Callable[[Suspect], str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 MOST_ENTRIES = 1000
-"""A reader that is further behind than this misses entries, and learns that it does."""
+"""A reader that lags behind by more than this number of entries misses some, and the answer says so."""
 _LONGEST_TEXT = 500
 
 
@@ -20,7 +20,7 @@ class Entry(NamedTuple):
         id: names the entry: the life of the engine and the number of the entry in it, `LIFE.NUMBER`.
         time: when it happened, in seconds since the epoch.
         name: what happened, such as `checkpoint`; docs/control.md lists the names.
-        values: the part that it happened to, and more.
+        values: the part to which it happened, and further values.
     """
 
     id: str
@@ -37,9 +37,9 @@ class News(NamedTuple):
     """What a reader gets.
 
     Attributes:
-        entries: the entries after the place that it has named, oldest first.
+        entries: the entries after the place that the reader has named, oldest first.
         missed: whether entries between this place and `entries` are lost, or the place belongs to another life.
-        after: the place from which it reads on.
+        after: the place from which the reader reads on.
         open: whether more entries may come.
     """
 
@@ -73,16 +73,16 @@ class Timeline:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let readers know that no entry comes any more."""
+        """Let readers know that no further entry comes."""
         with self._changed:
             self._open = False
             self._changed.notify_all()
 
     def read(self, after: str | None, most: int, wait_s: float = 0.0) -> News:
-        """Return the entries after a place; of an unknown place, or `None`, all that are left.
+        """Return the entries after a place; for an unknown place or `None`, all entries that are left.
 
         Args:
-            after: `id` of the last entry that the reader has, or `after` of what it has read before.
+            after: `id` of the last entry that the reader has, or `after` of the `News` that it has read before.
             most: largest number of entries.
             wait_s: how long to wait for an entry if there is none yet.
         """

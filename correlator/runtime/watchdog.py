@@ -1,8 +1,9 @@
 """Warns when a handler of a monitor does not return (bad input 109).
 
-Each context says which call of a handler runs, and the watchdog looks at intervals. If two successive looks find the
-same call, this call has run all the time in between. The watchdog reads the stack of a thread only for a warning, and
-only as text from `faulthandler`: frame objects of other threads are not safe to use, some versions of CPython crash.
+Each context publishes which call of a handler runs, and the watchdog checks this at intervals. If two successive checks
+find the same call, this call has run all the time in between. The watchdog reads the stack of a thread only for a
+warning, and only as text from `faulthandler`: frame objects of other threads are not safe to use, and crash some
+versions of CPython.
 """
 
 import faulthandler
@@ -19,13 +20,13 @@ from correlator.runtime.clock import Clock
 from correlator.runtime.logs import get_logger
 
 LOOKS = 10
-"""How often the watchdog looks within `after` seconds; with more looks, it warns closer to this time."""
+"""How often the watchdog checks within `after` seconds; with more checks, it warns closer to this time."""
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 _CORE = Path(calls.__file__).parent
 
 
 class Watched(NamedTuple):
-    """What a thread runs.
+    """The call that a thread runs.
 
     Attributes:
         thread: the identity of the thread.
@@ -37,11 +38,11 @@ class Watched(NamedTuple):
 
 
 class _Seen:
-    """A call of a handler that the last look has found.
+    """A call of a handler that the last check has found.
 
     Args:
         call: the call.
-        since: when a look first found it, in monotonic seconds.
+        since: when a check first found it, in monotonic seconds.
     """
 
     def __init__(self, call: RunningCall, since: float) -> None:
@@ -54,7 +55,7 @@ class Watchdog(Actor):
     """Logs W5501 when a handler has run for `after` seconds, and again whenever this time has doubled.
 
     Args:
-        watched: returns what the threads that call handlers run now.
+        watched: returns the calls that the threads of contexts run now.
         after: seconds before the first warning; 0 for no warnings.
         clock: monotonic seconds.
     """
@@ -65,11 +66,11 @@ class Watchdog(Actor):
         self._after = after
         self._clock = clock
         self._seen: dict[int, _Seen] = {}
-        """By the identity of the object that stands for the call."""
+        """The calls by the identity of the object that stands for each call."""
         self._log = get_logger(part="watchdog")
 
     def step(self) -> float | None:
-        """Look at all calls once."""
+        """Check all calls once."""
         if not self._after:
             return None
         now = self._clock.monotonic()
@@ -95,7 +96,7 @@ class Watchdog(Actor):
 def _place_of(thread: int) -> tuple[str, str]:
     """Return the function that the engine has called in a thread, and the file and line that the thread executes.
 
-    Both are empty if the stack does not show them, as if the thread has ended, or the stack is very deep.
+    Both are empty if the stack does not show them, for example because the thread has ended or the stack is very deep.
     """
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file, all_threads=True)

@@ -4,8 +4,8 @@ Requests that wait at the same time share one transaction and one fsync (group c
 commits the transaction, applies each plan to memory, and passes each result to the thread that has submitted the
 request: nothing in memory changes before its commit (invariant E6). Requests, plans and results are values.
 
-While the disk is full, received batches wait behind all other requests: a checkpoint deletes what was sent, and so
-makes room (trap T67).
+While the disk is full, received batches wait until all other requests are committed: a checkpoint deletes confirmed
+sends, and so makes room (trap T67).
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ from correlator.settings import DuplicateDetectionSettings
 R = TypeVar("R")
 RETRYING = Backoff(0.02, 2.0)
 FIRST_SILENCE_S = 1.0
-"""Seconds between the first two log lines about a store that takes no transaction."""
+"""Seconds between the first two log lines about a store that accepts no transaction."""
 LONGEST_DOUBT_S = 60.0
 """Seconds for which the writer looks up a commit whose answer was lost, before it stops the engine."""
 
@@ -127,7 +127,7 @@ class Writer(Actor):
             self._doubt_began = now if self._doubt_began is None else self._doubt_began
             if now - self._doubt_began > LONGEST_DOUBT_S:
                 raise error
-        elif self._unknown is None:  # surely rolled back: no commit is in doubt any more
+        elif self._unknown is None:  # certainly rolled back: no commit is in doubt any more
             self._doubt_began = None
         if self._intervals.due(now):
             self._told = True
@@ -178,8 +178,8 @@ class Writer(Actor):
         return self._conclude(planned)
 
     def _next(self) -> Sequence[_Submitted[Any]]:
-        """The requests of the next transaction: all; while the disk is full, those that may make room, if there are
-        any.
+        """The requests of the next transaction: all requests; while the disk is full, only the requests that may make
+        room, if there are any.
         """
         waiting = [self._waiting[at] for at in range(len(self._waiting))]
         others = [one for one in waiting if not isinstance(one.request, ReceiveRequest)] if self._full else []

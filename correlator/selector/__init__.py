@@ -1,10 +1,10 @@
 """Message selectors: conditions on headers and properties, in the SQL of JMS 2.0 (section 3.8). Pure.
 
-Theory of operation. The text becomes tokens, and a Pratt parser makes closures of them: a *value* gives a number, text,
-truth value or `None` (NULL) for a message, a *condition* gives true, false or `None` (unknown). The text is not looked
-at again when messages are tested. Three things keep each step small: a text has few bytes and tokens, it nests so
-little that neither parser nor closures come near the recursion limit, and operators of one rank in a row, such as 300
-ORs, are one closure with a loop.
+How it works. The text becomes tokens, and a Pratt parser makes closures of them: a *value* gives a number, text, truth
+value or `None` (NULL) for a message, a *condition* gives true, false or `None` (unknown). The test of a message does
+not read the text again. Three things keep each step small: a text has few bytes and tokens; its nesting is bounded, so
+that neither parser nor closures come near the recursion limit; and a row of operators of one rank, such as 300 ORs, is
+one closure with a loop.
 """
 
 from correlator.selector.parser import MAX_DEPTH, Selector

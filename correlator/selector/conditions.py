@@ -77,7 +77,7 @@ def compared(sign: str, left: Value, right: Value) -> Condition:
 
 
 def is_text(value: Value, test: Callable[[str], bool]) -> Condition:
-    """Whether a value is a text that passes a test; unknown for NULL."""
+    """Whether a value is a text for which `test` returns `True`; unknown for NULL."""
 
     def condition(message: Message) -> bool | None:
         found = value(message)

@@ -1,4 +1,6 @@
-"""LIKE: a pattern is cut at each `%`, and its segments are looked for one after the other, so that no text is slow."""
+"""LIKE: the code divides a pattern at each `%` and searches its segments one after the other, so that no text is
+slow.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -8,9 +10,11 @@ from correlator.errors import quoted
 
 
 class _Segment(NamedTuple):
-    """What stands between two `%`: how many characters, and those that are not `_`, each run with its place.
+    """The part between two `%`: its number of characters, and the runs of characters other than `_`, each with its
+    place.
 
-    For several runs: which places each character fits, as bits, and those that any other one does.
+    For several runs it also has, as bits, the places that each of their characters fits, and the places that any other
+    character fits.
     """
 
     length: int
@@ -34,7 +38,7 @@ class _Segment(NamedTuple):
         return self._find_runs(text, begin, end)
 
     def _find_runs(self, text: str, begin: int, end: int) -> int:
-        """Shift-and: bit n is set when the last n + 1 characters are those that the segment begins with."""
+        """Shift-and: bit n is set when the last n + 1 characters fit the first n + 1 characters of the segment."""
         whole, state = 1 << self.length - 1, 0
         for at in range(begin, end):
             state = (state << 1 | 1) & self.fits.get(text[at], self.fits_any)
@@ -44,7 +48,9 @@ class _Segment(NamedTuple):
 
 
 def is_like(text: str, segments: Sequence[_Segment]) -> bool:
-    """Each segment at the first place after the one before, the outer ones at the ends: one way through the text."""
+    """Whether the text contains the segments in order: the outer ones at its ends, each other one at the first place
+    after the previous one. Reads the text once.
+    """
     head, tail = segments[0], segments[-1]
     if len(segments) == 1:
         return len(text) == head.length and head.stands_at(0, text)
@@ -60,7 +66,7 @@ def is_like(text: str, segments: Sequence[_Segment]) -> bool:
 
 
 def segments_of(pattern: str, escape: str) -> list[_Segment]:
-    """The pattern cut at each `%`; raises `ValueError` with what is wrong with the escape character."""
+    """Divide the pattern at each `%`. Raises `ValueError`, whose text says what is wrong with the escape character."""
     segments: list[list[str]] = [[]]
     escaped = False
     for c in pattern:
@@ -81,7 +87,7 @@ def segments_of(pattern: str, escape: str) -> list[_Segment]:
 
 
 def _segment(characters: Sequence[str]) -> _Segment:
-    """Of characters, with "" for any."""
+    """Make the segment of these characters; "" stands for any character."""
     runs: list[tuple[int, str]] = []
     for is_run, places in groupby(range(len(characters)), key=lambda at: characters[at] != ""):
         if is_run:

@@ -1,4 +1,4 @@
-"""A selector's text becomes closures."""
+"""Turns the text of a selector into closures."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -40,32 +40,34 @@ from correlator.selector.values import (
 )
 
 MAX_DEPTH = 64
-"""Parentheses, NOTs and signs within each other; beyond it E6005."""
+"""The largest depth of nested parentheses, NOTs and signs; a deeper text raises E6005."""
 
 
 class Selector:
     """A condition on the headers and properties of a message; immutable, safe for threads. Made by `parse`.
 
     Names are those of properties, and the headers JMSDeliveryMode, JMSPriority, JMSMessageID, JMSTimestamp,
-    JMSCorrelationID, JMSType and JMSXGroupID (the key of the message). What is not there is NULL, and what is made of
-    it unknown; a missing delivery mode is 'PERSISTENT' and a missing priority 4, the defaults of JMS.
+    JMSCorrelationID, JMSType and JMSXGroupID (the key of the message). A missing value is NULL, and a condition on it
+    is unknown. But a missing delivery mode is 'PERSISTENT' and a missing priority is 4, the defaults of JMS.
 
     Where JMS leaves a choice, or ActiveMQ differs:
 
     - Values of different types are neither equal nor unequal, greater nor less: each of these comparisons is false. So
       are `<`, `<=`, `>` and `>=` of texts and of truth values. TRUE is no number. Bytes compare with nothing, but they
-      are not NULL. Exact and approximate numbers are compared by what they are, without rounding the exact one.
-    - A name alone means `name = TRUE`. LIKE and IN are false where the property is no text. `NOT LIKE` and `NOT IN`
-      are the opposites of LIKE and IN; `x NOT BETWEEN a AND b` is `x < a OR x > b`.
-    - Exact numbers divided by each other give an exact one, rounded towards zero. Unknown are: arithmetic with what is
-      no number, division by zero, an exact result of more than 64 bits, an approximate one that is not finite.
-    - Approximate numbers have double precision, whatever their suffix. Numbers such as 017 are refused: Java means 15.
-    - `_` in LIKE stands for one Unicode character, `%` for any run of them, line ends too. ESCAPE may stand before `%`,
-      `_` and itself only.
+      are not NULL. An exact and an approximate number are compared by their values, without rounding the exact one.
+    - A name alone means `name = TRUE`. LIKE and IN are false if the property is no text. `NOT LIKE` and `NOT IN` are
+      the opposites of LIKE and IN; `x NOT BETWEEN a AND b` is `x < a OR x > b`.
+    - The quotient of two exact numbers is exact, rounded towards zero. The result is unknown for arithmetic with a
+      value that is no number, a division by zero, an exact result of more than 64 bits, and an approximate result that
+      is not finite.
+    - Approximate numbers have double precision, whatever their suffix. Numbers such as 017 are refused, because in Java
+      017 means 15.
+    - `_` in LIKE stands for one Unicode character, `%` for any sequence of characters, including line ends. The ESCAPE
+      character may stand only before `%`, `_` and itself.
     - NOT binds less than a comparison: `NOT a = 1` is `NOT (a = 1)`. Conditions cannot be compared: `(a = 1) = TRUE`.
 
     Attributes:
-        text: what was parsed.
+        text: the parsed text.
     """
 
     __slots__ = ("_condition", "text")
@@ -80,7 +82,7 @@ class Selector:
 
         Raises:
             ConfigError: E6003, the text is not understood; E6004, an operator of another language; E6005, nested too
-                deep; E6006, too long; E6007, a header that cannot be selected by.
+                deep; E6006, too long; E6007, a header on which a selector cannot depend.
         """
         if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
             raise too_large(where, f"longer than {MAX_BYTES} bytes")
@@ -90,7 +92,9 @@ class Selector:
 
     @classmethod
     def optional(cls, text: str | None, where: str) -> "Selector | None":
-        """As `parse`; `None` if every message is selected: there is no text, or only spaces."""
+        """Make a selector like `parse`; `None` if it would select every message, because there is no text, or only
+        spaces.
+        """
         return cls.parse(text, where) if text and text.strip() else None
 
     def matches(self, message: Message) -> bool:
@@ -118,7 +122,7 @@ _RANKS: Final = {
 class _Expression(NamedTuple):
     """A parsed expression, and whether it may be used as a value, as a condition, or as both (names, truth values).
 
-    `evaluate` gives its value if it may be a value, else whether it is true.
+    `evaluate` returns its value if it may be a value; if not, whether it is true.
     """
 
     at: int
@@ -131,8 +135,9 @@ class _Expression(NamedTuple):
 class _Parser:
     """Makes one condition of all tokens.
 
-    A `rank` is that of the operator that waits for what is parsed: stronger ones are taken along. From `_COMPARISON` on
-    only a value can follow, so conditions are refused there at once and nesting costs few frames of the stack.
+    A `rank` is the rank of the operator that waits for an operand; the operand includes all operators that bind more
+    strongly. From `_COMPARISON` on only a value can follow, so the parser refuses conditions there at once, and nesting
+    costs few frames of the stack.
     """
 
     def __init__(self, source: SelectorText, tokens: Sequence[Token]) -> None:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from correlator.errors import ConfigError, printable, quoted
 
 MAX_BYTES = 4096
-"""The most bytes of UTF-8 that a selector may have; more raise E6006."""
+"""The largest number of bytes of UTF-8 in a selector; a longer text raises E6006."""
 MAX_TOKENS = 1000
-"""The most names, literals and signs that a selector may have; more raise E6006."""
+"""The largest number of names, literals and signs in a selector; more raise E6006."""
 
 
 def too_large(where: str, what: str) -> ConfigError:
@@ -69,7 +69,7 @@ class Token(NamedTuple):
     at: int
 
     def shown(self) -> str:
-        """The token as a message shows it."""
+        """The token in the form for a message."""
         return quoted(self.source[1:-1] if self.kind == TEXT else self.source)
 
 

@@ -1,4 +1,4 @@
-"""Functions that give a value for a message: literals, headers, properties, and arithmetic with them."""
+"""Functions that return a value for a message: literals, headers, properties, and arithmetic with them."""
 
 import math
 import operator

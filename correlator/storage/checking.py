@@ -41,7 +41,7 @@ class CheckedTable:
 def check(url: str) -> tuple[list[str], list[CheckedTable]]:
     """Check a store at one moment; an engine may be running on it.
 
-    Tables that have no digests in an older schema are left out.
+    The check leaves out tables that have no digests in an older schema.
 
     Returns:
         A text for each damage of the structure of its file, and a result for each table.
@@ -63,7 +63,7 @@ def check(url: str) -> tuple[list[str], list[CheckedTable]]:
             for table, value in _VALUES.items()
             if table.name in names and _has_digest(there.get_columns(table.name))
         ]
-        connection.rollback()  # a COMMIT fails where something is damaged
+        connection.rollback()  # a COMMIT fails on a damaged file
     return structure, found
 
 

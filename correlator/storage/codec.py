@@ -55,10 +55,10 @@ def content_of(value: Any) -> dict[str, Any]:
 
 
 def check(where: str, content: object, crc: int) -> None:
-    """Check that a content is the one that was written; a damaged row may hold a value of any type.
+    """Check that a content is unchanged since it was written; a damaged row may hold a value of any type.
 
     Raises:
-        RecoveryRefused: E4201, it is not. The engine does not start, and nothing was changed.
+        RecoveryRefused: E4201, it has changed. The engine does not start, and nothing was changed.
     """
     if not isinstance(content, bytes) or zlib.crc32(content) != crc:
         raise altered(where)
@@ -69,7 +69,7 @@ def read(kind: type[T], where: str, content: bytes, crc: int) -> T:
 
     Args:
         kind: the type of the value.
-        where: the row, as messages name it, such as `checkpoint 812`.
+        where: the name of the row in messages, such as `checkpoint 812`.
         content: the bytes.
         crc: their CRC-32, as stored.
 

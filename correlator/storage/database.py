@@ -1,4 +1,4 @@
-"""Opens the database that an address names, as its owner, which writes, or only to read it.
+"""Opens the database that an address names: as its owner, which may write, or as a reader.
 
 `connect` takes the lock of a database for this process and opens the only connection that ever writes; everybody else
 calls `reading`. This module knows no table: the store of the engine and the embedded broker both use it.
@@ -78,7 +78,7 @@ def connect(url: str, *, application_id: int = APPLICATION_ID, displace: bool = 
 
 
 def open_reader(url: str) -> Engine:
-    """Make an engine of SQLAlchemy whose connections can only read, also while another process (or this one) writes.
+    """Make an engine of SQLAlchemy whose connections can only read, even while another process (or this one) writes.
 
     Its connections raise errors of SQLAlchemy; `reading` translates them.
 
@@ -134,7 +134,7 @@ def _session(engine: Engine, url: str) -> Iterator[Connection]:
 
 
 def copy_while_running(url: str, target: Path) -> None:
-    """Write a consistent copy of a SQLite database, also while its owner writes to it; takes no lock.
+    """Write a consistent copy of a SQLite database, even while its owner writes to it; takes no lock.
 
     Raises:
         StoreError: as `reading`.

@@ -20,7 +20,7 @@ from correlator.storage.statements import Statements
 from correlator.storage.writes import checkpoint_row, segment_row
 
 PAGE = 50
-"""How many letters are in memory at a time, and how many messages a segment has at most: each may be large."""
+"""The largest number of letters in memory at a time, and of messages in a segment: each may be large."""
 
 Act = Callable[[Connection, Statements, Selection], None]
 

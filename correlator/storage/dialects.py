@@ -16,7 +16,7 @@ Number = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Statement:
-    """A statement that is compiled once and executed by the driver: 10 µs for each call instead of 100 µs.
+    """A statement that is compiled once and executed by the driver: a call takes 10 µs instead of 100 µs.
 
     Args:
         dialect: dialect of the database that will execute the statement.
@@ -38,8 +38,8 @@ class Statement:
     def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
         """Execute the statement with the values of each row.
 
-        Returns the number of table rows that the statement matched if `rows` has one element; otherwise the number that
-        the driver gives, which nobody may rely on.
+        Returns the number of table rows that the statement matched if `rows` has one element. For several elements it
+        returns a number of the driver, on which nobody may rely.
         """
         parameters = [self.parameters(row) for row in rows]
         return connection.exec_driver_sql(self.sql, parameters if len(parameters) > 1 else parameters[0]).rowcount
@@ -68,7 +68,7 @@ def upsert(dialect: Dialect, table: Table, *, only: Sequence[str] = (), unless: 
         dialect: dialect of the database.
         table: the table of the row.
         only: the columns that a replacement changes; by default all columns except the key.
-        unless: a column whose value never goes down: a row with a lower or equal value there changes nothing.
+        unless: a column whose value never decreases: a row with a lower or equal value in this column changes nothing.
     """
     insert = (sqlite.insert if dialect.name == "sqlite" else postgresql.insert)(table)
     keys = [column.name for column in table.primary_key]

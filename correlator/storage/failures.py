@@ -16,7 +16,7 @@ from correlator.storage import files
 BUSY_TIMEOUT_S = 5.0
 """Seconds that SQLite waits for the lock of another program."""
 
-_RETRIED_SQLSTATES = {  # the server has rolled back, and another try may succeed
+_RETRIED_SQLSTATES = {  # the server has rolled back, and another attempt may succeed
     "40001": "could not be serialized with another transaction",
     "40P01": "was chosen to end a deadlock",
     "53100": "found the disk of the server full",
@@ -52,7 +52,7 @@ def failure(dialect: str, where: str, error: sql_errors.DBAPIError, *, committin
         dialect: `sqlite` or `postgresql`.
         where: the database, as messages name it.
         error: the error of SQLAlchemy.
-        committing: whether COMMIT has raised the error: then the outcome is unknown unless the database says that it
+        committing: whether COMMIT has raised the error. If so, the outcome is unknown unless the database says that it
             has rolled back.
     """
     if dialect == "sqlite":
@@ -119,9 +119,9 @@ def _postgres_failure(where: str, error: sql_errors.DBAPIError, *, committing: b
     if state == "25006":
         return only_reads(where)
     if state == "01000":
-        todo = "The engine looks again until COMMIT has no warning"
+        todo = "The engine repeats the check until COMMIT has no warning"
         return CommitUnknown("E3111", where, _first_line(error), "", todo)
-    # The server gives every error a state. A driver that raises an error without one has lost its session, though it
+    # The server gives every error a state. A driver that raises an error without one has lost its session, although it
     # may not say so: psycopg in the middle of several rows raises "cannot exit pipeline mode while busy".
     in_session = committing or error.statement is not None
     if error.connection_invalidated or (in_session and not state and isinstance(error, sql_errors.OperationalError)):
@@ -141,7 +141,9 @@ def _refused_statement(where: str, error: sql_errors.DBAPIError, state: str) -> 
 
 
 def _refused_connection(where: str, error: sql_errors.DBAPIError) -> StoreError | None:
-    """Return the error for a failure to connect, which the driver describes by text only; `None` for other failures."""
+    """Return the error for a failure to connect, which the driver describes only by a text; `None` for other
+    failures.
+    """
     text = _first_line(error)
     for part, code, what in _CONNECT_FAILURES:
         if part in str(error.orig):

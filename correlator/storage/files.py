@@ -1,4 +1,5 @@
-"""The files of a SQLite database: where they may lie, who may read them, who owns them (traps T7, T10, T12 and T59).
+"""The files of a SQLite database: where they may lie, who may read them, and which process owns them (traps T7, T10,
+T12 and T59).
 
 This module knows no SQL. It never opens an existing database file: closing the file would release the locks of SQLite
 connections that other code of this process may have (POSIX locks belong to the process).
@@ -22,7 +23,7 @@ NETWORK_FILE_SYSTEMS = frozenset({
     "kafs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs",
     "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 })  # fmt: skip
-"""File systems of other machines, and those that show directories of its host to a virtual machine."""
+"""File systems of other machines, and file systems that show directories of the host to a virtual machine."""
 LOCAL_FUSE = frozenset({
     "fuseblk", "fuse.bindfs", "fuse.cryfs", "fuse.encfs", "fuse.exfat", "fuse.fuse-overlayfs", "fuse.fuse2fs",
     "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g", "fuse.securefs",
@@ -30,7 +31,7 @@ LOCAL_FUSE = frozenset({
 """The FUSE file systems that keep files on disks of this machine; most others do not."""
 SIDECARS = ("-wal", "-shm", ".lock", ".witness")
 _COARSEST_NS = 3_000_000_000
-"""Longer than the step of the times of files in any local file system; FAT has 2 s."""
+"""Seconds; more than the resolution of file times in any local file system (FAT has 2 s)."""
 _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -105,7 +106,7 @@ def refuse_unsafe(path: Path) -> None:
 class OpenFiles:
     """The files of an open SQLite database. It notices their removal, after which a commit would be lost.
 
-    Make it while the database is open in WAL mode and after it was read: then all of its files exist.
+    Make the object while the database is open in WAL mode, and after it was read, because then all of its files exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,14 +117,14 @@ class OpenFiles:
         self._settled: tuple[int, int, int] | None = None
         """Identity and change time of the directory when all files were last found in it.
 
-        The modification time would not do: programs that restore a directory set it to what it was.
+        The modification time is not enough: programs that restore a directory also restore this time.
         """
 
     def check(self) -> None:
         """Raise `StoreError` E3112 if a file was removed, moved or replaced since this object was made.
 
-        Looks at the files only if their directory has changed. Linux 6.18 makes a file's next write slower by 40 µs if
-        somebody has asked for the file's times, and each commit writes to the log.
+        The call checks the files only if their directory has changed. In Linux 6.18, a file's next write is slower by
+        40 µs if somebody has asked for the file's times, and each commit writes to the log.
         """
         try:
             found = os.stat(self._directory)  # noqa: PTH116  # a third of the time of `Path.stat`, at every commit
@@ -170,7 +171,7 @@ def file_system(path: Path, mounts: str) -> str:
 def lock(path: Path) -> LockFile:
     """Take the lock of a store, on the file `<store>.lock`; closing the result releases it.
 
-    The file is never removed: otherwise two engines could lock two different files with the same name.
+    The file is never removed: if it were, two engines could lock two different files with the same name.
 
     Raises:
         Fenced: E3201, another process (or other code of this process) owns the store.

@@ -1,4 +1,4 @@
-"""Reads a store from outside, also while an engine runs on it: rows as plain values, through a read-only connection.
+"""Reads a store from outside, even while an engine runs on it: rows as plain values, through a read-only connection.
 
 It locks, migrates and repairs nothing. Each function reads in one short transaction, since a long one would keep SQLite
 from shrinking the WAL (trap T5). Each raises `StoreError` as `database.reading`, and E4201 for an altered row.
@@ -77,7 +77,7 @@ class AcceptedId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRow:
-    """A dead letter with its number, by which commands name it."""
+    """A dead letter with its number, which commands use to name it."""
 
     number: int
     letter: DeadLetter
@@ -141,7 +141,7 @@ def exists(url: str) -> bool:
 
 
 def refuse_older(url: str, name: str, witness_directory: str | None = None) -> None:
-    """Check the witness of a store, as a start does.
+    """Check the witness of a store in the same way as a start.
 
     Raises:
         RecoveryRefused: E4311, the store is older than its witness; E4312, the witness cannot be read.
@@ -222,7 +222,7 @@ def accepted_ids(url: str, domain: str) -> list[AcceptedId]:
 
 
 def detectors(url: str, windows: DuplicateDetectionSettings) -> dict[str, DuplicateDetector]:
-    """The duplicate detectors by domain, as a start with these windows would restore them.
+    """The duplicate detectors by domain, in the state in which a start with these windows would restore them.
 
     Reads in pages, so it needs no more memory than an engine.
     """
@@ -281,7 +281,7 @@ def refuse_missing(connection: Connection, selection: Selection) -> None:
     there = set(connection.execute(select(number).where(number.in_(selection.storable_numbers))).scalars())
     missing = [str(one) for one in selection.numbers if one not in there]
     if missing:
-        raise UsageError("E2021", f"dead letter {', '.join(missing)}", "is not there", "", "See: deadletter list")
+        raise UsageError("E2021", f"dead letter {', '.join(missing)}", "does not exist", "", "See: deadletter list")
 
 
 def state_keys(url: str, owner: str = "") -> list[StateKey]:

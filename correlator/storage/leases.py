@@ -24,9 +24,9 @@ from correlator.storage.store import refuse_other_name
 T = TypeVar("T")
 VERSION = 1
 _PATIENCE_S = 30.0
-"""The longest wait of a member that joins, while others make tables."""
+"""Seconds that a joining member waits at most while others make tables."""
 _ANSWER_S = 0.25
-"""How much longer than the server a session waits: the server tells more than a silence does."""
+"""Seconds that a session waits longer than the server, because an error of the server says more than a time-out."""
 _LOCK = 0x73686172
 """Key of the lock under which members make tables one after the other: "shar"."""
 
@@ -102,7 +102,7 @@ class Shares:
 
 
 class LeaseTable:
-    """The leases, as one member uses them. One thread at a time; a forked child cannot use it (E2050).
+    """The leases, for one member. One thread at a time uses the object; a forked child cannot use it (E2050).
 
     Args:
         shares: the shares of the engine.
@@ -130,7 +130,7 @@ class LeaseTable:
         self._connection: Connection | None = None
 
     def join(self) -> None:
-        """Make what is missing of schemas and tables, and register this member.
+        """Make missing schemas and tables, and register this member.
 
         Raises:
             RecoveryRefused: E4310, the leases belong to another engine; E4340, the number of shares has changed; E4341,
@@ -140,13 +140,13 @@ class LeaseTable:
         self._transact(self._join, wait_s=_PATIENCE_S)
 
     def renew(self, *, leaving: bool = False) -> Seen:
-        """Renew the leases of this member that nobody else has taken, and look at all leases.
+        """Renew the leases of this member that nobody else has taken, and read all leases.
 
         Args:
-            leaving: whether this member is to stop, so that the others no longer count it.
+            leaving: whether this member stops, so that the others no longer count it.
 
         Raises:
-            Fenced: E3204, the members have another configuration by now.
+            Fenced: E3204, the members have another configuration now.
             StoreError: the server cannot be used at present.
         """
         return self._transact(lambda connection: self._renew(connection, leaving=leaving))
@@ -160,7 +160,7 @@ class LeaseTable:
         return sorted(Lease(*row) for row in rows)
 
     def give_back(self, lease: Lease) -> None:
-        """Let another member take a share at once. Raises `StoreError`; then the lease ends by itself."""
+        """Let another member take a share at once. Raises `StoreError`; after an error the lease ends by itself."""
         self._transact(lambda connection: self._run(connection, GIVE_BACK, **lease._asdict()))
 
     def note(self, lease: Lease, problem: str) -> None:
@@ -168,9 +168,9 @@ class LeaseTable:
         self._transact(lambda connection: self._run(connection, NOTE, problem=problem, **lease._asdict()))
 
     def recount(self) -> None:
-        """Change the number of shares to that of the configuration, while no member lives.
+        """Set the number of shares to the number in the configuration, while no member lives.
 
-        The stores of shares that are no longer there stay in their schemas, and come back with a larger number.
+        The stores of removed shares stay in their schemas, and are used again if the number grows later.
 
         Raises:
             UsageError: E2062, a member lives, or its leases have not ended yet.
@@ -265,7 +265,7 @@ class LeaseTable:
 
         Args:
             work: the statements.
-            wait_s: longest wait for an answer; by default a quarter of the lease, so that another try is possible.
+            wait_s: longest wait for an answer; by default a quarter of the lease, so that another attempt is possible.
         """
         self._maker.check(f"leases in {self._where}")
         committing = False
@@ -286,7 +286,7 @@ class LeaseTable:
 
 
 class ShareRow(NamedTuple):
-    """A share, as `correlator shares` shows it.
+    """A share in the form that `correlator shares` shows.
 
     Attributes:
         number: number of the share.
@@ -294,7 +294,7 @@ class ShareRow(NamedTuple):
             never taken.
         member: host and process of the member that has the lease, or had it when it ended; "" for none.
         epoch: how often the share has been taken.
-        seconds: until the lease ends; negative since it has ended, `None` for a free share.
+        seconds: seconds until the lease ends; negative after its end, `None` for a free share.
         problem: code of the error for which the share does not run; "" if there is none.
     """
 
@@ -337,7 +337,7 @@ _MEMBERS = (
 
 
 def shown(shares: Shares) -> Table:
-    """Read who runs which share; changes nothing. Raises `StoreError` as `databases.reading`."""
+    """Read which member runs which share; changes nothing. Raises `StoreError` as `database.reading`."""
     with databases.reading(shares.url) as connection:
         table = {"table": f"{shares.schema}.configuration"}
         if connection.exec_driver_sql("SELECT to_regclass(%(table)s)", table).scalar() is None:

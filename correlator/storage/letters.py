@@ -8,7 +8,7 @@ from correlator.storage.inspect import DeadLetterRow
 
 
 def described(row: DeadLetterRow, longest: int | None = None) -> dict[str, object]:
-    """All fields of a dead letter that have a value; a body that is no text as `body_base64`.
+    """All fields of a dead letter that have a value; a body that is no text is in `body_base64`.
 
     Args:
         row: the dead letter.

@@ -23,7 +23,7 @@ from correlator.storage.owned import Database
 
 T = TypeVar("T")
 PAGE = 32
-"""How many segments are read at a time; they have a few megabytes."""
+"""The number of segments that are read at a time; together they have a few megabytes."""
 _NO_CHECKPOINT = codec.CheckpointContent(0, 0.0, b"", [], [])
 
 

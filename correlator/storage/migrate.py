@@ -1,7 +1,7 @@
 """The schema of a store and its changes: Alembic revisions, which this module runs, each in one transaction.
 
-If the process dies in the middle of a revision, the store is as it was before (trap T30). Before revisions change a
-SQLite store, it is copied to a file beside it. No revision can be undone.
+If the process dies in the middle of a revision, the store stays unchanged (trap T30). Before revisions change a SQLite
+store, it is copied to a file beside it. No revision can be undone.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ def upgrade(url: str) -> tuple[str, str]:
     """Bring a store to the schema of this version, for the command line; makes a store if there is none.
 
     Returns:
-        The revision that the store had ("" for a new store), and the one that it has now.
+        The revision that the store had ("" for a new store), and the revision that it has now.
 
     Raises:
         Fenced: E3201, an engine is running on the store.
@@ -49,7 +49,7 @@ def bring_up(database: Database, *, head: str = HEAD, scripts: Path | None = Non
         scripts: the Alembic directory; by default the one of this package.
 
     Returns:
-        The revision before, "" for a new store.
+        The previous revision, "" for a new store.
 
     Raises:
         StoreError: E3003, tables of another application; E3004, a newer schema; E3005, tables are missing. Nothing was
@@ -107,7 +107,7 @@ def refuse_newer(connection: Connection, where: str) -> str:
 
 
 def refuse_other(connection: Connection, where: str) -> None:
-    """Refuse what a reader that changes nothing cannot read: anything but a store with the schema of this version.
+    """Refuse anything but a store with the schema of this version: a reader that changes nothing cannot read it.
 
     Raises:
         StoreError: E3003, E3004, E3010 as `refuse_newer`; E3012, an older schema.

@@ -1,4 +1,4 @@
-"""A database that one process owns: the common part of what the store needs from SQLite and from PostgreSQL.
+"""A database that one process owns: the common base of SQLite and PostgreSQL for the store.
 
 Two rules hold for both. First, if the outcome of a transaction is not known, no error says that it was rolled back.
 With SQLite, an error of COMMIT other than "busy" and "full" ends the engine (the rows may be there after a restart);
@@ -26,7 +26,7 @@ class Database(ABC):
     Used by one thread at a time. After a fork the child cannot use it (E3107), and its `close` does nothing.
 
     Args:
-        where: the database as messages name it.
+        where: the name of the database in messages.
         application_id: marks the database as one that holds data of the expected kind.
     """
 
@@ -98,7 +98,7 @@ class Database(ABC):
         """Turn errors of SQLAlchemy into `StoreError`.
 
         Args:
-            committing: whether the block is a COMMIT, whose error leaves open whether it has taken place.
+            committing: whether the block is a COMMIT; after its error it is unknown whether the commit happened.
         """
         try:
             yield
@@ -111,7 +111,7 @@ class Database(ABC):
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Connection]:
-        """Open a transaction to read; within an open transaction use that one. Raises as `transaction`."""
+        """Open a transaction to read; if a transaction is open, use it. Raises as `transaction`."""
         if not self.connection.in_transaction():
             with self.transaction() as connection:
                 yield connection
@@ -149,7 +149,7 @@ class Database(ABC):
         """Check that the lock was not lost, if the check is due. Called while there is nothing to write.
 
         Args:
-            at_once: whether to check also if the check is not due.
+            at_once: whether to check even if the check is not due.
 
         Returns the seconds until the next check is due, `None` if a lock of this kind cannot be lost.
 

@@ -1,5 +1,4 @@
-"""PostgreSQL: sessions that notice a lost server, the check which servers are refused, and a store in a schema of a
-server.
+"""PostgreSQL: sessions that notice a lost server, the check of servers, and a store in a schema of a server.
 
 The embedded broker opens its sessions with this module, too.
 """
@@ -28,7 +27,7 @@ with contextlib.suppress(ImportError):  # the driver is an extra; without it `po
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 15
 LOOK_AT_LOCK_S = 5.0
-"""Seconds between two queries whether the session still has its lock, while nothing is written."""
+"""Seconds between two checks whether the session still has its lock, while nothing is written."""
 _NOTICE_LOST_CLIENTS = (
     "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
     " set_config('tcp_keepalives_count', '4', false)"
@@ -37,7 +36,7 @@ _NOTICE_LOST_CLIENTS = (
 
 
 def address_of(url: URL) -> str:
-    """Return the text of an address for messages, without its password, also if that is a parameter."""
+    """Return the text of an address for messages, without its password, even if the password is a parameter."""
     return str(without_secrets(url.set(drivername="postgresql").render_as_string(hide_password=True)))
 
 
@@ -66,7 +65,7 @@ def open_reader(url: URL) -> Engine:
     """
     if url.query.get("target_session_attrs") == "read-write":  # the same server, for a session that only reads
         url = url.update_query_dict({"target_session_attrs": "primary"})
-    # By default each statement would see the database at another moment.
+    # By default each statement would see the database at a different moment.
     return postgres_engine(url).execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
@@ -75,7 +74,9 @@ def _dial(_dialect: Any, _record: Any, arguments: Sequence[Any], named: Mapping[
 
 
 def _driver_arguments(url: URL) -> dict[str, Any]:
-    """Return arguments that the address does not set, with which the driver notices a dead server in half a minute."""
+    """Return the arguments with which the driver notices a dead server in half a minute, except those that the address
+    sets.
+    """
     host = files.owner_text().partition(" since ")[0]
     defaults = {
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -92,8 +93,8 @@ def _driver_arguments(url: URL) -> dict[str, Any]:
 def connect_server(engine: Engine, where: str) -> Connection:
     """Open a session that may hold locks.
 
-    It is a session with the server itself, which notices the loss of this host within half a minute. The session ends
-    with this process, even if children that the process has forked live on.
+    The session is with the server itself. The server notices the loss of this host within half a minute. The session
+    ends with this process, even if children that the process has forked live on.
 
     Raises:
         StoreError: E3311, a connection pooler stands between this process and the server.
@@ -115,8 +116,8 @@ def connect_server(engine: Engine, where: str) -> Connection:
 def replication_session(url: URL) -> "PostgresSession":
     """Open a session that can read the log of the server, beside statements without parameters.
 
-    As `connect_server`, it notices the loss of this host, and ends with this process. Connect to the server in the
-    usual way first, which checks the address and the driver.
+    As with `connect_server`, the server notices the loss of this host, and the session ends with this process. Connect
+    to the server in the usual way first; this checks the address and the driver.
 
     Raises:
         psycopg.Error: the session cannot be opened.
@@ -142,8 +143,8 @@ def session_of(connection: Connection) -> "PostgresSession":
 def _refuse_pooler(connection: Connection, where: str) -> None:
     """Raise `StoreError` E3311 if a connection pooler stands before the server.
 
-    Compares the id of the backend that the client was told with the one that the server has: a pooler tells its clients
-    another one, and may use another backend after any commit.
+    The check compares the backend id that the client got with the backend id that the server has. A pooler gives its
+    clients a different id, and may use another backend after any commit.
     """
     promised = session_of(connection).info.backend_pid
     if connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() != promised:
@@ -234,7 +235,7 @@ class PostgresDatabase(Database):
         self._url = url
         self._displace = displace
         self._confirmed = 0.0  # monotonic time of the last query that has found the lock
-        self._sessions: list[int] = []  # our backends that may have the lock; the last one is in use
+        self._sessions: list[int] = []  # the backends of this process that may have the lock; the last one is in use
 
     def _open(self) -> None:
         self.engine = postgres_engine(self._url)
@@ -254,14 +255,14 @@ class PostgresDatabase(Database):
             session.patient = False
 
     def reconnect(self) -> None:
-        """Open a new session. The server first ends the lost one, which might otherwise commit after the caller has
-        looked.
+        """Open a new session. The server first ends the lost session, which could commit even after the caller has
+        looked up the outcome.
 
-        A session that is lost while this method takes the lock may have the lock, too, so the method remembers each
+        If a session is lost while this method takes the lock, it may have the lock, too. So the method remembers each
         session.
         """
         if self._connection is not None:
-            self._connection.invalidate()  # `close` would first roll back, over a connection that may be in any state
+            self._connection.invalidate()  # `close` would first roll back, on a connection that may be in any state
         self._hang_up()
         try:
             self._begin_session()
@@ -323,7 +324,9 @@ class PostgresDatabase(Database):
         self._confirmed = time.monotonic()
 
     def _owner(self) -> str:
-        """Name and start of the session that has the lock; PostgreSQL may hide both if the session has another user."""
+        """Name and start of the session that has the lock; PostgreSQL may hide both if the session belongs to another
+        user.
+        """
         holder = self._holder()
         if holder is None:
             return "another session"
@@ -352,7 +355,9 @@ class PostgresDatabase(Database):
         )
 
     def _holder(self) -> Row[Any] | None:
-        """The session that has the lock: process id of its backend, application name, start; `None` if none has it."""
+        """The session that has the lock: process id of its backend, application name, start; `None` if no session has
+        the lock.
+        """
         return self.connection.exec_driver_sql(
             "SELECT a.pid, a.application_name, a.backend_start FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
             " WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %(kind)s"

@@ -21,7 +21,7 @@ _EMPTIED = [table for table in tables.metadata.sorted_tables if table is not tab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """How much a table holds; `messages` is `None` for a table that never holds messages."""
+    """The content of a table as numbers; `messages` is `None` for a table that never holds messages."""
 
     table: str
     rows: int
@@ -62,7 +62,7 @@ def reset(url: str, witness: Path | None) -> None:
     try:
         migrate.bring_up(database)
         if witness is not None:
-            # Before the rows: with a witness of checkpoints that are gone, the next start would refuse the store.
+            # The witness comes first: with a witness of removed checkpoints, the next start would refuse the store.
             witness.unlink(missing_ok=True)
         with database.patiently(), database.transaction() as connection:
             for table in _EMPTIED:

@@ -1,6 +1,6 @@
 """Runs Alembic in one thread at a time: revisions find their connection through modules that all threads share.
 
-Otherwise, if two threads opened new stores at the same time, the revisions of one store could run on the other store.
+Without this, if two threads opened new stores at the same time, the revisions of one store could run on the other.
 """
 
 import os

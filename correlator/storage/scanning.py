@@ -1,4 +1,4 @@
-"""Reads the rows of a store in parts, for programs that work on all of them: messages, dead letters, state.
+"""Reads the rows of a store in parts, for programs that process all messages, dead letters or state.
 
 Each function reads within the transaction of its connection, page by page, so memory holds a page of segments. Only
 `state` needs memory for all values of its part. An altered row raises E4201 or E4202, as everywhere.
@@ -100,17 +100,17 @@ def dead_letters(connection: Connection, part: Part, chosen: Chosen) -> Iterator
 
 
 def last_dead_letter(connection: Connection) -> int:
-    """The last number that a dead letter has got, whether the letter is still there or not."""
+    """The last number that a dead letter has got, even if the letter does not exist any more."""
     return connection.execute(select(tables.engine.c.dead_letters)).scalar() or 0
 
 
 def first_dead_letter(connection: Connection) -> int | None:
-    """The lowest number of a dead letter that is there."""
+    """The lowest number of an existing dead letter."""
     return connection.execute(select(func.min(tables.dead_letter.c.number))).scalar()
 
 
 def state(connection: Connection, chosen: Chosen, share: int = 0, shares: int = 1) -> Iterator[ShownState]:
-    """The values of state, by owner and key: those keys whose hash belongs to a share."""
+    """The values of state, by owner and key, of the keys whose hash belongs to a share."""
     values: dict[str, dict[bytes, bytes]] = {}
     for segment in loading.state_segments(connection):
         for entry in segment.entries:
@@ -123,7 +123,7 @@ def state(connection: Connection, chosen: Chosen, share: int = 0, shares: int = 
     facts = facts_of(values)
     for owner in sorted(values):
         for key in sorted(values[owner]):
-            if _is_wanted(owner, key, chosen, share, shares):  # the fingerprints are read in any case
+            if _is_wanted(owner, key, chosen, share, shares):  # the fingerprints are always read
                 yield shown_key(owner, key, values[owner][key], facts)
 
 

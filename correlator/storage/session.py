@@ -1,4 +1,6 @@
-"""A session with a PostgreSQL server that does not wait for ever, and that raises if COMMIT brings a warning."""
+"""A session with a PostgreSQL server that does not wait for ever, and that raises an error if COMMIT brings a
+warning.
+"""
 
 import time
 from collections.abc import Generator, Iterator
@@ -13,7 +15,7 @@ ANSWER_TIMEOUT_S = 30.0
 """Seconds without any answer after which a session counts as lost, unless it is patient."""
 _LOOK_S = 0.1
 _NOT_READY = Ready.NONE
-"""What the driver passes if nothing has happened on the socket since the last call."""
+"""The value that the driver passes if nothing has happened on the socket since the last call."""
 
 
 class CommitWarned(psycopg.OperationalError):

@@ -90,7 +90,9 @@ def read_pragma(raw: sqlite3.Connection, name: str) -> Any:
 
 
 def _dial(path: Path, mode: str) -> sqlite3.Connection:
-    """Open a connection with explicit transactions: the own transactions of the driver leave out DDL (trap T66)."""
+    """Open a connection with explicit transactions: the transactions that the driver opens itself do not include DDL
+    (trap T66).
+    """
     uri = f"file:{quote(os.fsencode(path))}?mode={mode}"
     return sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=failures.BUSY_TIMEOUT_S
@@ -101,15 +103,17 @@ def writing_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
     """Make an engine of SQLAlchemy over the connections of `connect`, whose transactions take the write lock as they
     begin.
 
-    A transaction that took the lock at its first write would fail if another one had written since its first read.
+    A transaction that took the lock at its first write would fail if another transaction had written since its first
+    read.
     """
     return _engine(connect, "BEGIN IMMEDIATE")
 
 
 def deferring_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
-    """Make an engine as `writing_engine`, whose transactions take the write lock at their first write.
+    """Make an engine like `writing_engine`, whose transactions take the write lock at their first write.
 
-    So it disturbs no writer while it only reads. A transaction either reads or writes, for the reason given there.
+    So it disturbs no writer while it only reads. A transaction must either read or write, for the reason that
+    `writing_engine` gives.
     """
     return _engine(connect, "BEGIN")
 
@@ -134,7 +138,7 @@ def _engine(connect: Callable[[], sqlite3.Connection], begin: str) -> Engine:
 
 
 def copy_while_running(path: Path, target: Path) -> None:
-    """Write a consistent copy of a file, also while its owner writes to it; takes no lock.
+    """Write a consistent copy of a file, even while its owner writes to it; takes no lock.
 
     Raises:
         StoreError: as `storage.database.reading`.
@@ -212,7 +216,7 @@ class SqliteDatabase(Database):
         return None
 
     def stamp(self, connection: Connection, schema: int) -> None:
-        """Write the kind and the schema number into the header of the file, where other programs look, too."""
+        """Write the kind and the schema number into the header of the file, which other programs read, too."""
         connection.exec_driver_sql(f"PRAGMA application_id = {self.application_id:d}")
         connection.exec_driver_sql(f"PRAGMA user_version = {schema:d}")
 

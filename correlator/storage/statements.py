@@ -14,7 +14,7 @@ class Statements:
 
     Attributes:
         fence: changes the commit number; parameters `mine` (the epoch), `before` and `number`. It matches one row if no
-            other engine has taken over, otherwise none.
+            other engine has taken over, and no row otherwise.
         dead_letter_number: sets the last number of a dead letter; parameter `number`.
         confirm: raises `confirmed_batch` of a receiver, and never lowers it.
         consume: raises `consumed` of a receiver, and never lowers it.

@@ -1,8 +1,8 @@
-"""State as commands and Spark programs show it: values, decoded without the classes of the application.
+"""State in the form that commands and Spark programs show: values, decoded without the classes of the application.
 
 The encoding of state names attributes but no types: a `Decimal` is text, a set is a list, a dataclass is an object. The
-fingerprint that the store holds for each keyed step says what the numbers of a window mean. State that this version
-cannot decode, such as that of a newer version, is named with its size and the reason.
+fingerprint that the store holds for each keyed step says what the numbers of a window mean. If this version cannot
+decode a state, for example one of a newer version, the output has its size and the reason.
 """
 
 import math
@@ -29,7 +29,7 @@ class ShownState(NamedTuple):
     """The state of one key.
 
     Attributes:
-        owner: to whom it belongs: `step:PIPELINE/STEP`, `monitor:NAME`, `table:NAME#INSTANCE.ATTRIBUTE` and others.
+        owner: the owner of the state: `step:PIPELINE/STEP`, `monitor:NAME`, `table:NAME#INSTANCE.ATTRIBUTE` and others.
         key: the key as text.
         size: the size of the stored bytes.
         value: the decoded value, of the types that JSON has; `None` if it cannot be decoded.
@@ -84,7 +84,7 @@ def _decoded(owner: str, data: bytes, facts: Mapping[str, str]) -> Any:
 
 
 def _key(owner: str, key: bytes) -> str:
-    """The key as text; the keys of tables are encoded as values are."""
+    """The key as text; the keys of tables are encoded like values."""
     return _name(msgspec.msgpack.decode(key)) if owner.startswith(_TABLE) else _text(key)
 
 
@@ -112,7 +112,9 @@ def _step(stored: KeyedState, facts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _kept(attributes: Mapping[str, Any], facts: Mapping[str, str]) -> dict[str, Any]:
-    """What a step keeps for a key, by the kind of step; the bare attributes if they are not those of this kind."""
+    """The state that a step keeps for a key, shown by the kind of step; the bare attributes if they do not fit this
+    kind.
+    """
     try:
         match facts.get("kind"):
             case "aggregate" if "session" in facts:
@@ -150,12 +152,12 @@ def _moment(microseconds: int) -> datetime:
 
 
 def _folded_in_session(function: str, value: Any) -> Any:
-    """As `_folded`; a first or last value is kept with the number of its row."""
+    """The result of an aggregate function of a session; a first or last value is stored with the number of its row."""
     return value[1] if function in ("first", "last") and value is not None else _folded(function, value)
 
 
 def _folded(function: str, value: Any) -> Any:
-    """The result of an aggregate function so far; a mean is kept as the number and the sum of its values."""
+    """The result of an aggregate function so far; a mean is stored as the number and the sum of its values."""
     if function == "count":
         return value or 0
     return dict(zip(("count", "sum"), value, strict=True)) if function == "avg" and value is not None else value

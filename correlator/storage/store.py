@@ -43,7 +43,8 @@ class SqlStore:
     """The store of an engine in a SQLite file or a PostgreSQL schema.
 
     The thread that starts the engine calls `read` and `take_over`; afterwards only the writer thread uses the store. A
-    forked child cannot use it (E3107). Every method may raise `StoreError` as `correlator.storage.database` says.
+    forked child cannot use it (E3107). Every method may raise the `StoreError`s that `correlator.storage.database`
+    lists.
 
     Args:
         url: `sqlite:///path` or `postgresql://…`.
@@ -89,7 +90,7 @@ class SqlStore:
     def take_over(self, recovered: Recovered) -> None:
         """Take the epoch `recovered.epoch`, unless the store has changed since it was read.
 
-        If the server has ended the session meanwhile, which was idle, a new session takes the lock again.
+        If the server has meanwhile ended the idle session, a new session takes the lock again.
 
         Raises:
             Fenced: E3201, another engine owns the store now; E3202, the store has changed; E3203, the session has lost
@@ -167,7 +168,9 @@ class SqlStore:
         return self._opened().confirm_lock()
 
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """Read state segments by number, in the order of their numbers. The writer calls it to clean the state log."""
+        """Read state segments by number, in the order of their numbers. The writer calls it to compact the state
+        log.
+        """
         with self._opened().transaction() as connection:
             return loading.state_by_number(connection, numbers)
 
@@ -242,7 +245,7 @@ class SqlStore:
             row: the row of table `engine`; `None` if somebody has deleted it.
         """
         if row is None:
-            what = "the store does not know its engine any more: somebody has emptied it"
+            what = "the store has no engine any more: somebody has emptied it"
         else:
             why = "the store went back" if row.epoch == self._epoch else "another engine has taken over the store"
             what = (
@@ -268,7 +271,7 @@ def refuse_other_name(where: str, name: str | None, mine: str) -> None:
     """Refuse the store of another engine.
 
     Args:
-        where: the store, as messages name it.
+        where: the name of the store in messages.
         name: the name in the store; `None` for a new store.
         mine: the name of this engine.
 
@@ -279,9 +282,9 @@ def refuse_other_name(where: str, name: str | None, mine: str) -> None:
         raise RecoveryRefused(
             "E4310",
             where,
-            f"the store belongs to the instance '{name}', this one is '{mine}'",
+            f"the store belongs to the engine '{name}', this one is '{mine}'",
             "A store opens under the name that made it",
-            f"Set name: {name}, or give this instance a store of its own",
+            f"Set name: {name}, or give this engine a store of its own",
         )
 
 

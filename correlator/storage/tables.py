@@ -2,9 +2,9 @@
 
 `content` is the MessagePack of a value of `correlator.core.commit`. `crc` is the CRC-32 of these bytes, and is checked
 whenever the row is read. Other columns repeat parts of the content for statements and readers; if they differ, the
-content is right. A suspect is small and has columns only: its `crc` is that of the bytes that its value would have.
+content counts. A suspect is small and has columns only: its `crc` is the CRC-32 of the bytes that its value would have.
 
-The engine gives all numbers and the database generates none, so no number is used twice.
+The engine assigns all numbers and the database generates none, so no number is used twice.
 """
 
 from sqlalchemy import Column, LargeBinary, MetaData, Table, Text

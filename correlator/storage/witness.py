@@ -1,8 +1,9 @@
 """A small file beside the store with the number of the last checkpoint, to notice an older copy of the store (trap
 T33).
 
-A restored backup, a failover to a replica that lacks the last transactions, a removed WAL: each of these opens without
-an error and is old. An engine that used it would send other messages under numbers that earlier messages already have.
+A backup was restored, a failover led to a replica that lacks the last transactions, or the WAL was removed: in each
+case the store opens without an error although it is old. An engine that used it would send other messages with numbers
+that earlier messages already have.
 """
 
 import hashlib
@@ -34,9 +35,9 @@ _decoder = msgspec.json.Decoder(WitnessContent)
 def witness_of(directory: str | Path | None, name: str, url: str) -> Path | None:
     """Return the path of the witness of a store.
 
-    The witness of a SQLite store lies beside its file, that of a PostgreSQL store in `directory`; without a directory a
-    PostgreSQL store has no witness, and the result is `None`. In a directory, the name of the file follows from the
-    engine, the database and the schema, not from the server: another server may take the place of the present one.
+    The witness of a SQLite store lies beside its file. The witness of a PostgreSQL store lies in `directory`; without a
+    directory a PostgreSQL store has no witness, and the result is `None`. In a directory, the name of the file depends
+    on the engine, the database and the schema, but not on the server: another server may replace the present one.
     """
     parsed = parse(url)
     if parsed.get_backend_name() == "sqlite":
@@ -50,8 +51,8 @@ def witness_of(directory: str | Path | None, name: str, url: str) -> Path | None
 
 
 class Witness:
-    """Writes the number of the last checkpoint, at most once a second and at close, so that a commit does not pay for
-    two syncs.
+    """Writes the number of the last checkpoint, at most once a second and at close, so that a commit does not need two
+    syncs.
 
     Therefore the witness does not notice a store that is older by less than a second of work.
 
@@ -71,7 +72,7 @@ class Witness:
         """Compare the store with the witness.
 
         Args:
-            where: the store, as messages name it.
+            where: the name of the store in messages.
             checkpoint: number of the last checkpoint in the store.
 
         Raises:

@@ -1,6 +1,6 @@
 """The statements of a transaction, with their rows. They are made before the transaction begins.
 
-So encoding takes place without a lock, and an error during it leaves the store unchanged.
+So the encoding takes place without a lock, and an error during the encoding leaves the store unchanged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -124,9 +124,9 @@ def test_a_code_is_a_code_and_a_file_is_a_file(here, capsys):
 @pytest.mark.parametrize(
     ("policy", "then"),
     [
-        ("warn", "it is acknowledged like any other and lost; the engine counts it and logs a warning (W5410)"),
-        ("dead_letter", "it is acknowledged like any other, and becomes a dead letter"),
-        ("ignore", "it is acknowledged like any other and lost"),
+        ("warn", "it is acknowledged like any other message and lost; the engine counts it and logs a warning (W5410)"),
+        ("dead_letter", "it is acknowledged like any other message, and becomes a dead letter"),
+        ("ignore", "it is acknowledged like any other message and lost"),
     ],
 )
 def test_what_nobody_handles_has_no_promise(here, policy, then):

@@ -134,7 +134,7 @@ def test_another_context_is_given_what_comes_from_then_on(done, planned):
     parts, status, _ = planned()
     assert parts["delivery trades to main"]["verdict"] == "unchanged"
     assert parts["delivery trades to b"]["verdict"] == "new"
-    assert parts["delivery trades to b"]["note"] == "is given what follows message 10"
+    assert parts["delivery trades to b"]["note"] == "gets the messages after number 10"
     assert status == 0
 
 
@@ -165,7 +165,7 @@ class Fails(Monitor):
 
 def test_letters_of_what_nobody_handles_begin_now(done, planned):
     parts, status, _ = planned("--set=receivers[0].unhandled=dead_letter")
-    assert parts["receiver trades"]["note"].startswith("of what is received from now on, what no monitor listens for")
+    assert parts["receiver trades"]["note"].startswith("messages that are received from now on become dead letters")
     assert status == 0
 
 

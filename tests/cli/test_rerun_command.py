@@ -140,7 +140,7 @@ def test_a_store_that_began_anew(place):
             one = structs.replace(record, digest=b"another") if isinstance(record, CutTaken) else record
             content = inputlog._encode(one)
             file.write(inputlog._FRAME.pack(len(content), zlib.crc32(content)) + content)
-    assert_fails(run("rerun", "anew.log", *COPY, cwd=place), "E5601", 6, "holds another checkpoint")
+    assert_fails(run("rerun", "anew.log", *COPY, cwd=place), "E5601", 6, "that differs from the checkpoint in the log")
 
 
 def test_a_store_that_changes_while_it_is_read(place, monkeypatch, capsys):

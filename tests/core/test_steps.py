@@ -164,7 +164,7 @@ def test_discarded_state_is_deleted_once():
     assert after[owner_of("p/aggregate#0")] == {}
     after[owner_of("p/aggregate#0")] = dict(VALUES)
     (again,), then = start(after, changed)
-    assert again.note.endswith(f"'state: discard {MARK}' is of an earlier change and does nothing")
+    assert again.note.endswith(f"'state: discard {MARK}' belongs to an earlier change and does nothing")
     assert then == after
     assert "E4330" in refusal(after, step(window="1.0 s", decision=f"discard {MARK}")), "it was for the first change"
 
@@ -194,7 +194,7 @@ def test_state_from_before_fingerprints_is_recorded_and_said_so_once():
     state = state_of(aggregate_0=(None, VALUES))
     (one,), after = start(state, step())
     assert one.verdict is Verdict.CHANGED
-    assert one.note.startswith("goes on with the state of 2 keys; was stored before fingerprints were")
+    assert one.note.startswith("goes on with the state of 2 keys; a version without fingerprints has stored it")
     (again,), _ = start(after, step())
     assert again.verdict is Verdict.UNCHANGED
 
@@ -337,7 +337,7 @@ def test_steps_in_another_order_are_refused():
 def test_twins_cannot_be_told_apart(before, after):
     state = state_of(**{f"aggregate_{at}": (FACTS, VALUES) for at in range(before)})
     configured = [step(f"p/aggregate#{at}") for at in range(after)]
-    assert "E4330 step 'p/aggregate#0': steps that are alike were added or removed" in refusal(state, *configured)
+    assert "E4330 step 'p/aggregate#0': equal steps were added or removed" in refusal(state, *configured)
     same = [step(f"p/aggregate#{at}") for at in range(before)]
     assert {one.verdict for one in start(state, *same)[0]} == {Verdict.UNCHANGED}
     names = [step(f"p/n{at}", was=f"p/aggregate#{at}") for at in range(before)]

@@ -80,5 +80,6 @@ def table(place: Path) -> dict:
 
 def test_the_commands_that_need_a_share_are_those_of_the_page() -> None:
     text = PAGE.read_text()
-    named = set(re.findall(r"`(\w+)`", text.partition("Commands that look at a store")[2].partition("##")[0]))
+    named = set(re.findall(r"`(\w+)`", text.partition("Commands that read a store")[2].partition("##")[0]))
+    assert named
     assert named <= {command.name for command in main.COMMANDS}

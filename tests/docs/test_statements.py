@@ -31,10 +31,8 @@ def test_a6_1_a6_3_a8_11_it_is_said(rule, statement):
     ("rule", "statement"),
     [
         ("A4.13", "| max_batch_size | max_batch_interval_ms | messages a second | delay of a single message |"),
-        (
-            "A4.13",
-            "So the size determines the rate, up to about 1,000; the interval only determines the delay of a quiet queue",
-        ),
+        ("A4.13", "So up to a size of about 1,000, the size determines the rate"),
+        ("A4.13", "The interval only determines the delay of a message in a quiet queue"),
         ("A9.12", "The engine guarantees no maximum delay"),
         ("A9.12", "It is designed for throughput"),
     ],

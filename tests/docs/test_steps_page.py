@@ -52,7 +52,7 @@ def shown_short(setting: Setting, short: Setting | None, settings: int) -> str:
     if type_of(setting.annotation).is_mapping:
         return " The mapping may stand directly below the step."
     more = " if the step has no other setting" if settings > 1 else ""
-    return f" Its value may stand directly behind the step{more}."
+    return f" Its value may stand directly after the step{more}."
 
 
 def row(cls: type, setting: Setting, more: str) -> str:

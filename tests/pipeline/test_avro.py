@@ -352,7 +352,7 @@ def test_a_body_of_another_schema_is_read_by_the_rules_of_avro():
         (
             record(("b", "int"), name="In"),
             record(("b", "int"), ("c", "int"), name="In"),
-            "field 'a.c' is not there and has no default",
+            "field 'a.c' is missing and has no default",
         ),
     ],
 )

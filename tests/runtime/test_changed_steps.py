@@ -104,7 +104,7 @@ def test_settings_that_do_nothing_are_told_at_the_start(live, logs):
     live(Folds(), "1")
     live(Folds(decision="keep 12345678", was="sums"), discard_state=("copies/gone 12345678",))
     step, discard = (line for line in logs if line["event"].startswith("W4332"))
-    assert "'state: keep 12345678' is of an earlier change and does nothing" in step["note"]
+    assert "'state: keep 12345678' belongs to an earlier change and does nothing" in step["note"]
     assert "'was' does nothing, since the step has state of its own" in step["note"]
     assert discard["part"] == "discard_state copies/gone 12345678"
     assert discard["note"] == "names no state that is left in the store, and does nothing"

@@ -367,15 +367,15 @@ def letter(kind, origin, **fields):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (letter("handler", "Keeps"), "no received message stands behind it"),
-        (letter("step", "p"), "no received message stands behind it"),
+        (letter("handler", "Keeps"), "its cause is no received message"),
+        (letter("step", "p"), "its cause is no received message"),
         (letter("handler", "Keeps", receiver="gone"), "receiver 'gone' does not exist any more"),
         (letter("mapping", "gone"), "receiver 'gone' does not exist any more"),
         (letter("mapping", "out"), "receiver 'out' does not exist any more"),
         (letter("send", "gone"), "sender 'gone' does not exist any more"),
-        (letter("send", "out"), "the last checkpoint does not know sender 'out'"),
+        (letter("send", "out"), "the last checkpoint does not contain sender 'out'"),
         (letter("step", "p", receiver="fast"), "receiver 'fast' is BEST_EFFORT and keeps nothing"),
-        (letter("poison", "main"), "no received message stands behind it"),
+        (letter("poison", "main"), "its cause is no received message"),
     ],
 )
 def test_z8_what_cannot_go_back(given, why):

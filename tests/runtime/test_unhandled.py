@@ -18,7 +18,7 @@ from tests.runtime.stepped import stepped, work
 from tests.runtime.test_failures import ORDER
 from tests.runtime.world import APP_CONTROLLED, AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, monitor, receiver
 
-WARNING = "W5410 messages come that no monitor listens for"
+WARNING = "W5410 messages arrive that no monitor listens for"
 
 
 class Notes(Monitor):
@@ -202,7 +202,7 @@ def test_letters_begin_with_what_is_received_after_they_were_asked_for(before, l
             if not actor.name.startswith("context-"):
                 actor.step()
     assert [first.contexts[name].queue.backlog("in") for name in "ab"] == [2, 2]
-    said = "what no monitor listens for becomes dead letters, but for what was received before"
+    said = "messages that no monitor listens for become dead letters, except those received before"
     for expected in ([], [3], [3, 4]):
         engine = stepped(disk, broker, receiver(unhandled="dead_letter"), monitors=monitors)
         work(engine)

@@ -157,7 +157,7 @@ def test_a_reset_leaves_the_name_and_a_higher_epoch(make_store: MakeStore, fille
     reset(filled, witness)
     assert counted(filled) == EMPTY
     assert not witness.exists()
-    with pytest.raises(RecoveryRefused, match="E4310 .*belongs to the instance 'alpha'"):
+    with pytest.raises(RecoveryRefused, match="E4310 .*belongs to the engine 'alpha'"):
         opened(make_store(filled, "beta"))
     recovered = opened(make_store(filled, witness_directory=tmp_path))
     assert (recovered.epoch, recovered.commit, recovered.checkpoint) == (3, 3, 0)

@@ -1,1 +1,1 @@
-"""The control socket of an engine: commands ask a running engine by it, and tell it what to do (docs/control.md)."""
+"""The control socket of an engine: through it, commands query and control a running engine (docs/control.md)."""

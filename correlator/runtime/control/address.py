@@ -19,9 +19,9 @@ _LONGEST_READABLE = 40
 def sockets_of(settings: EngineSettings) -> Sequence[Path]:
     """Return the possible paths of the socket of an engine, the preferred one first.
 
-    It lies in `control_directory`; without this setting in a directory that only the user of the engine may use. Where
-    this is depends on the environment, so there are several paths. It never lies beside a store: whoever copies the
-    directory of a store would meet a file that cannot be copied.
+    The socket lies in `control_directory`; without this setting it lies in a directory that only the user of the engine
+    may use. This directory depends on the environment, so there are several paths. The socket never lies beside a
+    store, because nobody could then copy the directory of the store: a socket cannot be copied.
 
     Args:
         settings: checked settings of one engine or of one share.

@@ -1,4 +1,4 @@
-"""Carries out what the control socket is told, by the methods of the engine."""
+"""Carries out the requests of the control socket with the methods of the engine."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -85,7 +85,7 @@ class Controlled(Protocol):
         ...
 
     def replay_dead_letters(self, numbers: Sequence[int], timeout: float) -> list[int]:
-        """Bring the messages of dead letters back; return the numbers of those that are back."""
+        """Bring the messages of dead letters back; return the numbers of the dead letters whose messages are back."""
         ...
 
 
@@ -108,7 +108,7 @@ class Orders:
 
         Raises:
             UsageError: E2047, the request cannot be understood; or the engine refuses it.
-            NotDone: E8310, the time was over before the request was carried out.
+            NotDone: E8310, the request was not carried out within its time.
         """
         request = _parsed(line)
         result: dict[str, Any]
@@ -144,20 +144,22 @@ class Orders:
         if not self._engine.drain(request.part, request.timeout, wanted=wanted):
             shown = self._told(request.kind, request.part)
             left = shown["state"] if request.kind == "receiver" else f"{shown['outstanding']} messages wait"
-            todo = "Look at correlator status, and repeat the command"
+            todo = "Check correlator status, and repeat the command"
             what = f"has work left after {request.timeout:g} s ({left})"
             raise NotDone("E8310", f"{request.kind} {request.part}", what, "What it does goes on", todo)
         return self._told(request.kind, request.part)
 
     def _known(self, kind: str, part_id: str) -> None:
-        """Refuse the id of a part of the other kind. The engine refuses unknown ids, also while it has no parts yet."""
+        """Refuse the id of a part of the other kind. The engine itself refuses unknown ids, even while it has no parts
+        yet.
+        """
         others, other = (self._engine.senders, "sender") if kind == "receiver" else (self._engine.receivers, "receiver")
         if part_id in others:
             what, todo = f"is a {other}", f"correlator {other} FILE {part_id} …"
             raise UsageError("E8307", quoted(part_id), what, f"The command is about a {kind}", todo)
 
     def _told(self, kind: str, part_id: str) -> dict[str, Any]:
-        """What the status says about a part; it may be gone by now."""
+        """The status of a part, which may have been removed meanwhile."""
         shown: dict[str, Any] = self._engine.status().to_dict()[f"{kind}s"].get(part_id, {})
         return {kind: part_id, **shown}
 

@@ -1,6 +1,4 @@
-"""What commands and engines say to one another by the control socket: one line of JSON for a request, and one for its
-answer.
-"""
+"""The protocol of commands and engines on the control socket: a line of JSON for a request, and one for its answer."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,7 +11,7 @@ LONGEST_ANSWER = 1 << 26
 LONGEST_WAIT_S = 86_400.0
 
 MOST_NUMBERS = 300
-"""Dead letters of one request, so that its line is not too long."""
+"""The largest number of dead letters in one request, so that its line is not too long."""
 
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]

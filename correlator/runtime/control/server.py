@@ -58,8 +58,9 @@ class ControlServer:
         """Make the socket and begin to listen.
 
         Args:
-            displace: whether this engine owns the place, because it owns the store: a socket that is there was left
-                behind. Otherwise the socket of an engine that answers stays.
+            displace: whether this engine owns the place of the socket, because it owns the store. If it does, it
+                replaces an existing socket, which an earlier engine has left. If not, it keeps a socket whose engine
+                answers.
         """
         reasons = []
         self._woken, self._wake = socket.socketpair()

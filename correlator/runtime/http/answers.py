@@ -29,7 +29,7 @@ class Asked(NamedTuple):
         path: the path.
         query: the text after `?`.
         headers: the headers, with names in lower case.
-        trusted: whether the client may see all.
+        trusted: whether the client may see everything.
     """
 
     method: str
@@ -43,7 +43,9 @@ class Asked(NamedTuple):
         return values_of(self.headers, wanted)
 
     def parameters(self, *known: str) -> dict[str, str]:
-        """The parameters of the query. Raises `Refused` for an unknown one, and for one that comes twice."""
+        """The parameters of the query. Raises `Refused` for an unknown parameter, and for a parameter that occurs
+        twice.
+        """
         try:
             pairs = parse_qsl(self.query, keep_blank_values=True, errors="strict", max_num_fields=10)
         except ValueError:
@@ -64,7 +66,9 @@ def as_json(status: int, value: Any) -> Answer:
 
 
 def number(parameters: Mapping[str, str], name: str, least: int, most: int, default: int | None = None) -> int:
-    """A parameter that is a whole number. Raises `Refused` for another value, and for none if there is no default."""
+    """A parameter that is a whole number. Raises `Refused` for any other value, and for a missing parameter without a
+    default.
+    """
     given = parameters.get(name)
     if given is None and default is not None:
         return default

@@ -15,13 +15,13 @@ from correlator.serving import Receive, Send
 
 MOST_STREAMS = 16
 MOST_ENTRIES = 100
-"""Entries that are sent at once."""
+"""The largest number of entries that are sent together."""
 LOOK_S = 0.2
-"""Seconds between two looks at the timeline: no thread of the engine ever waits for a client."""
+"""Seconds between two readings of the timeline: no thread of the engine ever waits for a client."""
 QUIET_S = 15.0
 """Seconds after which a stream without events gets a comment, so that both ends notice a lost connection."""
 STATUS_S = 1.0
-"""Seconds between two looks at the status, for all streams together."""
+"""Seconds between two readings of the status, for all streams together."""
 SLOW_S = 10.0
 """Seconds that a client may take to read what it was sent."""
 KIND = "text/event-stream"
@@ -29,8 +29,8 @@ _RETRY = b"retry: 2000\n\n"
 
 
 class Streams:
-    """Sends the timeline to clients, and to those that ask for it the status. The timeline is the queue of all clients:
-    who is too far behind is cut off. Of the status, a slow client misses what was in between.
+    """Sends the timeline to clients, and the status to the clients that ask for it. The timeline is the queue of all
+    clients: a client that lags too far behind misses entries. A slow client misses intermediate states of the status.
 
     The event loop of the server calls its methods.
 
@@ -51,8 +51,9 @@ class Streams:
         return self._open >= MOST_STREAMS
 
     async def send(self, asked: Asked, receive: Receive, send: Send) -> None:
-        """Send the entries after the `Last-Event-ID` of the client, or all that are left, and those that follow, until
-        the client or the engine has ended. With the parameter `status`, send the status and its changes, too.
+        """Send the entries after the `Last-Event-ID` of the client, or all entries that are left, and all later
+        entries, until the client or the engine has ended. With the parameter `status`, send the status and its changes,
+        too.
 
         The head of the response is sent already.
 
@@ -68,7 +69,7 @@ class Streams:
         try:
             await self._follow(after, ended, send, status="status" in asked.parameters("status"))
         except TimeoutError:
-            pass  # the client does not read: what it lacks, it learns when it comes back
+            pass  # the client does not read; it gets the missing entries when it comes back
         finally:
             self._open -= 1
             ended.cancel()
@@ -108,7 +109,7 @@ class Streams:
 
 
 def _text(news: News) -> bytes:
-    """The news as events. Whoever has missed some learns it first."""
+    """The news as events. If the reader has missed entries, the first event says so."""
     missed = b"event: missed\ndata: {}\n\n" if news.missed else b""
     return missed + b"".join(
         b"event: %s\nid: %s\ndata: %s\n\n"
@@ -118,7 +119,7 @@ def _text(news: News) -> bytes:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> bytes:
-    """The status as an event: all of it, or a patch of the one before."""
+    """The status as an event: the whole status, or a patch of the previous one."""
     name, value = (b"changed", patch(before, now)) if before else (b"full", now)
     return b"event: %s\ndata: %s\n\n" % (name, msgspec.json.encode(value))
 

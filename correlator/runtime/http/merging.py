@@ -4,7 +4,9 @@ from typing import Any
 
 
 def patch(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """What makes `now` of `before`: changed members; `None` for a member that is gone or is `None` now."""
+    """The patch that turns `before` into `now`: changed members, and `None` for a member that is missing or `None` in
+    `now`.
+    """
     changed: dict[str, Any] = {name: None for name in before if name not in now}
     for name, value in now.items():
         earlier = before.get(name)

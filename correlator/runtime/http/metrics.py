@@ -9,13 +9,13 @@ from correlator.events import PartStatus
 from correlator.runtime.status import PIPELINE_TIMES, Status
 
 MOST_PARTS = 200
-"""So many parts of a kind have samples of their own; the others have one together."""
+"""This number of parts of each kind have samples of their own; the others have one sample together."""
 OTHERS = "_other"
 SUM = "sum"
 _PREFIX = "correlator_"
 
 Values = Callable[[Status], Mapping[str, float]]
-"""The values of all parts of a kind, by name; of the whole engine, by the empty name."""
+"""The values of all parts of a kind, by name; a value of the whole engine has the empty name."""
 
 
 class Described(NamedTuple):
@@ -23,11 +23,11 @@ class Described(NamedTuple):
 
     Attributes:
         name: its name, for a counter without `_total`.
-        kind: what Prometheus calls it.
+        kind: its type in Prometheus.
         labels: its labels: the kind of parts that it is about, or none for the whole engine.
         text: what it means.
         values: reads it. For a histogram: how many values are at most as large as each limit, by limit; and their sum.
-        others: makes one value of those of the parts that have no samples of their own.
+        others: makes one value of the values of the parts without samples of their own.
     """
 
     name: str
@@ -119,14 +119,14 @@ METRICS = (
         "received_messages",
         "counter",
         (),
-        "Messages of all receivers, also of removed ones.",
+        "Messages of all receivers, including removed ones.",
         _engine(attrgetter("received")),
     ),
     Described(
         "settled_messages",
         "counter",
         (),
-        "Messages that all senders have sent or given up, also removed ones.",
+        "Messages that all senders, including removed ones, have sent or given up.",
         _engine(attrgetter("settled")),
     ),
     Described(
@@ -143,7 +143,7 @@ METRICS = (
         "Events on which a handler has failed.",
         _engine(attrgetter("handler_failures")),
     ),
-    Described("store_up", "gauge", (), "0 if the store has refused the last transaction, else 1.", _store_up),
+    Described("store_up", "gauge", (), "0 if the store has refused the last transaction, 1 otherwise.", _store_up),
     Described("store_commits", "counter", (), "Transactions of the store.", _engine(attrgetter("store_commits"))),
     Described("checkpoints", "counter", (), "Checkpoints that were taken.", _engine(attrgetter("checkpoints.taken"))),
     Described("checkpoint_duration_seconds", "histogram", (), "Times of the checkpoints.", _checkpoint_durations),
@@ -168,10 +168,10 @@ METRICS = (
     *(
         Described(f"receiver_{name}", "counter", ("receiver",), text, _receivers(field))
         for field, name, text in (
-            ("received", "messages", "Messages that came from the broker, duplicates included."),
+            ("received", "messages", "Messages that came from the broker, including duplicates."),
             ("delivered", "delivered", "Messages that it has delivered to contexts."),
             ("duplicates", "duplicates", "Messages that duplicate detection has dropped."),
-            ("conflicts", "conflicts", "Duplicates with another body than the first message with their id."),
+            ("conflicts", "conflicts", "Duplicates whose body differs from that of the first message with their id."),
             ("without_id", "without_id", "Messages without a unique id, in a mode that detects duplicates."),
             ("dead_letters", "dead_letters", "Messages that could not be mapped, and became dead letters."),
             ("redelivered", "redelivered", "Messages that the broker has marked as redelivered."),

@@ -26,11 +26,11 @@ from correlator.serving import Answer, Receive, Scope, Send, bears, begin, is_fo
 
 LONGEST_PATH = 2048
 READ_S = 5.0
-"""How long a client may take to send the body of its request."""
+"""Seconds that a client may take to send the body of its request."""
 MOST_ORDERS = 4
-"""Orders that the engine carries out at a time for clients of the server."""
+"""Number of orders that the engine carries out at a time for clients of the server."""
 MOST_WRONG = 10
-"""Wrong tokens in a minute; to further ones the answer is 429."""
+"""Number of wrong tokens in a minute; the answer to further wrong tokens is 429."""
 ORDERS = ("pause", "resume", "drain", "checkpoint", "loglevel", "discard", "replay")
 """The commands of the control socket that `/control` takes."""
 _STATUSES = {"E2047": HTTPStatus.BAD_REQUEST, "E8307": HTTPStatus.NOT_FOUND, "E2070": HTTPStatus.INTERNAL_SERVER_ERROR}
@@ -58,7 +58,7 @@ class Routes:
     Args:
         shown: the engine.
         token: what a client must send as `Authorization: Bearer TOKEN` to see more than `/ping` and `/ready`, and to
-            change anything; `None` to show all but messages and state to every program of this machine.
+            change anything. `None` shows everything except messages and state to every program of this machine.
     """
 
     def __init__(self, shown: Shown, token: str | None) -> None:
@@ -165,7 +165,7 @@ class Routes:
                 return told(503, str(error))
 
     async def _private(self, read: Callable[[str, Asked], Answer], asked: Asked, receive: Receive) -> Answer:
-        """As `_stored`, for what the store keeps from other users of this machine."""
+        """Read the store as `_stored` does, for data that the store hides from other users of this machine."""
         return told(403, _CLOSED) if self._token is None else await self._stored(read, asked, receive)
 
     # --- what it lets do ---
@@ -173,7 +173,7 @@ class Routes:
     async def _control(self, asked: Asked, receive: Receive) -> Answer:
         """Carry out a request in the form of the control socket.
 
-        A GET tells which commands are possible, and whether there is a store to look at.
+        The answer to a GET says which commands are possible, and whether there is a store to read.
         """
         if asked.method != "POST":
             commands = () if self._token is None else ORDERS
@@ -207,7 +207,7 @@ class Routes:
 
 
 def _plainly(make: Callable[[Asked], Answer]) -> Callable[[Asked, Receive], Awaitable[Answer]]:
-    """A route that neither waits nor reads a body."""
+    """Make a route that neither waits nor reads a body."""
 
     async def route(asked: Asked, _: Receive) -> Answer:
         return make(asked)
@@ -242,7 +242,9 @@ _named = msgspec.json.Decoder(_Named)
 
 
 def _command(body: bytes) -> str:
-    """The name of the command of a request; empty if it cannot be read, as the control socket then says why."""
+    """The name of the command of a request; empty if it cannot be read. In this case the answer of the control socket
+    says why.
+    """
     try:
         return _named.decode(body).command
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,6 @@
-"""What the status page shows of the store: dead letters, and state by key. Each look has a connection of its own."""
+"""What the status page shows of the store: dead letters, and state by key. Each request opens a connection of its
+own.
+"""
 
 from typing import Any
 
@@ -49,7 +51,7 @@ def letter(url: str, asked: Asked) -> Answer:
 
 
 def state(url: str, asked: Asked) -> Answer:
-    """The owners of state with the number of their keys; or of one owner the next keys, with their values."""
+    """The owners of state with the number of their keys; for one owner, its next keys with their values."""
     given = asked.parameters("owner", "after", "find")
     found = inspect.state(url)
     if "owner" not in given:

@@ -515,9 +515,9 @@ class Subscribing(Protocol):
     def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> Source:
         """Make a source for a topic, without connecting.
 
-        A new subscription gets the messages that are sent after `Source.connect`. When the source of a subscription
-        that is not durable is closed, and no other one reads it, the broker deletes the subscription. Raises
-        `ConfigError` as `Connection.source`.
+        A new subscription gets the messages that are sent after `Source.connect`; a durable one may also get earlier
+        messages that the broker still has. When the source of a subscription that is not durable is closed, and no
+        other one reads it, the broker deletes the subscription. Raises `ConfigError` as `Connection.source`.
 
         `Source.connect` raises `ConnectionLost` with code `IN_USE` if the consumers that are there do not allow this
         one. A message service, which knows all consumers, raises errors that say more; see `ServiceSession`.

@@ -131,6 +131,9 @@ class Session:
     ) -> Consumer:
         """Make and connect a consumer. From a topic it gets messages that are sent from now on.
 
+        A new durable subscription of Pulsar also gets earlier messages that the topic still holds, unless the options
+        say otherwise.
+
         Args:
             destination: `queue:NAME` or `topic:NAME`.
             selector: receive only matching messages (docs/receiving.md); `None` for all messages.

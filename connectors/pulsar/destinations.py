@@ -129,17 +129,14 @@ def subscription_of_subscriber(
 ) -> PulsarSubscription:
     """The subscription of a session's consumer of a topic. Raises `ConfigError` for a wrong destination or option.
 
-    It begins with the messages that are sent from now on; that of a pattern includes the first messages of topics that
-    are made later.
+    One that is not durable begins with the messages that are sent from now on.
     """
-    defaults = {"subscription_type": SHARED, "initial_position": _LATEST}
+    defaults = {"subscription_type": SHARED, "initial_position": _EARLIEST if subscriber.durable else _LATEST}
     if not subscriber.shared:
         defaults["subscription_type"] = EXCLUSIVE
         if receiver.options.get("subscription_type", EXCLUSIVE) != EXCLUSIVE:
             where = f"receivers.{receiver.id}.subscription_type"
             raise ConfigError("E1022", where, "is for shared subscriptions: this one has one consumer at a time")
-    if _parts(f"receivers.{receiver.id}", receiver.destination, broker).pattern:
-        defaults["initial_position"] = _EARLIEST
     chosen = replace(receiver, selector=None, options={**defaults, **receiver.options})
     made = subscription_of_receiver(chosen, broker)
     name = own_subscription(subscriber.name or uuid.uuid4().hex, broker)

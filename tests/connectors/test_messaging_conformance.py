@@ -92,13 +92,12 @@ class Embedded:
     def restart(self) -> None:
         """The broker starts anew with the next connection, since no process has it open."""
 
-    def lose(self, connection) -> None:
-        """Let the connections of all sessions be lost, as when a database ends them."""
+    @contextlib.contextmanager
+    def losing(self, connection) -> Iterator[None]:
+        """The connections of all sessions are lost, as when a database ends them; at the end the broker is there."""
         for session in connection._sessions:
             session._link.service._access.close()
-
-    def come_back(self) -> None:
-        """The broker is there again."""
+        yield
 
     def by_priority(self):
         """A queue, and the options of those who use it in the order of priorities."""
@@ -153,11 +152,10 @@ class Rabbit:
         self._server.write_definitions()
         self._server.restart()
 
-    def lose(self, connection) -> None:
+    @contextlib.contextmanager
+    def losing(self, connection) -> Iterator[None]:
         self._server.close_connections()
-
-    def come_back(self) -> None:
-        pass
+        yield
 
     def by_priority(self):
         options = {"arguments": {"x-max-priority": 9}}
@@ -206,10 +204,14 @@ class Pulsar:
         self.options = {**server.options, "web_service_url": f"http://127.0.0.1:{server.web_port}"}
         self.holding = server.frozen
         self.restart = server.restart
-        self.come_back = server.start
 
-    def lose(self, connection) -> None:
+    @contextlib.contextmanager
+    def losing(self, connection) -> Iterator[None]:
         self._server.stop()
+        try:
+            yield
+        finally:
+            self._server.start()
 
     def queue(self) -> str:
         return f"queue:{self._server.name()}"
@@ -738,10 +740,9 @@ def test_s5_1_an_exception_listener_is_told_of_a_lost_connection_and_the_listene
     connection.start()
     send(connection.create_session(), queue, numbered(1))
     assert found.get(timeout=PATIENCE_S).body == b"1"
-    broker.lose(connection)
-    error = told.get(timeout=PATIENCE_S)
+    with broker.losing(connection):
+        error = told.get(timeout=PATIENCE_S)
     assert isinstance(error, ConnectionLost), error
-    broker.come_back()
     connection.create_session().create_producer(queue).send(Message(b"2"))
     bodies_found = [found.get(timeout=PATIENCE_S).body]
     if bodies_found == [b"1"]:  # its acknowledgement was lost

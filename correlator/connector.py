@@ -18,6 +18,8 @@ raises `UsageError` E2050 (`correlator.processes.Maker`), and `close` leaves the
 """
 
 import itertools
+import re
+import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -35,6 +37,9 @@ from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSett
 NO_SUCH_DESTINATION = "E7010"
 """Code of `ConnectionLost` if the broker answers and does not have the destination of a source. The receiver has the
 status DESTINATION_NOT_FOUND until `connect` succeeds."""
+IN_USE = "E7009"
+"""Code of `ConnectionLost` if the broker answers and lets nobody else use the place of a source, or the name of a sink,
+because another consumer or producer has it."""
 DEAD_MESSAGES = "queue:mq.sys.dmq"
 """The queue of a message service for messages that could not be delivered."""
 TAKES_NOTHING = "E7026"
@@ -43,6 +48,7 @@ full for example. The sender has the status BLOCKED until `connect` succeeds."""
 SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
 """The types that the value of a property may have. Subclasses of these types are not allowed."""
 _LONGEST_REASON = 300
+_TEMPORARY = re.compile("(?:queue|topic):temporary-[0-9a-f]{32}")
 _next_token = itertools.count(1)
 T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
@@ -390,16 +396,21 @@ class Listening(Protocol):
 
 @runtime_checkable
 class Ordering(Protocol):
-    """A connection whose receivers may have different orders of deliveries."""
+    """A connection whose receivers may have different orders of deliveries. Crash tests and sessions call it."""
 
-    def order(self, receiver: ReceiverSettings) -> Order:
-        """The order of deliveries to a receiver, for crash tests. Raises `ConfigError` as `Connection.source`."""
+    def order(self, receiver: ReceiverSettings, subscriber: "Subscriber | None" = None) -> Order:
+        """The order of deliveries to a receiver. Raises `ConfigError` as `Connection.source`.
+
+        Args:
+            receiver: the receiver.
+            subscriber: how it reads its topic, if the connection is `Subscribing` and it is a consumer of a session.
+        """
         ...
 
 
-def order_of(connection: Connection, receiver: ReceiverSettings) -> Order:
-    """The order of deliveries to a receiver when some are redelivered. Raises `ConfigError` as `Connection.source`."""
-    return connection.order(receiver) if isinstance(connection, Ordering) else connection.features.order
+def order_of(connection: Connection, receiver: ReceiverSettings, subscriber: "Subscriber | None" = None) -> Order:
+    """The order of deliveries to a receiver when some are redelivered; see `Ordering.order`."""
+    return connection.order(receiver, subscriber) if isinstance(connection, Ordering) else connection.features.order
 
 
 @runtime_checkable
@@ -475,6 +486,25 @@ class Deletable(Protocol):
         ...
 
 
+@runtime_checkable
+class MakesTemporaries(Protocol):
+    """A `Deletable` connection whose broker does not make a destination at its first use. Sessions call it."""
+
+    def make_temporary(self, destination: str) -> None:
+        """Make a temporary destination; `is_temporary` recognises its name. Raises `ConnectionLost`."""
+        ...
+
+
+def temporary(kind: str) -> str:
+    """A new name of a temporary destination, for brokers that are no message service; `kind`: `queue` or `topic`."""
+    return f"{kind}:temporary-{uuid.uuid4().hex}"
+
+
+def is_temporary(destination: str) -> bool:
+    """Whether `temporary` has made this name, in whatever process."""
+    return _TEMPORARY.fullmatch(destination) is not None
+
+
 class Subscriber(NamedTuple):
     """How a consumer of a session reads a topic: one of the four kinds of subscriptions of JMS 2.0.
 
@@ -489,6 +519,23 @@ class Subscriber(NamedTuple):
     name: str
     durable: bool
     shared: bool
+
+
+@runtime_checkable
+class Subscribing(Protocol):
+    """A connection whose topics have the four kinds of subscriptions of JMS 2.0. Sessions call it."""
+
+    def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> Source:
+        """Make a source for a topic, without connecting.
+
+        A new subscription gets the messages that are sent after `Source.connect`; a durable one may also get earlier
+        messages that the broker still has. When the source of a subscription that is not durable is closed, and no
+        other one reads it, the broker deletes the subscription. Raises `ConfigError` as `Connection.source`.
+
+        `Source.connect` raises `ConnectionLost` with code `IN_USE` if the consumers that are there do not allow this
+        one. A message service, which knows all consumers, raises errors that say more; see `ServiceSession`.
+        """
+        ...
 
 
 class Work(NamedTuple):
@@ -526,7 +573,7 @@ class Prefetching(Protocol):
         ...
 
 
-class ServiceSession(Connection, Protocol):
+class ServiceSession(Connection, Subscribing, Protocol):
     """The part of a session in a message service: a connection for one thread, whose sources and sinks share a link.
 
     If the link is lost, all of its sources and sinks have lost their connection, and each connects again as usual. If
@@ -541,7 +588,8 @@ class ServiceSession(Connection, Protocol):
         """Make a source for a topic, without connecting.
 
         Raises `ConfigError` as `Connection.source`. `Source.connect` raises `UsageError` E7516 if the kind of the
-        subscription does not allow this consumer, and E7517 if its consumers use another selector.
+        subscription does not allow this consumer, and E7517 if the subscription has another selector and is durable or
+        has consumers.
         """
         ...
 

@@ -116,17 +116,15 @@ def _subscription(connection: Connection, name: str, there: Destination, wanted:
     _check_kind(name, found, wanted, [one for one in living if not one.cancelled])
     if wanted.keeps_selector or found.selector == wanted.selector:
         return found
-    if living:
-        raise UsageError(
-            "E7517",
-            name,
-            f"the subscription {quoted(found.name)} has the selector {quoted(found.selector or '')},"
-            f" and {living[0]} consumes from it",
-            "All its consumers use one selector",
-            "Close them first, or use the same selector",
-        )
-    destinations.delete_subscription(connection, found.id)
-    return destinations.make_subscription(connection, there.id, new)
+    has = "no selector" if found.selector is None else f"the selector {quoted(found.selector)}"
+    user = f", and {living[0]} consumes from it" if living else ""
+    raise UsageError(
+        "E7517",
+        name,
+        f"the subscription {quoted(found.name)} has {has}{user}",
+        "All its consumers use one selector",
+        "Use the same selector, or unsubscribe first, which deletes the messages that it keeps",
+    )
 
 
 def _check_kind(name: str, found: Subscription, wanted: Wanted, living: Sequence[Consumer]) -> None:

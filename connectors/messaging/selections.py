@@ -2,6 +2,7 @@
 
 from threading import Lock
 
+from correlator.connector import Subscriber
 from correlator.errors import UsageError, quoted
 
 
@@ -15,18 +16,18 @@ class Selections:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._used: dict[tuple[str, str], list[str | None]] = {}
+        self._used: dict[tuple[str, Subscriber], list[str | None]] = {}
 
-    def enter(self, where: str, topic: str, subscription: str, selector: str | None) -> None:
+    def enter(self, where: str, topic: str, subscription: Subscriber, selector: str | None) -> None:
         """Note a consumer. Raises `UsageError` E7517 if another consumer of the subscription uses another selector."""
         with self._lock:
             used = self._used.setdefault((topic, subscription), [])
             if used and used[0] != selector:
-                what = f"a consumer of the subscription {quoted(subscription)} uses another selector"
+                what = f"a consumer of the subscription {quoted(subscription.name)} uses another selector"
                 raise UsageError("E7517", where, what, "", "Use the same, close that consumer, or use another name")
             used.append(selector)
 
-    def leave(self, topic: str, subscription: str) -> None:
+    def leave(self, topic: str, subscription: Subscriber) -> None:
         """Note that a consumer was closed."""
         with self._lock:
             used = self._used[topic, subscription]

@@ -27,7 +27,7 @@ from connectors.messaging.temporaries import Temporaries
 from connectors.messaging.traces import TracedDeliveries
 from connectors.messaging.transaction import Transaction
 from correlator import connector as port
-from correlator.connector import Browsable, Order, Subscriber, Unsubscribable, Work, order_of
+from correlator.connector import IN_USE, Browsable, Order, Subscriber, Subscribing, Unsubscribable, Work, order_of
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, SendRejected, UsageError
 from correlator.events import Message
 from correlator.options import check_destination
@@ -131,12 +131,15 @@ class Session:
     ) -> Consumer:
         """Make and connect a consumer. From a topic it gets messages that are sent from now on.
 
+        A new durable subscription of Pulsar also gets earlier messages that the topic still holds, unless the options
+        say otherwise.
+
         Args:
             destination: `queue:NAME` or `topic:NAME`.
             selector: receive only matching messages (docs/receiving.md); `None` for all messages.
             subscription: name of a subscription of a topic that is durable and shared, as for
-                `create_shared_durable_consumer`. On a message service a topic needs none: the subscription then ends
-                with the consumer. For a stream or file, whose readers get every message each, the name of the position.
+                `create_shared_durable_consumer`. Without one, the subscription ends with the consumer. A stream or
+                file, whose readers get every message each, needs one: the name of the position.
             no_local: leave out messages that sessions of this connection have sent to the topic. They are acknowledged,
                 for all consumers of the subscription.
             flow_limit: largest number of messages that the consumer has fetched and that are not settled; `None` for
@@ -152,8 +155,8 @@ class Session:
                 E6007 for a selector that cannot be read, E7541 for `prefetch=False` if the connector reads ahead by
                 itself, and errors of the connector for wrong options.
             UsageError: E7503 if the name of a subscription is missing, E7516 if the subscription does not allow this
-                consumer, E7517 if its consumers use another selector, E7540 for a flow limit out of its range, E7501 if
-                the session is closed.
+                consumer, E7517 if it has another selector, E7521 for a temporary destination of another connection,
+                E7540 for a flow limit out of its range, E7501 if the session is closed.
             ConnectionLost: the broker cannot be reached. No consumer was made: call it again.
         """
         kind = Subscriber("", durable=False, shared=False) if subscription is None else _shared_durable(subscription)
@@ -170,14 +173,14 @@ class Session:
         prefetch: bool | None = None,
         options: Mapping[str, Any] = _NO_OPTIONS,
     ) -> Consumer:
-        """Make and connect the only consumer of a durable subscription, which belongs to the client id.
+        """Make and connect the only consumer of a durable subscription, which belongs to the client id if there is one.
 
-        The broker keeps the messages of the subscription while there is no consumer. Only message services have such
+        The broker keeps the messages of the subscription while there is no consumer. Files and streams have no such
         subscriptions. Arguments and errors are those of `create_consumer`.
 
         Raises:
-            UsageError: E7546 if the connector is no message service, or if the connection has no client id; E7516 if
-                the subscription has a consumer or is of another kind.
+            UsageError: E7546 if the connector has no such subscriptions, or if the connection to a message service has
+                no client id; E7516 if the subscription has a consumer or is of another kind.
         """
         if self._link.service is not None and self._shared.options.client_id is None:
             what = "a durable subscription for one consumer belongs to a client id, and the connection has none"
@@ -198,7 +201,7 @@ class Session:
     ) -> Consumer:
         """Make and connect one of several consumers of a subscription that ends with the last of them.
 
-        Only message services have such subscriptions (E7546). Arguments and errors are those of `create_consumer`.
+        Files and streams have no such subscriptions (E7546). Arguments and errors are those of `create_consumer`.
         """
         kind = Subscriber(subscription, durable=False, shared=True)
         return self._consumer(topic, selector, kind, False, flow_limit, prefetch, options)
@@ -274,7 +277,8 @@ class Session:
         """Return the destination of a new queue, for replies for example. Only this connection consumes from it.
 
         It ends with the connection, or with `delete_temporary`. A message service deletes it also when the process has
-        died; other brokers keep it then. If a broker cannot delete it, the connection logs a warning.
+        died, and RabbitMQ when it had no consumer for a day; Pulsar keeps it then. If a broker cannot delete it, the
+        connection logs a warning.
 
         Raises:
             UsageError: E7511 if the connector cannot delete queues, E7501 if the session is closed.
@@ -608,10 +612,12 @@ class Session:
         where = f"consumer of {destination}"
         is_topic = check_destination(where, destination).kind == "topic"
         wanted = Selector.optional(selector, f"{where}.selector")
-        self._check_reader(where, is_topic, wanted, kind)
+        subscribing = self._broker if is_topic and isinstance(self._broker, Subscribing) else None
+        self._check_reader(where, is_topic, wanted, kind, subscribing)
         if no_local and not is_topic:
             what = "what this connection sends to a queue would be lost to the other consumers"
             raise ConfigError("E1220", f"{where}.no_local", what, "Topics have it")
+        self._shared.temporaries.check(where, destination)
         flow = self._flow(where, flow_limit, prefetch)
         receiver = ReceiverSettings(
             id=SOURCE_ID,
@@ -622,19 +628,21 @@ class Session:
             durable_topic_subscription_name=kind.name or None,
             options=dict(options),
         )
-        service = self._link.service
-        if is_topic and service is not None:
-            source = service.subscriber(receiver, kind)
-        else:
+        if subscribing is None:
             source = self._broker.source(receiver)
-            if not self._broker.features.shares or order_of(self._broker, receiver) is Order.POSITION:
-                flow = flow._replace(lingers=False)
-        selects_here = is_topic and service is None
+            is_alone = not self._broker.features.shares
+        else:
+            source = subscribing.subscriber(receiver, kind)
+            is_alone = not kind.shared and self._link.service is None
+        order = order_of(self._broker, receiver, None if subscribing is None else kind)
+        if is_alone or order is Order.POSITION:
+            flow = flow._replace(lingers=False)
+        selects_here = is_topic and self._link.service is None
         leave: Callable[[], None] = _nothing
-        if selects_here:
+        if selects_here and kind.name:
             text = None if wanted is None else wanted.text
-            self._shared.selections.enter(where, destination, kind.name, text)
-            leave = partial(self._shared.selections.leave, destination, kind.name)
+            self._shared.selections.enter(where, destination, kind, text)
+            leave = partial(self._shared.selections.leave, destination, kind)
         traced = TracedDeliveries(destination)
         intake = Intake(where, source, self._holdings.unacknowledged, self._mode, flow, traced)
         self._holdings.intakes.append(intake)
@@ -649,7 +657,13 @@ class Session:
             self._listening,
             leave,
         )
-        self._open(consumer, intake.connect)
+        try:
+            self._open(consumer, intake.connect)
+        except ConnectionLost as error:
+            if error.code != IN_USE or subscribing is None:
+                raise
+            todo = "Close the other consumer, or use another subscription"
+            raise UsageError("E7516", where, error.what, "", todo) from error
         return consumer
 
     def _flow(self, where: str, flow_limit: int | None, prefetch: bool | None) -> Flow:
@@ -661,7 +675,9 @@ class Session:
             flow = flow._replace(limit=1)  # an idle consumer cannot give back what the connector has read ahead
         return flow if prefetch is None else flow._replace(prefetch=prefetch)
 
-    def _check_reader(self, where: str, is_topic: bool, wanted: Selector | None, kind: Subscriber) -> None:
+    def _check_reader(
+        self, where: str, is_topic: bool, wanted: Selector | None, kind: Subscriber, subscribing: Subscribing | None
+    ) -> None:
         features = self._broker.features
         if wanted is not None and not is_topic and not features.selects:
             what = "this broker cannot leave unselected messages in a queue for other consumers"
@@ -669,11 +685,11 @@ class Session:
         is_shared_out = features.shares and not is_topic
         if is_shared_out and kind.name:
             raise ConfigError("E1222", f"{where}.subscription", "only topics have subscriptions", "", "Leave it out")
-        if self._link.service is not None and is_topic:
+        if subscribing is not None:
             return
         if kind.name and not (kind.durable and kind.shared):
             what = "its connector has no subscriptions of this kind"
-            allowed = "create_shared_durable_consumer; message services have all kinds"
+            allowed = "create_shared_durable_consumer; RabbitMQ, Pulsar and message services have all kinds"
             raise UsageError("E7546", where, what, allowed)
         if not is_shared_out and not kind.name:
             what = "it needs the name of a subscription, under which the broker keeps messages for this reader"

@@ -1,12 +1,11 @@
 """The temporary destinations of a connection."""
 
 import logging
-import uuid
 from collections.abc import Callable
 from threading import Lock
 
 from correlator import connector as port
-from correlator.connector import Deletable, ServiceClient
+from correlator.connector import Deletable, MakesTemporaries, ServiceClient, is_temporary, temporary
 from correlator.errors import ConnectionLost, UsageError
 
 _log = logging.getLogger("connectors.messaging")
@@ -33,18 +32,30 @@ class Temporaries:
             kind: `queue` or `topic`.
             broker: a connection of the port that makes the destination, if there is no message service.
 
-        Raises `UsageError` E7511 if the broker could not delete the destination.
+        Raises `UsageError` E7511 if the broker could not delete the destination, `ConnectionLost`.
         """
         if self._client is not None:
             name = self._client.create_temporary(kind)
         elif isinstance(broker, Deletable):
-            name = f"{kind}:temporary-{uuid.uuid4().hex}"
+            name = temporary(kind)
+            if isinstance(broker, MakesTemporaries):
+                broker.make_temporary(name)
         else:
             what = "its connector cannot delete destinations, so that temporary ones would stay"
             raise UsageError("E7511", f"temporary {kind}", what, "", "Use an ordinary one, and delete it yourself")
         with self._lock:
             self._names.append(name)
         return name
+
+    def check(self, where: str, destination: str) -> None:
+        """Raise `UsageError` E7521 for a consumer of a temporary destination that another connection has made.
+
+        A message service checks it by itself.
+        """
+        with self._lock:
+            if self._client is None and is_temporary(destination) and destination not in self._names:
+                what = "another connection has made this temporary destination, or it was deleted"
+                raise UsageError("E7521", where, what, "Only consumers of that connection may use it")
 
     def delete(self, destination: str) -> None:
         """Delete one of the temporary destinations. Raises `UsageError` E7512 and E7513, `ConnectionLost`."""

@@ -15,12 +15,13 @@ from connectors.pulsar.destinations import (
     queue_subscription,
     route_of_sender,
     subscription_of_receiver,
+    subscription_of_subscriber,
     topic_of,
 )
 from connectors.pulsar.removal import delete_subscription, delete_topic
 from connectors.pulsar.sink import PulsarSink
 from connectors.pulsar.source import PulsarSource
-from correlator.connector import Features, Order
+from correlator.connector import Features, Order, Subscriber
 from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.selector import Selector
@@ -76,9 +77,21 @@ class PulsarConnection:
         selector = Selector.optional(receiver.selector, f"{where}.selector") if selects else None
         return PulsarSource(where, self._broker, subscription, receiver, selector)
 
-    def order(self, receiver: ReceiverSettings) -> Order:
+    def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> PulsarSource:
+        """A consumer of a topic; see `correlator.connector.Subscribing`. The session applies the selector.
+
+        A subscription that is not durable stays at the broker if its last consumer loses its connection, or its process
+        is killed.
+        """
+        subscription = subscription_of_subscriber(receiver, subscriber, self._broker)
+        return PulsarSource(f"receivers.{receiver.id}", self._broker, subscription, receiver, None)
+
+    def order(self, receiver: ReceiverSettings, subscriber: Subscriber | None = None) -> Order:
         """POSITION for one topic with one consumer at a time and without priorities, otherwise ANY."""
-        subscription = subscription_of_receiver(receiver, self._broker)
+        if subscriber is None:
+            subscription = subscription_of_receiver(receiver, self._broker)
+        else:
+            subscription = subscription_of_subscriber(receiver, subscriber, self._broker)
         mixed = subscription.is_shared or subscription.topics or subscription.pattern or self._broker.priority_mapping
         return Order.ANY if mixed else Order.POSITION
 

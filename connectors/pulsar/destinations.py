@@ -5,6 +5,7 @@ receiver of `topic:NAME` has a subscription of its own.
 """
 
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -20,6 +21,7 @@ from connectors.pulsar.redelivery import (
     backoff_of,
     dead_letter_policy_of,
 )
+from correlator.connector import Subscriber
 from correlator.errors import ConfigError, quoted
 from correlator.options import (
     check_destination,
@@ -49,6 +51,9 @@ _SHARING = (SHARED, KEY_SHARED)
 _QUEUE_TYPE, _OWN_TYPE = SHARED, EXCLUSIVE
 """The subscription types of queues and topics, unless the options name others."""
 _POSITIONS = ("earliest", "latest")
+_EARLIEST, _LATEST = _POSITIONS
+_PASSING = ":nondurable"
+"""The names of subscriptions at the broker that end with their last consumer end so."""
 _DISCOVERY_S, _LONGEST_DISCOVERY_S = 10, 3600
 _VIRTUAL = re.compile(r"(regex|multi):(.*)", re.DOTALL)
 _NAMES = "NAME without slashes or as persistent://TENANT/NAMESPACE/NAME"
@@ -72,6 +77,7 @@ class PulsarSubscription:
         pattern: a regular expression for the full names of several topics; "" for none.
         discovery_s: interval at which the client looks for new topics that match the pattern.
         use_schema: whether bodies are decoded by the schema of their topic.
+        is_durable: whether the subscription stays when its last consumer is closed.
     """
 
     topic: str
@@ -85,6 +91,7 @@ class PulsarSubscription:
     pattern: str = ""
     discovery_s: int = _DISCOVERY_S
     use_schema: bool = False
+    is_durable: bool = True
 
     @property
     def is_shared(self) -> bool:
@@ -114,8 +121,27 @@ class PulsarRoute:
             topic=topic,
             name=self.queue_subscription,
             subscription_type=_QUEUE_TYPE,
-            initial_position=_POSITIONS[0],
+            initial_position=_EARLIEST,
         )
+
+
+def subscription_of_subscriber(
+    receiver: ReceiverSettings, subscriber: Subscriber, broker: PulsarBroker
+) -> PulsarSubscription:
+    """The subscription of a session's consumer of a topic. Raises `ConfigError` for a wrong destination or option.
+
+    One that is not durable begins with the messages that are sent from now on.
+    """
+    defaults = {"subscription_type": SHARED, "initial_position": _EARLIEST if subscriber.durable else _LATEST}
+    if not subscriber.shared:
+        defaults["subscription_type"] = EXCLUSIVE
+        if receiver.options.get("subscription_type", EXCLUSIVE) != EXCLUSIVE:
+            where = f"receivers.{receiver.id}.subscription_type"
+            raise ConfigError("E1022", where, "is for shared subscriptions: this one has one consumer at a time")
+    chosen = replace(receiver, selector=None, options={**defaults, **receiver.options})
+    made = subscription_of_receiver(chosen, broker)
+    name = own_subscription(subscriber.name or uuid.uuid4().hex, broker)
+    return replace(made, name=name if subscriber.durable else name + _PASSING, is_durable=subscriber.durable)
 
 
 def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -> PulsarSubscription:
@@ -147,7 +173,7 @@ def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -
         discovery_s=_discovery_s(where, receiver.options),
         name=taken.subscription or own,
         subscription_type=type_,
-        initial_position=choice_option(where, receiver.options, "initial_position", _POSITIONS, _POSITIONS[0]),
+        initial_position=choice_option(where, receiver.options, "initial_position", _POSITIONS, _EARLIEST),
         backoff=backoff_of(where, receiver.options),
         dead_letters=_dead_letters(where, receiver.options, [taken.topic, *taken.topics], broker),
         leaves_others=leaves_others,

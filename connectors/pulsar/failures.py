@@ -1,7 +1,7 @@
 """Turns errors of Pulsar's client into errors of the port: one code for each remedy that the user has."""
 
 from connectors.pulsar.broker import PulsarBroker
-from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
+from correlator.connector import IN_USE, NO_SUCH_DESTINATION, TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected, quoted
 
 TOO_LARGE = "MessageTooBig"
@@ -16,12 +16,12 @@ _LOST = {
     "AuthorizationError": ("E7007", "the broker does not let this client use it", _GRANT),
     "AuthenticationError": ("E7002", "the broker refused the token", "Check token or token_file"),
     "ConsumerBusy": (
-        "E7009",
+        IN_USE,
         "its subscription is in use, by an exclusive consumer or with another type",
         "End the other consumer, or set the same subscription_type",
     ),
-    "ProducerBusy": ("E7009", "a producer of the same name is still there", ""),
-    "ProducerFenced": ("E7009", "another producer has taken its place", ""),
+    "ProducerBusy": (IN_USE, "a producer of the same name is still there", ""),
+    "ProducerFenced": (IN_USE, "another producer has taken its place", ""),
     "ProducerBlockedQuotaExceededError": (TAKES_NOTHING, "its backlog quota is used up", ""),
     "ProducerBlockedQuotaExceededException": (TAKES_NOTHING, "its backlog quota is used up", ""),
     "ConnectError": ("E7001", "the broker cannot be reached", ""),

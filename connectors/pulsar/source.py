@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 import pulsar
@@ -40,7 +40,7 @@ class _Unacknowledged(msgspec.Struct, frozen=True, gc=False):
 
 
 class PulsarSource:
-    """Consumes a durable subscription.
+    """Consumes a subscription.
 
     The client reconnects by itself, and the broker then redelivers all unacknowledged messages. So the source checks at
     each call whether the client is connected, and for each message whether it holds that message already. Both cases
@@ -86,11 +86,14 @@ class PulsarSource:
         self._consumer: pulsar.Consumer | None = None
         self._schemas: Schemas | None = None
         self._waiting: PriorityBuffer[_Unacknowledged] | None = None
+        self._has_failed = False
+        """Whether the present connection was lost, so that the consumer is needed again."""
         self._forget()
 
     def connect(self) -> None:
         """Subscribe again: the broker redelivers unacknowledged messages, oldest first."""
         self.close()
+        self._has_failed = False
         self._link = PulsarLink(self._where, self._broker)
         try:
             self._link.open()
@@ -138,7 +141,14 @@ class PulsarSource:
             self._give_back(consumer)
 
     def close(self) -> None:
-        """Close the consumer after its acknowledgements; the next consumer gets the unacknowledged messages."""
+        """Close the consumer after its acknowledgements; the next consumer gets the unacknowledged messages.
+
+        The last consumer of a subscription that is not durable deletes it, unless its connection was lost: then
+        `connect` finds the messages that have come meanwhile.
+        """
+        if self._consumer is not None and not self._subscription.is_durable and not self._has_failed:
+            with suppress(pulsar.PulsarException):  # the broker refuses it while there are other consumers
+                self._consumer.unsubscribe()
         if self._link is not None:
             self._link.close()
         self._link = self._consumer = self._schemas = None
@@ -160,6 +170,7 @@ class PulsarSource:
         return self._consumer
 
     def _lost(self, what: str) -> ConnectionLost:
+        self._has_failed = True
         return ConnectionLost("E7001", self._where, f"{self._broker.service_url}: {what}")
 
     @contextmanager
@@ -168,6 +179,7 @@ class PulsarSource:
         try:
             yield self._connected()
         except pulsar.PulsarException as error:
+            self._has_failed = True
             raise lost(self._where, of_name(error), self._subscription.topic, self._broker) from error
 
     def _again(self, room: int) -> list[_Unacknowledged]:

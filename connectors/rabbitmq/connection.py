@@ -1,16 +1,23 @@
 """The entry point of the connector `rabbitmq`: checks options; makes sources and sinks."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from connectors.rabbitmq.broker import broker
 from connectors.rabbitmq.browsing import copies
-from connectors.rabbitmq.destinations import destination_of_receiver, destination_of_sender
+from connectors.rabbitmq.destinations import (
+    destination_of_receiver,
+    destination_of_sender,
+    destination_of_subscriber,
+    subscription_queue,
+)
 from connectors.rabbitmq.examination import examine
+from connectors.rabbitmq.removal import delete_queue, make_temporary
 from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
 from connectors.rabbitmq_server import public_secrets
-from correlator.connector import NO_SUCH_DESTINATION, Features
+from correlator.connector import NO_SUCH_DESTINATION, Features, Subscriber, is_temporary
 from correlator.errors import ConnectionLost, CorrelatorError, UsageError, quoted
 from correlator.events import Message
 from correlator.options import check_destination, flag_option
@@ -47,6 +54,11 @@ class RabbitConnection:
             f"receivers.{receiver.id}", self._broker, destination_of_receiver(receiver, self._broker), receiver
         )
 
+    def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> RabbitSource:
+        """A consumer of the queue of a subscription; see `correlator.connector.Subscribing`."""
+        destination = destination_of_subscriber(receiver, subscriber, self._broker)
+        return RabbitSource(f"receivers.{receiver.id}", self._broker, destination, receiver)
+
     def sink(self, sender: SenderSettings) -> RabbitSink:
         """Make a publisher, with a link of its own, for the destination of the sender or those of its messages; does
         not connect.
@@ -54,6 +66,9 @@ class RabbitConnection:
         Raises `ConfigError` if the destination or an option of the sender is wrong.
         """
         where = f"senders.{sender.id}"
+        if sender.destination is not None and is_temporary(sender.destination):
+            # It is never declared: if it has ended, its messages are refused.
+            sender = replace(sender, destination=None)
         destination = destination_of_sender(sender, self._broker)
         is_topic = sender.destination is not None and sender.destination.startswith("topic:")
         return RabbitSink(
@@ -82,6 +97,24 @@ class RabbitConnection:
             if error.code != NO_SUCH_DESTINATION:
                 raise
             raise UsageError("E2027", quoted(destination), "the broker has no such queue") from error
+
+    def unsubscribe(self, topic: str, subscription: str) -> None:
+        """Delete the queue of a subscription; see `correlator.connector.Unsubscribable`."""
+        queue = subscription_queue(check_destination(self._where, topic).name, subscription)
+        if not delete_queue(self._where, self._broker, queue, topic):
+            raise UsageError("E7512", topic, f"it has no subscription {quoted(subscription)}")
+
+    def make_temporary(self, destination: str) -> None:
+        """Make a temporary destination; see `correlator.connector.MakesTemporaries`. A topic needs nothing."""
+        parsed = check_destination(self._where, destination)
+        if parsed.kind == "queue":
+            make_temporary(self._where, self._broker, parsed.name)
+
+    def delete(self, destination: str) -> None:
+        """Delete a queue; see `correlator.connector.Deletable`. Nothing is left of a topic without subscriptions."""
+        parsed = check_destination(self._where, destination)
+        if parsed.kind == "queue":
+            delete_queue(self._where, self._broker, parsed.name, destination)
 
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]

@@ -4,13 +4,15 @@
 topic exchange; each receiver of the topic has a durable queue of its own, bound by this key.
 """
 
+import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from connectors.rabbitmq.broker import RabbitBroker, queue_type_option
 from connectors.rabbitmq.link import RabbitLink, Request
 from connectors.rabbitmq.wire import SHORTEST_UNUSABLE
+from correlator.connector import Subscriber, is_temporary
 from correlator.errors import ConfigError, quoted
 from correlator.options import Destination, check_destination, check_options, flag_option, is_name, text_option
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -21,6 +23,10 @@ _BOTH = ("declare", "durable", "exchange", *_OF_QUEUES, *_OF_EXCHANGES)
 RECEIVER_OPTIONS = (*_BOTH, "queue")
 SENDER_OPTIONS = (*_BOTH, "mandatory", "text")
 _EXCHANGE_TYPES = ("direct", "topic", "fanout", "headers")
+_PASSING = ":nondurable"
+"""The names of queues of subscriptions that end with their last consumer end so."""
+EXPIRES = {"x-expires": 24 * 3600 * 1000}
+"""The argument by which the server deletes a queue after a day without a consumer."""
 _PREDECLARED = "amq."
 """Beginning of the names of exchanges that every server has, and that nobody may declare."""
 
@@ -48,6 +54,9 @@ class RabbitDestination:
         exchange: name of the exchange; "" for the default exchange.
         declare: whether missing queue, exchange and binding are made; otherwise they must exist.
         arguments: of the queue, its type included.
+        exclusive: whether the queue belongs to the AMQP connection that declares it, and ends with it.
+        auto_delete: whether the queue ends with its last consumer.
+        is_alone: whether its consumer refuses others.
     """
 
     queue: str = ""
@@ -57,6 +66,9 @@ class RabbitDestination:
     declare: bool = True
     durable: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    exclusive: bool = False
+    auto_delete: bool = False
+    is_alone: bool = False
 
     def declare_on(self, link: RabbitLink) -> None:
         """Make queue, exchange and binding, or check that they exist.
@@ -77,7 +89,13 @@ class RabbitDestination:
         number of messages.
         """
         return lambda channel, reply: channel.queue_declare(
-            self.queue, passive=passive, durable=self.durable, arguments=dict(self.arguments), callback=reply
+            self.queue,
+            passive=passive,
+            durable=self.durable,
+            exclusive=self.exclusive,
+            auto_delete=self.auto_delete,
+            arguments=dict(self.arguments),
+            callback=reply,
         )
 
     def _declare_exchange(self, link: RabbitLink) -> None:
@@ -98,10 +116,31 @@ def destination_of_receiver(receiver: ReceiverSettings, broker: RabbitBroker) ->
     options = receiver.options
     check_options(where, options, RECEIVER_OPTIONS)
     destination = _destination(where, receiver.destination)
-    own = destination.name if destination.kind == "queue" else f"{destination.name}:{receiver.subscription}"
-    if "queue" in options and destination.kind == "queue":
+    is_queue = destination.kind == "queue"
+    own = destination.name if is_queue else subscription_queue(destination.name, receiver.subscription)
+    if "queue" in options and is_queue:
         raise ConfigError("E1022", f"{where}.queue", "is for topics", "", "Name the queue in destination")
-    return _made(where, options, destination, broker, queue=text_option(where, options, "queue", own))
+    made = _made(where, options, destination, broker, queue=text_option(where, options, "queue", own))
+    return replace(made, declare=False) if is_queue and is_temporary(receiver.destination) else made
+
+
+def subscription_queue(topic: str, subscription: str) -> str:
+    """The name of the queue of a subscription."""
+    return f"{topic}:{subscription}"
+
+
+def destination_of_subscriber(
+    receiver: ReceiverSettings, subscriber: Subscriber, broker: RabbitBroker
+) -> RabbitDestination:
+    """The queue of a session's consumer of a topic. Raises `ConfigError` for a wrong destination or option."""
+    if subscriber.durable:
+        made = destination_of_receiver(receiver, broker)
+        expires = EXPIRES if is_temporary(receiver.destination) else {}
+        return replace(made, is_alone=not subscriber.shared, arguments={**made.arguments, **expires})
+    # Quorum queues are for messages that must not be lost: they cannot be exclusive.
+    passing = replace(receiver, durable_topic_subscription_name=f"{subscriber.name or uuid.uuid4().hex}{_PASSING}")
+    made = destination_of_receiver(passing, replace(broker, queue_type="classic"))
+    return replace(made, exclusive=not subscriber.shared, auto_delete=subscriber.shared)
 
 
 def destination_of_sender(sender: SenderSettings, broker: RabbitBroker) -> RabbitDestination | None:

@@ -9,7 +9,7 @@ from pika import exceptions
 
 from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq_server import ConnectionFault, of_credentials, of_user, of_virtual_host, reason
-from correlator.connector import NO_SUCH_DESTINATION
+from correlator.connector import IN_USE, NO_SUCH_DESTINATION
 from correlator.errors import quoted
 
 _UNEQUAL = re.compile(r"inequivalent arg '([^']+)' for (\w+) '(.*)' in vhost '.*?': (.*)", re.DOTALL)
@@ -72,7 +72,7 @@ def _of_reply(code: int, text: str) -> tuple[str, str, str]:
     if code == _MISSING:
         return NO_SUCH_DESTINATION, said, ""
     if code == _LOCKED or (code == _REFUSED and "exclusive use" in text):
-        return "E7009", said, ""
+        return IN_USE, said, ""
     if code == _REFUSED:
         return "E7007", said, ""
     if code == _PRECONDITION and (unequal := _UNEQUAL.search(text)):

@@ -167,10 +167,17 @@ class RabbitLink:
             with self._lock:
                 self._answers.discard(answer)
 
-    def consume(self, queue: str, prefetch: int) -> None:
-        """Begin to consume with this prefetch count. Raises `ConnectionLost`."""
+    def consume(self, queue: str, prefetch: int, *, exclusive: bool = False) -> None:
+        """Begin to consume with this prefetch count. Raises `ConnectionLost`.
+
+        An `exclusive` consumer is the only one of its queue: the server refuses it beside others, and others beside it.
+        """
         self.ask(lambda channel, reply: channel.basic_qos(prefetch_count=prefetch, callback=reply))
-        self.ask(lambda channel, reply: channel.basic_consume(queue, self._on_large_delivery, callback=reply))
+        self.ask(
+            lambda channel, reply: channel.basic_consume(
+                queue, self._on_large_delivery, exclusive=exclusive, callback=reply
+            )
+        )
 
     def tell(self, action: Callable[[Any], object]) -> None:
         """Make a request without an answer; a failure becomes a fault later. Raises `ConnectionLost` after a fault."""

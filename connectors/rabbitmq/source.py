@@ -9,7 +9,7 @@ from connectors.rabbitmq.content import decode
 from connectors.rabbitmq.deliveries import Inbox, UnsettledTags
 from connectors.rabbitmq.destinations import RabbitDestination
 from connectors.rabbitmq.link import RabbitLink
-from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Chunk
+from correlator.connector import IN_USE, NO_SUCH_DESTINATION, NOTHING, Chunk
 from correlator.errors import ConnectionLost
 from correlator.settings import ReceiverSettings
 
@@ -50,7 +50,9 @@ class RabbitSource:
         try:
             link.open()
             self._declare(link)
-            link.consume(self._destination.queue, self._prefetch)
+            link.consume(self._destination.queue, self._prefetch, exclusive=self._destination.is_alone)
+            if self._destination.is_alone:
+                self._refuse_others(link)
         except BaseException:
             self.close()
             raise
@@ -103,10 +105,19 @@ class RabbitSource:
     def _declare(self, link: RabbitLink) -> None:
         lost = self._was_there and self._destination.declare and not self._is_there(link)
         self._destination.declare_on(link)
-        self._was_there = True
+        self._was_there = not (lost and self._destination.exclusive)  # such a queue ends once more with this link
         if lost:
             what = f"queue '{self._destination.queue}' was gone and has been declared again; its messages are lost"
             raise ConnectionLost("W7020", self._where, what)
+
+    def _refuse_others(self, link: RabbitLink) -> None:
+        """Raise `ConnectionLost` if the queue has other consumers: quorum queues ignore that a consumer is exclusive.
+
+        Of two consumers that begin at the same time, each sees the other one.
+        """
+        there = link.ask(self._destination.queue_declaration(passive=True)).method.consumer_count
+        if there > 1:
+            raise ConnectionLost(IN_USE, self._where, f"queue '{self._destination.queue}' has another consumer")
 
     def _is_there(self, link: RabbitLink) -> bool:
         try:

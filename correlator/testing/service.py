@@ -482,7 +482,7 @@ class ServiceSource:
             there = self._broker.subscriptions(self.destination)
             selector = None if self._selector is None or not self._is_topic else self._selector.text
             self._check_kind(there.get(self._key), selector)
-            if self._key not in there or (self._is_topic and there[self._key].selector != selector):
+            if self._key not in there:
                 there[self._key] = _Subscription(self._kind, selector)
             self._subscription = there[self._key]
             self._subscription.consumers.append(self)
@@ -584,9 +584,9 @@ class ServiceSource:
         if there.consumers and not there.kind.shared:
             what = f"the subscription {quoted(self._kind.name)} has a consumer, and is not shared"
             raise UsageError("E7516", self._where, what, "", "Close that consumer, or share the subscription")
-        if there.consumers and there.selector != selector:
-            what = f"the consumers of the subscription {quoted(self._kind.name)} use another selector"
-            raise UsageError("E7517", self._where, what, "", "Use theirs, or another subscription")
+        if self._is_topic and there.selector != selector:
+            what = f"the subscription {quoted(self._kind.name)} has another selector"
+            raise UsageError("E7517", self._where, what, "", "Use the same, or unsubscribe first")
 
     def _give_back(self, copies: Sequence[_Copy], *, seen: bool) -> None:
         for copy in copies:

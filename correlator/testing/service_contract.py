@@ -344,7 +344,7 @@ def check_durable_subscriptions_keep_messages(world: ContractWorld) -> None:
 
 @_check
 def check_kinds_of_subscriptions_allow_their_consumers(world: ContractWorld) -> None:
-    """An unshared subscription has one consumer; kind and selector stay while there are consumers."""
+    """An unshared subscription has one consumer; kind and selector of a subscription stay as long as it exists."""
     topic = world.destination("topic")
     with _Program(world, uuid.uuid4().hex) as program:
         alone = Subscriber("alone", durable=True, shared=False)
@@ -356,6 +356,12 @@ def check_kinds_of_subscriptions_allow_their_consumers(world: ContractWorld) -> 
         _refused(UsageError, "E7516", lambda: program.source(topic, shared._replace(durable=False), selector="n = 1"))
         program.send(topic, *(Message(str(n).encode(), {"n": n % 2}) for n in range(4)))
         assert sorted(body for one in sources for body in bodies(_taken(one, 1))) == [b"1", b"3"]
+        for source in sources:
+            source.close()
+        for selector in ("n = 2", None):
+            _refused(UsageError, "E7517", lambda: program.source(topic, shared, selector=selector))  # noqa: B023
+        again = program.source(topic, shared, selector="n = 1")
+        assert sorted(bodies(_taken(again, 2))) == [b"1", b"3"], "another selector changed the subscription"
 
 
 @_check

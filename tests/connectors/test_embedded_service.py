@@ -334,17 +334,22 @@ def test_a_selector_applies_when_a_message_is_routed_and_unknown_is_no_match(bro
     assert bodies(everything.receive(9, 0.0)) == ["1", "2", "3"]
 
 
-def test_another_selector_makes_the_subscription_anew_or_is_refused(broker):
+def test_another_selector_is_refused_and_the_subscription_keeps_its_messages(broker):
     session = broker.session("me")
     one = broker.subscriber(session, SHARED_DURABLE, selector="n = 1")
-    with pytest.raises(UsageError, match="^E7517"):
+    with pytest.raises(
+        UsageError, match=r"^E7517 .* has the selector 'n = 1', and pid \d+ on host .* consumes from it"
+    ):
         broker.subscriber(session, SHARED_DURABLE, selector="n = 2")
     one.close()
-    broker.send(message("old", {"n": 1}), destination=TOPIC)
-    again = broker.subscriber(session, SHARED_DURABLE, selector="n = 2")
-    broker.send(message("new", {"n": 2}), destination=TOPIC)
-    assert bodies(again.receive(9, 0.0)) == ["new"]
-    assert broker.count() == 1
+    broker.send(message("kept", {"n": 1}), destination=TOPIC)
+    for selector in ("n = 2", None):
+        with pytest.raises(UsageError, match="^E7517 .* has the selector 'n = 1'. .*unsubscribe first"):
+            broker.subscriber(session, SHARED_DURABLE, selector=selector)
+    assert bodies(broker.subscriber(session, SHARED_DURABLE, selector="n = 1").receive(9, 0.0)) == ["kept"]
+    broker.subscriber(session, SHARED_DURABLE._replace(name="all")).close()
+    with pytest.raises(UsageError, match="^E7517 .* 'all' has no selector"):
+        broker.subscriber(session, SHARED_DURABLE._replace(name="all"), selector="n = 1")
 
 
 def test_an_unshared_subscription_has_one_consumer(broker):

@@ -4,6 +4,7 @@ Where a broker cannot do what a rule says, the session refuses, or the exception
 docs/session-support.md says so.
 """
 
+import asyncio
 import contextlib
 import json
 import subprocess
@@ -11,17 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from queue import SimpleQueue
 
 import pytest
 
 from connectors.embedded import EmbeddedConnection
 from connectors.embedded.link import open_link
 from connectors.messaging import ConnectionFactory
+from connectors.messaging.asynchronous import AsyncConnection
 from connectors.pulsar import PulsarConnection
 from connectors.rabbitmq import RabbitConnection
-from correlator.errors import ConfigError, SendRejected, UsageError
-from correlator.events import Message
-from correlator.settings import ConnectionSettings
+from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
+from correlator.events import Headers, Message
+from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S
 from correlator.testing.service import ServiceBroker
 from tests.connectors.test_messaging import (
@@ -37,6 +40,8 @@ from tests.connectors.test_messaging import (
     rest,
     send,
 )
+from tests.connectors.test_messaging_asynchronous import ran
+from tests.connectors.test_messaging_service import until
 from tests.connectors.test_pulsar_priorities import all_here, partitioned  # noqa: F401  # a fixture
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
@@ -49,6 +54,8 @@ class Embedded:
     """The embedded broker in a SQLite file."""
 
     kind, connector, is_service = "embedded", EmbeddedConnection, True
+    keeps_what_a_killed_consumer_leaves = False
+    refuses_late_answers = delays = selects = True
     survives_restart = ("persistent",)
 
     def __init__(self, path) -> None:
@@ -57,6 +64,22 @@ class Embedded:
 
     def queue(self) -> str:
         return f"queue:{next(self._names)}"
+
+    def topic(self) -> str:
+        return f"topic:{next(self._names)}"
+
+    def subscriptions(self, topic) -> list[str]:
+        """The names of the subscriptions that the broker has of a topic."""
+        session = self._connection().attach(None).session()
+        with (
+            contextlib.closing(session),
+            contextlib.closing(session.sink(SenderSettings(id="s", connection="c"))) as sink,
+        ):
+            sink.connect()  # whoever connects strikes off the consumers of killed processes
+        return [one.subscription for one in self._connection().administration().subscriptions(topic)]
+
+    def _connection(self) -> EmbeddedConnection:
+        return EmbeddedConnection("c", ConnectionSettings(type="embedded", options=self.options))
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -69,6 +92,13 @@ class Embedded:
     def restart(self) -> None:
         """The broker starts anew with the next connection, since no process has it open."""
 
+    @contextlib.contextmanager
+    def losing(self, connection) -> Iterator[None]:
+        """The connections of all sessions are lost, as when a database ends them; at the end the broker is there."""
+        for session in connection._sessions:
+            session._link.service._access.close()
+        yield
+
     def by_priority(self):
         """A queue, and the options of those who use it in the order of priorities."""
         return self.queue(), {}, {}
@@ -76,8 +106,7 @@ class Embedded:
     def one_active(self):
         """A place with one active consumer and one backup, with the arguments of both and of their producer."""
         queue = self.queue()
-        broker = EmbeddedConnection("c", ConnectionSettings(type="embedded", options=self.options))
-        broker.create(queue, {"max_num_active_consumers": 1, "max_num_backup_consumers": 1})
+        self._connection().create(queue, {"max_num_active_consumers": 1, "max_num_backup_consumers": 1})
         return queue, {}, {}
 
     def acknowledged(self, queue, left) -> None:
@@ -99,6 +128,8 @@ class Rabbit:
     """RabbitMQ."""
 
     kind, connector, is_service = "rabbit", RabbitConnection, False
+    keeps_what_a_killed_consumer_leaves = delays = selects = False
+    refuses_late_answers = True
     survives_restart = ("persistent",)
 
     def __init__(self, server: RabbitServer) -> None:
@@ -109,9 +140,22 @@ class Rabbit:
     def queue(self) -> str:
         return f"queue:{self._server.queue()}"
 
+    def topic(self) -> str:
+        return f"topic:{self._server.queue()}"
+
+    def subscriptions(self, topic) -> list[str]:
+        start = f"{topic.removeprefix('topic:')}:"
+        names = self._server.control("list_queues", "name", "--no-table-headers").splitlines()
+        return [name.removeprefix(start) for name in names if name.startswith(start)]
+
     def restart(self) -> None:
         self._server.write_definitions()
         self._server.restart()
+
+    @contextlib.contextmanager
+    def losing(self, connection) -> Iterator[None]:
+        self._server.close_connections()
+        yield
 
     def by_priority(self):
         options = {"arguments": {"x-max-priority": 9}}
@@ -138,8 +182,11 @@ class Rabbit:
             "x-dead-letter-exchange": "",
             "x-dead-letter-routing-key": dead.removeprefix("queue:"),
         }
+        began_ms = time.time() * 1000
         session.create_producer(queue, options={"arguments": arguments}).send(Message(b"late"))
         (message,) = receive(session.create_consumer(dead), 1)
+        (death,) = json.loads(message.properties["x-death"])
+        assert began_ms - 2000 < death["time"] < time.time() * 1000 + 1  # in whole seconds
         return message, {"x-first-death-reason": "expired", "x-first-death-queue": queue.removeprefix("queue:")}
 
 
@@ -147,6 +194,9 @@ class Pulsar:
     """Pulsar."""
 
     kind, connector, is_service = "pulsar", PulsarConnection, False
+    keeps_what_a_killed_consumer_leaves = True
+    refuses_late_answers = False
+    delays = selects = True
     survives_restart = ("persistent", "not persistent")
 
     def __init__(self, server: PulsarServer) -> None:
@@ -155,8 +205,22 @@ class Pulsar:
         self.holding = server.frozen
         self.restart = server.restart
 
+    @contextlib.contextmanager
+    def losing(self, connection) -> Iterator[None]:
+        self._server.stop()
+        try:
+            yield
+        finally:
+            self._server.start()
+
     def queue(self) -> str:
         return f"queue:{self._server.name()}"
+
+    def topic(self) -> str:
+        return f"topic:{self._server.name()}"
+
+    def subscriptions(self, topic) -> list[str]:
+        return list(self._server.subscriptions(topic.removeprefix("topic:")))
 
     def by_priority(self):
         return f"queue:{partitioned(self._server, 20)}", {"priority_mapping": "linear"}, {}
@@ -339,7 +403,54 @@ def test_q4_only_persistent_messages_survive_a_restart(broker, factory):
     assert tuple(found) == broker.survives_restart
 
 
+def test_s4_1_an_expired_message_is_not_received(broker, session):
+    queue = broker.queue()
+    consumer, producer = session.create_consumer(queue), session.create_producer(queue)
+    consumer.close()
+    producer.send(Message(b"late"), time_to_live_ms=1)
+    sent_ms = time.time() * 1000
+    producer.send(Message(b"in time"), time_to_live_ms=3_600_000)
+    until(lambda: time.time() * 1000 > sent_ms + 10)
+    consumer = session.create_consumer(queue)
+    assert bodies(receive(consumer, 1)) == ["in time"]
+    assert consumer.receive(SHORTLY_S) is None
+
+
+def test_s4_4_a_delayed_message_comes_later_or_is_refused(broker, session):
+    queue = broker.queue()
+    consumer, producer = session.create_consumer(queue), session.create_producer(queue)
+    began = time.monotonic()
+    if not broker.delays:
+        with pytest.raises(SendRejected, match="RabbitMQ cannot delay a message"):
+            producer.send(Message(b"x"), delivery_delay_ms=1500)
+        return
+    producer.send(Message(b"x"), delivery_delay_ms=1500)
+    (message,) = receive(consumer, 1)
+    assert time.monotonic() - began >= 1.4
+    assert message.headers.delivery_time >= message.headers.timestamp + 1500
+
+
 # --- consumers: rules Q5 to Q8 ---
+
+
+def test_r2_a_selector_of_a_queue_leaves_the_rest_to_others_or_is_refused(broker, connection, session):
+    queue = broker.queue()
+    send(session, queue, numbered(4))
+    if not broker.selects:
+        with pytest.raises(ConfigError, match="^E1220 .*cannot leave what is not selected on a queue"):
+            session.create_consumer(queue, "n > 2")
+        return
+    with connection.create_session() as other:
+        assert sorted(bodies(receive(other.create_consumer(queue, "n > 2"), 2))) == ["3", "4"]
+    assert sorted(body for body, _ in rest(session, queue)) == ["1", "2"]
+
+
+def test_s1_5_a_selector_of_a_subscription_leaves_out_what_does_not_match(broker, session):
+    topic = broker.topic()
+    consumer = session.create_shared_durable_consumer(topic, "news", "n > 4")
+    send(session, topic, numbered(5))
+    assert bodies(receive(consumer, 1)) == ["5"]
+    assert consumer.receive(SHORTLY_S) is None
 
 
 def received_by(consumers, count):
@@ -403,7 +514,7 @@ def test_q7_there_is_one_broker_and_no_preference_for_near_consumers(tmp_path, g
 
 
 def test_q8_a_topic_gives_to_all_subscriptions_and_keeps_for_those_without_consumers(broker, connection):
-    session, topic = connection.create_session(), broker.queue().replace("queue:", "topic:")
+    session, topic = connection.create_session(), broker.topic()
     there = session.create_shared_durable_consumer(topic, "there")
     session.create_shared_durable_consumer(topic, "away").close()
     send(session, topic, numbered(2))
@@ -411,15 +522,87 @@ def test_q8_a_topic_gives_to_all_subscriptions_and_keeps_for_those_without_consu
     assert bodies(receive(session.create_shared_durable_consumer(topic, "away"), 2)) == ["1", "2"]
 
 
-@pytest.mark.parametrize("create", ["create_durable_consumer", "create_shared_consumer"])
-def test_q8_other_kinds_of_subscriptions_exist_or_are_refused(broker, create):
-    topic = broker.queue().replace("queue:", "topic:")
+KINDS = {"durable": "create_shared_durable_consumer", "not durable": "create_shared_consumer"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_q8_consumers_of_a_shared_subscription_get_each_message_once(broker, factory, connection, kind):
+    topic = broker.topic()
+    with factory.create_connection() as other:
+        consumers = [
+            getattr(one.create_session(), KINDS[kind])(topic, "news", flow_limit=1) for one in (connection, other)
+        ]
+        session = connection.create_session()
+        send(session, topic, numbered(20))
+        shares = received_by(consumers, 20)
+        assert all(shares)
+        assert sorted(shares[0] + shares[1]) == list(range(1, 21))
+        assert [consumer.receive(SHORTLY_S) for consumer in consumers] == [None, None]
+        consumers[0].close()
+        send(session, topic, numbered(1, first=21))
+        assert bodies(receive(consumers[1], 1)) == ["21"]
+    assert len(broker.subscriptions(topic)) == (1 if kind == "durable" else 0)
+    send(session, topic, numbered(1, first=22))
+    again = getattr(session, KINDS[kind])(topic, "news")
+    send(session, topic, numbered(1, first=23))
+    expected = ["22", "23"] if kind == "durable" else ["23"]
+    assert bodies(receive(again, len(expected))) == expected
+
+
+def test_q8_a_durable_subscription_that_is_not_shared_has_one_consumer_and_keeps_messages(broker):
+    topic = broker.topic()
     arguments = {"client_id": "desk"} if broker.is_service else {}
     with ConnectionFactory(broker.connector, broker.options, **arguments).create_connection() as connection:
-        session = connection.create_session()
-        if only_services(broker, "^E7546", lambda: getattr(session, create)(topic, "news")) and "shared" not in create:
-            with pytest.raises(UsageError, match="^E7516"):
-                session.create_durable_consumer(topic, "news")
+        session, other = connection.create_session(CLIENT), connection.create_session()
+        consumer = session.create_durable_consumer(topic, "news")
+        for create in (other.create_durable_consumer, other.create_shared_durable_consumer):
+            with pytest.raises(UsageError, match=f"^E7516 .*{topic}"):
+                create(topic, "news")
+        send(other, topic, numbered(2))
+        session.acknowledge(receive(consumer, 1)[0])
+        consumer.close()
+        send(other, topic, numbered(1, first=3))
+        assert bodies(receive(other.create_durable_consumer(topic, "news"), 2)) == ["2", "3"]
+    assert len(broker.subscriptions(topic)) == 1
+
+
+def test_q8_a_consumer_without_a_subscription_gets_all_that_is_sent_while_it_lives(broker, connection, session):
+    topic = broker.topic()
+    kept = connection.create_session(CLIENT).create_shared_durable_consumer(topic, "kept")
+    send(session, topic, numbered(1))
+    receive(kept, 1)
+    first, second = session.create_consumer(topic), session.create_consumer(topic, "n = 3")
+    send(session, topic, numbered(2, first=2))
+    assert bodies(receive(first, 2)) == ["2", "3"]
+    assert bodies(receive(second, 1)) == ["3"]
+    first.close()
+    second.close()
+    assert len(broker.subscriptions(topic)) == 1
+
+
+@pytest.mark.kill9
+def test_q8_what_a_killed_consumer_without_a_subscription_leaves_can_be_removed(broker, session):
+    topic = broker.topic()
+    with Program(broker, topic, AUTO, 1) as program:
+        program.receive(0)
+        send(session, topic, numbered(1))
+        assert program.receive(1) == ["1"]
+    until(lambda: len(broker.subscriptions(topic)) == (1 if broker.keeps_what_a_killed_consumer_leaves else 0))
+    for name in broker.subscriptions(topic):
+        assert name.endswith(":nondurable")
+        until(lambda name=name: unsubscribed(session, topic, name))
+    assert broker.subscriptions(topic) == []
+
+
+def unsubscribed(session, topic, name):
+    """Delete a subscription; returns whether the broker has noticed that nobody uses it any more."""
+    try:
+        session.unsubscribe(topic, name)
+    except UsageError as error:
+        if error.code != "E7513":
+            raise
+        return False
+    return True
 
 
 def test_q8_a_client_id_is_that_of_one_connection_or_refused(broker, factory):
@@ -431,6 +614,197 @@ def test_q8_a_client_id_is_that_of_one_connection_or_refused(broker, factory):
         if only_services(broker, "^E7545", attach):
             with pytest.raises(UsageError, match="^E7515"):
                 attach()
+
+
+def test_s1_5_two_selectors_on_one_subscription_are_refused(broker, connection, session):
+    topic = broker.topic()
+    consumer = session.create_shared_durable_consumer(topic, "news", "n = 1")
+    for selector in ("n = 2", None):
+        with pytest.raises(UsageError, match=f"^E7517 .*{topic}"):
+            connection.create_session().create_shared_durable_consumer(topic, "news", selector)
+    connection.create_session().create_shared_durable_consumer(topic, "other", "n = 2")
+    send(session, topic, numbered(2))
+    assert bodies(receive(consumer, 1)) == ["1"]
+    consumer.close()
+    if broker.is_service:  # others do not know the selector of a subscription without consumers
+        with pytest.raises(UsageError, match="^E7517 .*unsubscribe first"):
+            session.create_shared_durable_consumer(topic, "news", "n = 2")
+    session.unsubscribe(topic, "news")
+    again = session.create_shared_durable_consumer(topic, "news", "n = 2")
+    send(session, topic, numbered(2))
+    assert bodies(receive(again, 1)) == ["2"]
+
+
+def test_s1_4_a_subscription_is_deleted_with_its_messages_unless_it_is_in_use(broker, session):
+    topic = broker.topic()
+    consumer = session.create_shared_durable_consumer(topic, "news")
+    with pytest.raises(UsageError, match=f"^E7513 {topic}"):
+        session.unsubscribe(topic, "news")
+    consumer.close()
+    send(session, topic, numbered(1))
+    session.unsubscribe(topic, "news")
+    with pytest.raises(UsageError, match=f"^E7512 {topic}: it has no subscription 'news'"):
+        session.unsubscribe(topic, "news")
+    again = session.create_shared_durable_consumer(topic, "news")
+    send(session, topic, numbered(1, first=2))
+    assert bodies(receive(again, 1)) == ["2"]
+
+
+# --- temporary destinations and questions: rule S1.9 ---
+
+
+def test_s1_9_a_temporary_queue_belongs_to_its_connection_and_ends_with_it(broker, factory, session):
+    with factory.create_connection() as connection:
+        own = connection.create_session()
+        queue, deleted = own.create_temporary_queue(), own.create_temporary_queue()
+        send(session, queue, [Message(b"before it has a consumer")])
+        with pytest.raises(UsageError, match="^E7521 .*another connection"):
+            session.create_consumer(queue)
+        consumer = own.create_consumer(queue)
+        assert bodies(receive(consumer, 1)) == ["before it has a consumer"]
+        with pytest.raises(UsageError, match=f"^E7513 {queue}"):
+            own.delete_temporary(queue)
+        own.delete_temporary(deleted)
+        with pytest.raises(UsageError, match=f"^E7512 {deleted}"):
+            own.delete_temporary(deleted)
+    for ended in (queue, deleted):
+        with pytest.raises(SendRejected) if broker.refuses_late_answers else contextlib.nullcontext():
+            send(session, ended, [Message(b"late")])
+
+
+def test_s1_9_a_temporary_topic_belongs_to_its_connection(factory, session):
+    with factory.create_connection() as connection:
+        own = connection.create_session()
+        topic = own.create_temporary_topic()
+        with pytest.raises(UsageError, match="^E7521 .*another connection"):
+            session.create_consumer(topic)
+        consumers = [own.create_consumer(topic), own.create_shared_durable_consumer(topic, "news")]
+        send(session, topic, numbered(1))
+        assert [bodies(receive(consumer, 1)) for consumer in consumers] == [["1"], ["1"]]
+
+
+@pytest.mark.parametrize("mode", [AUTO, CLIENT, INDIVIDUAL, DUPS_OK, NO_ACKNOWLEDGE])
+def test_a_question_is_answered(broker, factory, connection, mode):
+    questions = broker.queue()
+    with factory.create_connection() as answers:
+        session = answers.create_session()
+        asked = session.create_consumer(questions)
+
+        def answer():
+            for _ in range(2):
+                question = asked.receive(PATIENCE_S)
+                headers = Headers(correlation_id=question.headers.correlation_id)
+                replies = session.create_producer(question.headers.reply_to)
+                replies.send(Message(b"of another", headers=Headers(correlation_id="another")))
+                replies.send(Message(b"re: " + question.body, headers=headers))
+                replies.close()
+
+        asks = connection.create_session(mode)
+        with in_thread(answer):
+            for body in (b"1", b"2"):
+                assert asks.request(questions, Message(body), PATIENCE_S).body == b"re: " + body
+        unheard = broker.queue()
+        session.create_consumer(unheard).close()
+        assert asks.request(unheard, Message(b"3"), 0.01) is None
+
+
+# --- waits, lost connections and asyncio: rule S5.1 ---
+
+
+@pytest.mark.parametrize("ends", ["stop", "connection", "session", "consumer"])
+def test_s5_1_a_wait_is_ended_by_another_thread(broker, factory, ends):
+    connection = factory.create_connection()
+    session = connection.create_session()
+    consumer = session.create_consumer(broker.queue())
+    result = SimpleQueue()
+    closes = {"connection": connection.close, "session": session.close, "consumer": consumer.close}
+    with in_thread(lambda: result.put(consumer.receive())) as done:
+        if ends == "stop":  # it may come before the wait
+            until(lambda: connection.stop() or done.is_set())
+        else:
+            done.wait(SHORTLY_S)  # so that it waits
+            closes[ends]()
+        assert result.get(timeout=PATIENCE_S) is None
+    if ends == "stop":
+        assert consumer.receive(0) is None
+    else:
+        with pytest.raises(UsageError, match="^E7501"):
+            consumer.receive(0)
+    connection.close()
+
+
+def test_s5_1_an_exception_listener_is_told_of_a_lost_connection_and_the_listener_goes_on(broker, connection):
+    told, found, queue = SimpleQueue(), SimpleQueue(), broker.queue()
+    connection.set_exception_listener(told.put)
+    connection.create_session().create_consumer(queue).set_listener(found.put)
+    connection.start()
+    send(connection.create_session(), queue, numbered(1))
+    assert found.get(timeout=PATIENCE_S).body == b"1"
+    with broker.losing(connection):
+        error = told.get(timeout=PATIENCE_S)
+    assert isinstance(error, ConnectionLost), error
+    connection.create_session().create_producer(queue).send(Message(b"2"))
+    bodies_found = [found.get(timeout=PATIENCE_S).body]
+    if bodies_found == [b"1"]:  # its acknowledgement was lost
+        bodies_found.append(found.get(timeout=PATIENCE_S).body)
+    assert bodies_found[-1] == b"2"
+
+
+def test_asyncio_messages_are_sent_and_received_while_the_loop_goes_on(broker, factory):
+    queue = broker.queue()
+
+    async def program():
+        async with await AsyncConnection.connect(factory) as connection:
+            receiving, sending = await connection.create_session(), await connection.create_session()
+            consumer, producer = await receiving.create_consumer(queue), await sending.create_producer(queue)
+            waiting = asyncio.create_task(consumer.receive())
+            ids = await asyncio.gather(*[producer.send(message) for message in numbered(3)])
+            assert all(one.startswith("ID:") for one in ids)
+            return bodies([await waiting, await consumer.receive(PATIENCE_S), await consumer.receive(PATIENCE_S)])
+
+    assert ran(program()) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("mode", [AUTO, CLIENT])
+def test_asyncio_a_cancelled_receive_loses_nothing(broker, factory, mode):
+    queue = broker.queue()
+
+    async def program():
+        found = []
+        async with await AsyncConnection.connect(factory) as connection:
+            sender = await (await connection.create_session()).create_producer(queue)
+            session = await connection.create_session(mode)
+            consumer = await session.create_consumer(queue)
+            for message in numbered(20):
+                task = asyncio.create_task(consumer.receive())
+                sending = asyncio.create_task(sender.send(message))
+                await asyncio.sleep(0)
+                task.cancel()
+                await sending
+                with contextlib.suppress(asyncio.CancelledError):
+                    found.append(await task)  # it had a message at once, which an earlier task has left
+            for message in found:
+                await session.acknowledge(message)
+            await session.close()
+            last = await (await connection.create_session()).create_consumer(queue)
+            while len(found) < 20:
+                found.append(await last.receive(PATIENCE_S))
+            assert await last.receive(SHORTLY_S) is None
+        return bodies(found)
+
+    assert sorted(ran(program()), key=int) == bodies(numbered(20))
+
+
+def test_asyncio_closing_ends_what_waits(broker, factory):
+    async def program():
+        connection = await AsyncConnection.connect(factory)
+        consumer = await (await connection.create_session()).create_consumer(broker.queue())
+        waiting = asyncio.create_task(consumer.receive())
+        assert await asyncio.wait([waiting], timeout=SHORTLY_S) == (set(), {waiting})
+        await connection.close()
+        assert await waiting is None
+
+    ran(program())
 
 
 # --- a program that is killed: rules Q11 and Q12 ---
@@ -501,6 +875,26 @@ def test_q13_s5_4_a_commit_is_one_transaction_or_refused(broker, connection, ses
     assert [body for body, _ in rest(session, out)] == ["x"]
 
 
+def test_s5_3_with_emulate_transactions_a_commit_is_real_where_the_broker_has_transactions(broker):
+    queue, out = broker.queue(), broker.queue()
+    factory = ConnectionFactory(broker.connector, broker.options, emulate_transactions=True)
+    with factory.create_connection() as connection:
+        outside, session = connection.create_session(), connection.create_session(TRANSACTED)
+        send(outside, queue, numbered(3))
+        consumer, producer = session.create_consumer(queue), session.create_producer(out)
+        receive(consumer, 2)
+        producer.send(Message(b"1"))
+        session.rollback()
+        taken = bodies(receive(consumer, 2))
+        producer.send(Message(b"2"))
+        at_once = [] if broker.is_service else ["1", "2"]
+        assert [body for body, _ in rest(outside, out)] == at_once
+        session.commit()
+        session.close()
+        assert sorted([*taken, *(body for body, _ in rest(outside, queue))]) == ["1", "2", "3"]
+        assert [body for body, _ in rest(outside, out)] == (["2"] if broker.is_service else [])
+
+
 def test_q14_a_prepared_transaction_survives_a_start_and_one_that_is_not_prepared_is_rolled_back(broker):
     queue, out = broker.queue(), broker.queue()
     factory = ConnectionFactory(broker.connector, broker.options, emulate_transactions=not broker.is_service)
@@ -545,7 +939,7 @@ def test_q15_two_brokers_need_a_coordinator_which_prepares_on_both(tmp_path):
 
 
 def test_q16_a_message_stays_until_each_subscription_has_acknowledged_it(broker, connection):
-    topic = broker.queue().replace("queue:", "topic:")
+    topic = broker.topic()
     sessions = [connection.create_session(CLIENT) for _ in range(2)]
     consumers = [one.create_consumer(topic, subscription=name) for one, name in zip(sessions, "ab", strict=True)]
     send(connection.create_session(), topic, numbered(1))
@@ -574,6 +968,19 @@ def test_q19_a_consumer_holds_as_many_messages_as_its_flow_limit_and_others_get_
     with pytest.raises(UsageError, match="^E7502"):
         first.receive(0)
     assert len(set(bodies(held + receive(second, 10)))) == 20
+
+
+def test_q19_without_prefetch_another_consumer_gets_the_next_message_or_it_is_refused(broker, connection, session):
+    queue = broker.queue()
+    send(session, queue, numbered(2))
+    made = []
+
+    def make():
+        made.append(connection.create_session(CLIENT).create_consumer(queue, prefetch=False))
+
+    if only_services(broker, "^E7541", make):
+        assert bodies(receive(made[0], 1)) == ["1"]
+        assert bodies(receive(session.create_consumer(queue), 1)) == ["2"]
 
 
 # --- several programs: rule S5 ---

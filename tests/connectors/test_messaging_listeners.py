@@ -235,15 +235,16 @@ def test_a_listener_that_hides_such_a_call_has_failed(memory, caplog):
 
 
 @pytest.mark.parametrize("closes", ["consumer", "session", "connection"])
-def test_s5_1_closing_waits_for_the_listener(memory, closes):
-    session, busy = memory.session(), Busy()
-    consumer = session.create_consumer("queue:q")
+def test_s5_1_closing_waits_for_the_listener(world, connection, closes):
+    destination, session, busy = world.queue(), connection.create_session(), Busy()
+    consumer = session.create_consumer(destination)
     consumer.set_listener(busy)
-    memory.broker.publish("queue:q", numbered(2))
-    memory.connection.start()
-    waits_for({"consumer": consumer, "session": session, "connection": memory.connection}[closes].close, busy)
-    assert memory.left("queue:q") == (1, 0)
+    send(connection.create_session(), destination, numbered(2))
+    connection.start()
+    waits_for({"consumer": consumer, "session": session, "connection": connection}[closes].close, busy)
     assert listening_threads() == []
+    with world.factory().create_connection() as other:
+        assert [body for body, _ in rest(other.create_session(), destination)] == ["2"]
 
 
 def test_a_consumer_is_closed_and_the_others_of_its_session_go_on(memory):

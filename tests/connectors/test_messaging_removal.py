@@ -60,6 +60,10 @@ def test_a_subscription_is_deleted_with_what_it_keeps_and_others_stay(session):
 
 def test_s1_5_another_selector_needs_a_new_subscription(session):
     session.create_consumer("topic:news", "n = 1", subscription="reader").close()
+    send(session, "topic:news", numbered(1))
+    with pytest.raises(UsageError, match="^E7517 topic:news: .*unsubscribe first"):
+        session.create_consumer("topic:news", "n = 2", subscription="reader")
+    session.create_consumer("topic:news", "n = 1", subscription="reader").close()
     session.unsubscribe("topic:news", "reader")
     consumer = session.create_consumer("topic:news", "n = 2", subscription="reader")
     send(session, "topic:news", numbered(2))

@@ -820,30 +820,6 @@ def test_s1_9_a_temporary_queue_is_consumed_by_its_own_connection_alone(service)
             producer.send(Message(b"late"))
 
 
-@pytest.mark.parametrize("mode", [AUTO, CLIENT, INDIVIDUAL, DUPS_OK, NO_ACKNOWLEDGE])
-def test_a_question_is_answered(service, mode):
-    answers = service.connect()
-    session = answers.create_session()
-    asked = session.create_consumer("queue:questions")
-
-    def answer():
-        for _ in range(2):
-            question = asked.receive(PATIENCE_S)
-            headers = Headers(correlation_id=question.headers.correlation_id)
-            replies = session.create_producer(question.headers.reply_to)
-            replies.send(Message(b"of another", headers=Headers(correlation_id="another")))
-            replies.send(Message(b"re: " + question.body, headers=headers))
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    asks = service.session(mode)
-    for body in (b"1", b"2"):
-        assert asks.request("queue:questions", Message(body), PATIENCE_S).body == b"re: " + body
-    thread.join()
-    assert asks.request("queue:unheard", Message(b"3"), 0.01) is None
-    answers.close()
-
-
 def test_questions_that_cannot_be_asked_make_one_queue():
     connector = Unreachable()
     with ConnectionFactory(connector).create_connection() as connection:

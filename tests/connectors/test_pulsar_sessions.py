@@ -7,7 +7,7 @@ import pytest
 from connectors.messaging import AcknowledgeMode
 from connectors.pulsar import PulsarConnection
 from correlator.cli import main
-from correlator.errors import ConnectionLost, UsageError
+from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import Message, Outgoing
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S
@@ -70,6 +70,40 @@ def test_a_queue_is_selected_from_and_the_rest_stays(pulsar: PulsarServer, conne
     assert bodies(receive(consumer, 3)) == ["1", "5", "6"]
     consumer.close()
     assert sorted(body for body, _ in rest(session, queue)) == ["2", "3", "4"]
+
+
+# --- subscriptions ---
+
+
+@pytest.mark.parametrize("create", ["create_consumer", "create_shared_consumer"])
+def test_q8_a_subscription_that_is_not_durable_outlives_a_lost_connection(pulsar: PulsarServer, connection, create):
+    topic = f"topic:{pulsar.name()}"
+    session = connection.create_session(AcknowledgeMode.CLIENT)
+    consumer = getattr(session, create)(topic, *(() if create == "create_consumer" else ("news",)))
+    send(session, topic, numbered(1))
+    receive(consumer, 1)
+    pulsar.restart()
+    with pytest.raises(ConnectionLost):  # the message that it holds has come again
+        consumer.receive(PATIENCE_S)
+    assert bodies(receive(consumer, 1)) == ["1"]
+    session.close()
+    assert pulsar.subscriptions(topic.removeprefix("topic:")) == {}
+
+
+def test_q8_a_subscription_for_one_consumer_takes_no_type_for_several(connection):
+    session = connection.create_session()
+    for type_ in ("shared", "key_shared", "failover"):
+        with pytest.raises(ConfigError, match="^E1022 .*subscription_type: is for shared subscriptions"):
+            session.create_durable_consumer("topic:t", "news", options={"subscription_type": type_})
+
+
+def test_a_selector_of_a_shared_subscription_leaves_out_what_does_not_match(pulsar: PulsarServer, connection):
+    topic = f"topic:{pulsar.name()}"
+    session = connection.create_session()
+    consumer = session.create_shared_durable_consumer(topic, "news", "n > 4")
+    send(session, topic, numbered(5))
+    assert bodies(receive(consumer, 1)) == ["5"]
+    drained(pulsar, topic.removeprefix("topic:"), "news", 0)
 
 
 # --- browsing ---

@@ -163,6 +163,33 @@ def run_with_lost_answers(rabbit, path, reliability):
     return SEEN.counts
 
 
+@pytest.mark.parametrize(("fault", "copies"), [(lost_request, 1), (lost_reply, 2)])
+def test_r14_a_message_whose_confirm_is_lost_with_the_connection_is_kept_and_sent_again(
+    rabbit: RabbitServer, tmp_path, fault, copies
+):
+    queues = rabbit.queue(), rabbit.queue()
+    with FaultProxy(rabbit.port) as proxy:
+        connection = rabbit.connection(port=proxy.port)
+        forwarding = engine(
+            "forwarding",
+            tmp_path,
+            connection,
+            monitor="Forwards",
+            source=queues[0],
+            target=queues[1],
+            reliability=Reliability.AT_LEAST_ONCE,
+        )
+        with forwarding, opened(rabbit.connection().source(receiver(queues[1]))) as source:
+            injection = proxy.inject(fault(PUBLISH))
+            feed(rabbit, queues[0], 1, 2)
+            assert injection.wait(LONG_S)
+            injection.withdraw()
+            messages = [message for chunk in take(source, copies) for message in chunk.messages]
+            assert not source.receive(1, 0.5).messages
+    assert [message.body for message in messages] == [b"1"] * copies
+    assert len({message.properties["uniqueMessageId"] for message in messages}) == 1
+
+
 def test_lost_confirms_and_acknowledgements_double_nothing(rabbit: RabbitServer, tmp_path):
     seen = run_with_lost_answers(rabbit, tmp_path, Reliability.EXACTLY_ONCE)
     assert seen == {b"%d" % number: 1 for number in range(MESSAGES)}

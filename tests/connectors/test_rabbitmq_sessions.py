@@ -81,6 +81,19 @@ def test_r14_a_message_that_reaches_no_queue_is_raised(world, connection):
     producer.send(Message(b"y"))
 
 
+def test_r14_a_message_that_the_server_does_not_accept_is_refused_alone(world, connection):
+    queue, session = world.queue(), connection.create_session()
+    options = {"arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}}
+    producer = session.create_producer(queue, options=options)
+    producer.send(Message(b"1"))
+    with pytest.raises(SendRejected, match="^E8102"):
+        producer.send(Message(b"2"))
+    consumer = session.create_consumer(queue, options=options)
+    assert bodies(receive(consumer, 1)) == ["1"]
+    producer.send(Message(b"3"))
+    assert bodies(receive(consumer, 1)) == ["3"]
+
+
 def test_messages_are_persistent_unless_they_say_otherwise(world, connection):
     queue = world.queue()
     session = connection.create_session()
@@ -104,3 +117,36 @@ def test_sessions_survive_a_server_that_closes_their_connections(rabbit: RabbitS
     session.acknowledge(messages[1])
     consumer.close()
     assert rest(session, queue) == []
+
+
+@pytest.mark.parametrize("create", ["create_durable_consumer", "create_shared_consumer", "create_consumer"])
+def test_q8_every_kind_of_subscription_exists_where_queues_are_quorum_queues(rabbit: RabbitServer, create):
+    world = World(RabbitConnection, {**rabbit.options, "queue_type": "quorum"}, queues=rabbit.queue)
+    topic = world.queue().replace("queue:", "topic:")
+    arguments = () if create == "create_consumer" else ("news",)
+    with world.factory().create_connection() as connection:
+        session = connection.create_session()
+        consumer = getattr(session, create)(topic, *arguments)
+        if create == "create_durable_consumer":
+            with pytest.raises(UsageError, match="^E7516"):
+                session.create_durable_consumer(topic, "news")
+        send(session, topic, numbered(1))
+        assert bodies(receive(consumer, 1)) == ["1"]
+
+
+@pytest.mark.parametrize("create", ["create_consumer", "create_shared_consumer"])
+def test_q8_a_lost_connection_ends_a_subscription_that_is_not_durable_and_that_is_told(
+    rabbit: RabbitServer, world, connection, create
+):
+    topic = world.queue().replace("queue:", "topic:")
+    session = connection.create_session()
+    consumer = getattr(session, create)(topic, *(() if create == "create_consumer" else ("news",)))
+    rabbit.close_connections()
+    codes = []
+    while "W7020" not in codes:
+        with pytest.raises(ConnectionLost) as raised:
+            consumer.receive(30)
+        codes.append(raised.value.code)
+    assert consumer.receive(0) is None
+    send(session, topic, numbered(1))
+    assert bodies(receive(consumer, 1)) == ["1"]

@@ -41,7 +41,7 @@ from connectors.sql import SqlConnection
 from connectors.sql.capture import CaptureSource
 from connectors.sql.outbox import OutboxSource
 from connectors.sql.polling import PolledSource
-from correlator.connector import Connection, Features, Order, Source
+from correlator.connector import Connection, Features, Order, Source, Subscriber
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
 from correlator.reliability import Reliability
@@ -247,8 +247,8 @@ class _ExclusivePulsar(PulsarConnection):
     def source(self, receiver: ReceiverSettings) -> PulsarSource:
         return super().source(_exclusive(receiver))
 
-    def order(self, receiver: ReceiverSettings) -> Order:
-        return super().order(_exclusive(receiver))
+    def order(self, receiver: ReceiverSettings, subscriber: Subscriber | None = None) -> Order:
+        return super().order(_exclusive(receiver), subscriber)
 
 
 def _exclusive(receiver: ReceiverSettings) -> ReceiverSettings:

@@ -490,9 +490,28 @@ class Work(NamedTuple):
     sends: Sequence[Outgoing]
 
 
+class FlowTerms(NamedTuple):
+    """How far a destination of a message service lets a consumer fetch ahead.
+
+    Attributes:
+        limit: largest number of messages that the consumer has fetched and the program has not received; `None` for as
+            many as the consumer itself allows.
+        threshold_percent: the consumer fetches the next messages when it has fewer than this percentage of the largest
+            number at hand, and whenever it has none. 0 to 100.
+    """
+
+    limit: int | None = None
+    threshold_percent: int = 50
+
+
 @runtime_checkable
 class Prefetching(Protocol):
     """A source that knows which messages its consumer has only fetched ahead, and which the program has seen."""
+
+    @property
+    def flow(self) -> FlowTerms:
+        """How far the destination lets its consumers fetch ahead; valid after `connect`, until the next one."""
+        ...
 
     def release(self, tokens: Sequence[Any]) -> None:
         """Give back messages that the program has not seen: as `reject`, but their delivery count does not rise.

@@ -235,6 +235,9 @@ def test_topics_have_no_properties_of_queues(broker):
         ({"limit_behavior": "reject_newest"}, "E7523", "REJECT_NEWEST"),
         ({"use_dmq": "yes"}, "E7523", "True, False"),
         ({"redelivery_delay_ms": "-1"}, "E7523", "from 0"),
+        ({"consumer_flow_limit": "0"}, "E7523", "from 1"),
+        ({"consumer_flow_threshold_percent": "-1"}, "E7523", "from 0 to 100"),
+        ({"consumer_flow_threshold_percent": "101"}, "E7523", "from 0 to 100"),
     ],
 )
 def test_wrong_properties_are_refused_and_nothing_is_made(broker, given, code, said):

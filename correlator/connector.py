@@ -456,8 +456,8 @@ class Deletable(Protocol):
     def delete(self, destination: str) -> None:
         """Delete the destination with its messages and subscriptions; do nothing if there is no such destination.
 
-        Raises `UsageError` E7513 while it has a consumer; `ConnectionLost` if the broker cannot be reached or does not
-        allow it.
+        Raises `UsageError` E7513 while it has a consumer, and perhaps while it has a producer; `ConnectionLost` if the
+        broker cannot be reached or does not allow it.
         """
         ...
 
@@ -819,8 +819,8 @@ class Administration(Protocol):
     def delete(self, place: Place, *, force: bool) -> int:
         """Delete a destination, or a subscription. Returns how many messages went with it.
 
-        Raises `UsageError` E7513 while it has consumers or takes part in a prepared transaction, E7565 if it holds
-        messages and `force` does not allow it.
+        Raises `UsageError` E7513 while it takes part in a prepared transaction, has consumers, or is a destination
+        that has producers of sessions; E7565 if it holds messages and `force` does not allow it.
         """
         ...
 

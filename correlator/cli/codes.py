@@ -431,7 +431,7 @@ CODES = {
     "E7510": "A subscription cannot be deleted by its name alone: its topic must be named, too.",
     "E7511": "The connector of this connection cannot delete subscriptions, or destinations.",
     "E7512": "The topic has no subscription of this name.",
-    "E7513": "A subscription or destination cannot be deleted while a consumer or prepared transaction uses it.",
+    "E7513": "A subscription or destination is not deleted while a consumer, producer or prepared transaction uses it.",
     "E7514": "A queue has reached its limits of active and backup consumers.",
     "E7515": "A client id is in use by another connection.",
     "E7516": "The kind of a subscription does not allow this consumer.",

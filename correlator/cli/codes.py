@@ -464,6 +464,8 @@ CODES = {
     "E7568": "The broker of a connection cannot be administered with this command.",
     "E7569": "The source and the target of a move are the same queue.",
     "E7570": "The target of a move does not take the messages.",
+    "W7571": "A long transaction keeps a PostgreSQL server from removing deleted messages of an embedded broker.",
+    "W7572": "A long transaction that reads the SQLite file of an embedded broker lets the write-ahead log grow.",
     "E7660": "An S3 store replaces objects instead of making them only if there are none, so senders cannot use it.",
     "E7661": "An object has changed after it was listed or read; an object never changes.",
     "E7662": "An object has vanished before it was read to its end.",

@@ -480,8 +480,8 @@ class Deletable(Protocol):
     def delete(self, destination: str) -> None:
         """Delete the destination with its messages and subscriptions; do nothing if there is no such destination.
 
-        Raises `UsageError` E7513 while it has a consumer; `ConnectionLost` if the broker cannot be reached or does not
-        allow it.
+        Raises `UsageError` E7513 while it has a consumer, and perhaps while it has a producer; `ConnectionLost` if the
+        broker cannot be reached or does not allow it.
         """
         ...
 
@@ -550,9 +550,28 @@ class Work(NamedTuple):
     sends: Sequence[Outgoing]
 
 
+class FlowTerms(NamedTuple):
+    """How far a destination of a message service lets a consumer fetch ahead.
+
+    Attributes:
+        limit: largest number of messages that the consumer has fetched and the program has not received; `None` for as
+            many as the consumer itself allows.
+        threshold_percent: the consumer fetches the next messages when it has fewer than this percentage of the largest
+            number at hand, and whenever it has none. 0 to 100.
+    """
+
+    limit: int | None = None
+    threshold_percent: int = 50
+
+
 @runtime_checkable
 class Prefetching(Protocol):
     """A source that knows which messages its consumer has only fetched ahead, and which the program has seen."""
+
+    @property
+    def flow(self) -> FlowTerms:
+        """How far the destination lets its consumers fetch ahead; valid after `connect`, until the next one."""
+        ...
 
     def release(self, tokens: Sequence[Any]) -> None:
         """Give back messages that the program has not seen. In contrast to `reject`, their delivery count does not
@@ -866,8 +885,8 @@ class Administration(Protocol):
     def delete(self, place: Place, *, force: bool) -> int:
         """Delete a destination, or a subscription. Returns how many messages were deleted with it.
 
-        Raises `UsageError` E7513 while it has consumers or takes part in a prepared transaction, E7565 if it holds
-        messages and `force` does not allow it.
+        Raises `UsageError` E7513 while it takes part in a prepared transaction, has consumers, or is a destination
+        that has producers of sessions; E7565 if it holds messages and `force` does not allow it.
         """
         ...
 

@@ -16,6 +16,7 @@ from connectors.embedded import (
     destinations,
     orphans,
     pausing,
+    producers,
     property_texts,
     removal,
     statistics,
@@ -207,6 +208,7 @@ class EmbeddedAdministration:
         if place.subscription:
             messages = int(_WAITING.one(connection, subscription=named[0].id))
         else:
+            producers.refuse_any(connection, there, link)
             if _PREPARED_SENDS.rows(connection, name=place.destination):
                 what = "a prepared transaction will send messages to it"
                 raise UsageError("E7513", place.destination, what, "", "End that transaction first")

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from connectors.embedded.content import Stored
 from connectors.embedded.properties import UNLIMITED
 from connectors.embedded.sql import Sql
+from correlator.connector import FlowTerms
 
 _HEAD = Sql(
     "SELECT number, size, suspect FROM ("
@@ -81,6 +82,7 @@ class Holder(NamedTuple):
         suspects_alone: whether suspects are claimed one by one, with their deliveries counted at the claim.
         max_active: largest number of consumers of the queue that get messages; -1 for no limit.
         lets_wait: whether senders may wait for room. If this is out of date, senders notice room a second later.
+        flow: how far the consumer may fetch ahead.
     """
 
     destination: int
@@ -91,6 +93,7 @@ class Holder(NamedTuple):
     suspects_alone: bool = False
     lets_wait: bool = False
     max_active: int = UNLIMITED
+    flow: FlowTerms = FlowTerms()
 
 
 class Bounds(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from connectors.embedded import administration, destinations, schema
+from connectors.embedded import administration, destinations, examination, schema
 from connectors.embedded.access import Access
 from connectors.embedded.administrator import EmbeddedAdministration
 from connectors.embedded.browsing import browse
@@ -18,7 +18,7 @@ from connectors.embedded.service import EmbeddedClient, make_sink, make_source
 from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.source import EmbeddedSource
 from correlator.connector import Features, Order
-from correlator.errors import ConfigError, ConnectionLost, StoreError
+from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, StoreError
 from correlator.events import Message
 from correlator.options import check_options, flag_option, text_option, whole_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -103,6 +103,17 @@ class EmbeddedConnection:
         """Return all queues that were ever used. Raises `ConnectionLost` as `browse`."""
         with self._looking() as connection:
             return destinations.queues(connection)
+
+    def examine(
+        self, _receivers: Sequence[ReceiverSettings], _senders: Sequence[SenderSettings]
+    ) -> Sequence[CorrelatorError]:
+        """Findings about the database; none if there is no broker yet. See `correlator.connector.Examinable`."""
+        where = f"connections.{self._name}"
+        try:
+            with translated(where):
+                return examination.look(where, self._store)
+        except ConnectionLost as error:
+            return [error]
 
     @contextmanager
     def _looking(self) -> Iterator[Connection]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from connectors.embedded.properties import AUTO_CREATED, FLOW_CONTROL, UNLIMITED
+from connectors.embedded.properties import AUTO_CREATED, FLOW_CONTROL, NAMES, UNLIMITED
 from connectors.embedded.sql import Sql
 
 _REGISTRY = Sql(
@@ -21,7 +21,7 @@ _REGISTRY = Sql(
 _ROW = (
     "SELECT n.id, n.name, n.client, n.max_num_msgs, n.max_total_msg_bytes, n.max_per_msg_bytes, n.limit_behavior,"
     " n.use_dmq, n.max_num_deliveries, n.max_num_producers, n.max_num_active_consumers,"
-    " n.max_num_backup_consumers,"
+    " n.max_num_backup_consumers, n.consumer_flow_limit, n.consumer_flow_threshold_percent,"
     " CASE WHEN n.max_num_msgs > 0 THEN"
     " (SELECT sum(t.messages) FROM broker_tally t WHERE t.destination = n.id) END,"
     " CASE WHEN n.max_total_msg_bytes > 0 THEN"
@@ -41,16 +41,9 @@ _MAKE_DESTINATION = Sql(
     "INSERT INTO broker_destination (name, client, auto_created) VALUES (:name, :client, :auto_created) RETURNING id"
 )
 _SET = Sql(
-    "UPDATE broker_destination SET max_num_msgs = coalesce(:max_num_msgs, max_num_msgs),"
-    " max_total_msg_bytes = coalesce(:max_total_msg_bytes, max_total_msg_bytes),"
-    " max_per_msg_bytes = coalesce(:max_per_msg_bytes, max_per_msg_bytes),"
-    " limit_behavior = coalesce(:limit_behavior, limit_behavior), use_dmq = coalesce(:use_dmq, use_dmq),"
-    " max_num_deliveries = coalesce(:max_num_deliveries, max_num_deliveries),"
-    " redelivery_delay_ms = coalesce(:redelivery_delay_ms, redelivery_delay_ms),"
-    " max_num_producers = coalesce(:max_num_producers, max_num_producers),"
-    " max_num_active_consumers = coalesce(:max_num_active_consumers, max_num_active_consumers),"
-    " max_num_backup_consumers = coalesce(:max_num_backup_consumers, max_num_backup_consumers)"
-    " WHERE id = :destination"
+    "UPDATE broker_destination SET {values} WHERE id = :destination".replace(
+        "{values}", ", ".join(f"{name} = coalesce(:{name}, {name})" for name in NAMES)
+    )
 )
 _LOCK_DESTINATION = Sql(
     "SELECT 1",
@@ -100,18 +93,6 @@ _DELETE_PRODUCERS = Sql("DELETE FROM broker_producer WHERE destination = :destin
 _DELETE_TALLY = Sql("DELETE FROM broker_tally WHERE destination = :destination")
 _DELETE_DESTINATION = Sql("DELETE FROM broker_destination WHERE id = :destination")
 _PREPARED = Sql("SELECT 1 FROM broker_delivery WHERE subscription = :subscription AND state = 3 LIMIT 1")
-_SETTABLE = (
-    "max_num_msgs",
-    "max_total_msg_bytes",
-    "max_per_msg_bytes",
-    "limit_behavior",
-    "use_dmq",
-    "max_num_deliveries",
-    "redelivery_delay_ms",
-    "max_num_producers",
-    "max_num_active_consumers",
-    "max_num_backup_consumers",
-)
 RESERVED = "mq."
 """Beginning of the names that belong to the broker, after the kind."""
 TEMPORARY = "mq.tmp."
@@ -156,6 +137,8 @@ class Destination(NamedTuple):
     max_num_producers: int
     max_num_active_consumers: int
     max_num_backup_consumers: int
+    consumer_flow_limit: int
+    consumer_flow_threshold_percent: int
     messages: int | None
     bytes: int | None
     paused: str | None
@@ -254,7 +237,7 @@ def make(
 def set_properties(connection: Connection, destination: int, properties: Mapping[str, Any]) -> None:
     """Change these properties, given as `properties.checked` returns them."""
     if properties:
-        _SET.run(connection, destination=destination, **{**dict.fromkeys(_SETTABLE), **properties})
+        _SET.run(connection, destination=destination, **{**dict.fromkeys(NAMES), **properties})
 
 
 def subscriptions(connection: Connection, destination: int) -> Sequence[Subscription]:

@@ -16,6 +16,10 @@ REJECT_NEWEST, FLOW_CONTROL, REMOVE_OLDEST, REMOVE_LOW_PRIORITY = (
 )
 MOST_PRODUCERS = 100
 """The default of `max_num_producers`."""
+FLOW_LIMIT = 1000
+"""The default of `consumer_flow_limit`."""
+FLOW_THRESHOLD_PERCENT = 50
+"""The default of `consumer_flow_threshold_percent`."""
 AUTO_CREATED: Mapping[str, Any] = {"max_num_msgs": 100_000}
 """The properties of a destination that is made by its first use."""
 _MOST = 2**53
@@ -27,25 +31,27 @@ class _Number(NamedTuple):
     """A whole number.
 
     Attributes:
-        least: the least value; -1, for no limit, is allowed in addition if `unlimited`.
+        least, most: the range; -1, for no limit, is allowed in addition if `unlimited`.
         unlimited: whether -1 is allowed.
         bytes: whether a text such as `10m` is allowed.
     """
 
     least: int
+    most: int = _MOST
     unlimited: bool = True
     bytes: bool = False
 
     def read(self, value: Any) -> int | None:
         if self.bytes and isinstance(value, str) and (size := _SIZE.fullmatch(value)):
             value = int(size[1]) * _UNITS[size[2]]
-        if type(value) is not int or value > _MOST:
+        if type(value) is not int or value > self.most:
             return None
         return value if value >= self.least or (self.unlimited and value == UNLIMITED) else None
 
     def __str__(self) -> str:
         size = ", also as text with the unit b, k or m" if self.bytes else ""
-        return f"A whole number from {self.least} to {_MOST}{size}{', or -1 for no limit' if self.unlimited else ''}"
+        unlimited = ", or -1 for no limit" if self.unlimited else ""
+        return f"A whole number from {self.least} to {self.most}{size}{unlimited}"
 
 
 class _Choice(NamedTuple):
@@ -69,6 +75,8 @@ _PROPERTIES: Mapping[str, _Number | _Choice] = {
     "max_num_producers": _Number(1),
     "max_num_active_consumers": _Number(1),
     "max_num_backup_consumers": _Number(0),
+    "consumer_flow_limit": _Number(1),
+    "consumer_flow_threshold_percent": _Number(0, 100, unlimited=False),
 }
 NAMES = tuple(_PROPERTIES)
 ONLY_QUEUES = ("max_num_active_consumers", "max_num_backup_consumers")

@@ -4,7 +4,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from connectors.embedded.properties import MOST_PRODUCERS, NAMES, ONLY_QUEUES, REJECT_NEWEST, UNLIMITED
+from connectors.embedded.properties import (
+    FLOW_LIMIT,
+    FLOW_THRESHOLD_PERCENT,
+    MOST_PRODUCERS,
+    NAMES,
+    ONLY_QUEUES,
+    REJECT_NEWEST,
+    UNLIMITED,
+)
 
 RESTORE = "default"
 """The value with which an administrator restores a default."""
@@ -17,6 +25,8 @@ _DEFAULTS: Mapping[str, Any] = {
     "use_dmq": True,
     "redelivery_delay_ms": 0,
     "max_num_backup_consumers": 0,
+    "consumer_flow_limit": FLOW_LIMIT,
+    "consumer_flow_threshold_percent": FLOW_THRESHOLD_PERCENT,
 }
 
 

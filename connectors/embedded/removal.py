@@ -1,8 +1,8 @@
-"""Deletes subscriptions and destinations without consumers."""
+"""Deletes subscriptions and destinations that nobody uses."""
 
 from sqlalchemy import Connection
 
-from connectors.embedded import administration, consumers, destinations
+from connectors.embedded import administration, consumers, destinations, producers
 from connectors.embedded.access import Access
 from connectors.embedded.consumers import Lives
 from connectors.embedded.destinations import Destination
@@ -39,13 +39,18 @@ def delete_destination(where: str, access: Access, name: str) -> None:
             if destinations.is_reserved(name):
                 raise administration.reserved(name)
             if there is not None:
+                producers.refuse_any(connection, there, link)
                 delete_unused(connection, there, name, link)
     finally:
         access.leave()
 
 
 def delete_unused(connection: Connection, there: Destination, name: str, lives: Lives) -> None:
-    """Delete a destination. Raises `UsageError` E7513 if somebody uses it. Called under the lock of the registry."""
+    """Delete a destination, which may have producers: their later messages are refused.
+
+    Called under the lock of the registry. Raises `UsageError` E7513 if somebody consumes from it, or a prepared
+    transaction has acknowledged messages of it.
+    """
     destinations.lock_against_sends(connection, name)
     for subscription in there.subscriptions:
         refuse_users(connection, name, subscription.id, lives)

@@ -30,7 +30,7 @@ from connectors.embedded.scan import Scan
 from connectors.embedded.sql import HELD
 from connectors.embedded.subscribing import Wanted
 from correlator import tracing
-from correlator.connector import NOTHING, Backlog, Chunk, Held
+from correlator.connector import NOTHING, Backlog, Chunk, FlowTerms, Held
 from correlator.errors import ConnectionLost
 from correlator.events import UNREADABLE, Message
 from correlator.selector import Selector
@@ -87,6 +87,11 @@ class EmbeddedSource:
     def destination(self) -> str:
         """The destination that the source consumes from, `queue:NAME` or `topic:NAME`."""
         return self._receiver.destination
+
+    @property
+    def flow(self) -> FlowTerms:
+        """How far the consumer may fetch ahead, by the properties that the destination had at the last `connect`."""
+        return self._holder.flow
 
     @property
     def rooms(self) -> set[str]:

@@ -10,7 +10,7 @@ from connectors.embedded.claiming import Holder
 from connectors.embedded.consumers import Consumer, Lives
 from connectors.embedded.destinations import HOW_TO_CREATE, Destination, Subscription
 from connectors.embedded.properties import UNLIMITED
-from correlator.connector import NO_SUCH_DESTINATION
+from correlator.connector import NO_SUCH_DESTINATION, FlowTerms
 from correlator.errors import ConnectionLost, UsageError, quoted
 
 
@@ -80,7 +80,13 @@ def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -
         wanted.suspects_alone,
         there.lets_wait,
         there.max_num_active_consumers,
+        _flow(there),
     )
+
+
+def _flow(there: Destination) -> FlowTerms:
+    limit = there.consumer_flow_limit
+    return FlowTerms(None if limit == UNLIMITED else limit, there.consumer_flow_threshold_percent)
 
 
 def _check_number(connection: Connection, there: Destination, subscription: int, wanted: Wanted, lives: Lives) -> None:

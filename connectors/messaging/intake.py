@@ -44,9 +44,10 @@ class Intake:
     The caller of each method holds the lock of the session. Every call may raise `ConnectionLost`. The session then
     forgets the deliveries of this source, since the broker redelivers them.
 
-    If the source is `Prefetching`, the next messages are fetched when fewer than half of the limit are at hand. Other
-    sources read ahead themselves, as far as the limit allows; from such a source the consumer takes messages one by
-    one.
+    If the source is `Prefetching`, the consumer fetches as many messages ahead as its own limit and that of the
+    destination allow, and fetches the next ones when fewer than the percentage that the destination sets are at hand.
+    Other sources read ahead themselves, as far as the limit allows; from such a source the consumer takes messages one
+    by one.
     """
 
     def __init__(
@@ -65,9 +66,12 @@ class Intake:
         self._unacknowledged = unacknowledged
         self._acknowledges_on_fetch = mode is AcknowledgeMode.NO_ACKNOWLEDGE
         self._flow = flow
-        self._ahead = flow.limit if flow.prefetch and isinstance(source, Prefetching) else 1
+        self._ahead = 1
         """The largest number of messages that the next fetch asks for."""
-        self._most_ahead = self._ahead
+        self._most_ahead = 1
+        """The largest number of messages at hand after a fetch."""
+        self._threshold_percent = 0
+        """The consumer fetches when it has fewer than this percentage of `_most_ahead` at hand."""
         self._buffer: deque[tuple[Message, Any]] = deque()
         self._handed = 0
         """Number of messages that the program has got and that are not settled."""
@@ -217,7 +221,8 @@ class Intake:
     def _is_low(self) -> bool:
         if not self._buffer:
             return True
-        return not self._is_dry and 2 * len(self._buffer) < self._most_ahead and self._room > 0
+        is_few = 100 * len(self._buffer) < self._threshold_percent * self._most_ahead
+        return is_few and not self._is_dry and self._room > 0
 
     @property
     def _room(self) -> int:
@@ -227,8 +232,8 @@ class Intake:
         if self._room <= 0:
             what = f"{self._handed} of its messages are not acknowledged, which is the most that is allowed"
             raise UsageError("E7502", self._where, what, "", "Acknowledge, recover, or use another consumer")
-        wanted = min(self._room, self._ahead)
         with self._connected() as source:
+            wanted = min(self._room, self._ahead, self._most_ahead - len(self._buffer))
             began_s = time.monotonic()
             chunk = source.receive(wanted, wait_s)
             self.traced.dispatched(chunk.messages, chunk.tokens)
@@ -244,12 +249,19 @@ class Intake:
         self._handed_since_fetch = 0
         self._last_use = time.monotonic()
 
+    def _agree(self) -> None:
+        """Fetch ahead as far as both the consumer and its destination allow."""
+        if self._flow.prefetch and isinstance(self.source, Prefetching):
+            limit, self._threshold_percent = self.source.flow
+            self._ahead = self._most_ahead = self._flow.limit if limit is None else min(self._flow.limit, limit)
+
     @contextmanager
     def _connected(self) -> Iterator[Source]:
         try:
             if not self._is_connected:
                 self.source.connect()
                 self._is_connected = True
+                self._agree()
             yield self.source
         except ConnectionLost:
             self.let_go()  # otherwise nobody would get the messages that the broker holds for this consumer

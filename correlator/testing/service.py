@@ -15,7 +15,18 @@ from typing import Any
 
 import msgspec
 
-from correlator.connector import NOTHING, Chunk, Features, Held, Order, ServiceClient, Source, Subscriber, Work
+from correlator.connector import (
+    NOTHING,
+    Chunk,
+    Features,
+    FlowTerms,
+    Held,
+    Order,
+    ServiceClient,
+    Source,
+    Subscriber,
+    Work,
+)
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError, quoted
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, expired
 from correlator.options import check_destination, parse_destination
@@ -95,6 +106,7 @@ class ServiceBroker:
         before_settle: called with the work of each transaction before it is done. What it raises is what `settle`
             raises, and nothing happens.
         after_settle: called when the work is done; what it raises is what `settle` raises.
+        flow: how far all destinations let their consumers fetch ahead.
     """
 
     def __init__(self) -> None:
@@ -102,6 +114,7 @@ class ServiceBroker:
         self.version = 0
         self.before_settle: Callable[[Work], None] = _nothing
         self.after_settle: Callable[[Work], None] = _nothing
+        self.flow = FlowTerms()
         self.clients: dict[str, ServiceAttachment] = {}
         self.temporaries: dict[str, ServiceAttachment] = {}
         self.prepared: dict[str, tuple[list[tuple[_Subscription, _Copy]], Sequence[Outgoing], float]] = {}
@@ -470,6 +483,11 @@ class ServiceSource:
         self._most = receiver.max_batch_size
         self._subscription: _Subscription | None = None
         self._cancelled = False
+
+    @property
+    def flow(self) -> FlowTerms:
+        """How far the consumer may fetch ahead, as the broker says at this moment."""
+        return self._broker.flow
 
     def connect(self) -> None:
         """Subscribe. Raises `UsageError` E7516 and E7517; see `connector.ServiceSession.subscriber`."""

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -19,7 +20,18 @@ from correlator.connector import DEAD_MESSAGES, Administered, Place, Subscriber,
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.settings import SenderSettings
 from correlator.testing.contract import PATIENCE_S
-from tests.connectors.embedded import QUEUE, TOPIC, Broker, bodies, connected, kill, message, outgoing, steps
+from tests.connectors.embedded import (
+    QUEUE,
+    TOPIC,
+    Broker,
+    bodies,
+    connected,
+    kill,
+    message,
+    outgoing,
+    steps,
+    wait_until,
+)
 from tests.connectors.test_embedded_service import DURABLE, OWN, SHARED_DURABLE
 
 OTHER = "queue:other"
@@ -236,6 +248,9 @@ def test_topics_have_no_properties_of_queues(broker):
         ({"limit_behavior": "reject_newest"}, "E7523", "REJECT_NEWEST"),
         ({"use_dmq": "yes"}, "E7523", "True, False"),
         ({"redelivery_delay_ms": "-1"}, "E7523", "from 0"),
+        ({"consumer_flow_limit": "0"}, "E7523", "from 1"),
+        ({"consumer_flow_threshold_percent": "-1"}, "E7523", "from 0 to 100"),
+        ({"consumer_flow_threshold_percent": "101"}, "E7523", "from 0 to 100"),
     ],
 )
 def test_wrong_properties_are_refused_and_nothing_is_made(broker, given, code, said):
@@ -350,6 +365,54 @@ def test_delete_refuses_consumers_and_prepared_transactions_also_with_force(brok
         admin.delete(Place(OTHER), force=True)
     admin.resolve("t", commit=True)
     assert admin.delete(Place(QUEUE), force=True) == 1
+
+
+def sink_of(broker, session, destination=QUEUE):
+    return connected(broker.opened(session.sink(SenderSettings(id="s", connection="c", destination=destination))))
+
+
+def test_delete_refuses_producers_also_with_force(broker):
+    admin = administration(broker)
+    producer = sink_of(broker, broker.session())
+    for delete in (
+        lambda: admin.delete(Place(QUEUE), force=True),
+        lambda: broker.connection.delete(QUEUE),
+    ):
+        with pytest.raises(UsageError, match=f"^E7513 queue:work: pid {os.getpid()} on host .*Close the producer"):
+            delete()
+    producer.close()
+    admin.delete(Place(QUEUE), force=False)
+    assert destinations_of(broker) == []
+
+
+def test_a_producer_of_a_killed_process_prevents_no_delete(broker):
+    session = broker.session()
+    sink_of(broker, session)
+    kill(session)
+    kill(session._client)
+    wait_until(lambda: deletes(broker))
+
+
+def deletes(broker):
+    """PostgreSQL ends a session a moment after its client."""
+    with suppress(UsageError):
+        administration(broker).delete(Place(QUEUE), force=False)
+    return destinations_of(broker) == []
+
+
+def test_a_subscription_is_deleted_though_its_topic_has_a_producer(broker):
+    broker.subscriber(broker.session("desk"), DURABLE).close()
+    sink_of(broker, broker.session(), TOPIC)
+    administration(broker).delete(Place(TOPIC, "s", "desk"), force=False)
+    assert administration(broker).subscriptions(TOPIC) == []
+
+
+def test_a_client_deletes_its_temporary_queue_though_another_one_may_answer_to_it(broker):
+    client = broker.client()
+    queue = client.create_temporary("queue")
+    sink_of(broker, broker.session(), queue)
+    client.delete_temporary(queue)
+    assert destinations_of(broker) == []
 
 
 def test_delete_of_a_subscription_leaves_the_others(broker):

@@ -12,6 +12,7 @@ from connectors import embedded
 from connectors.embedded import EmbeddedConnection
 from connectors.messaging import ConnectionFactory, SendOptions
 from connectors.messaging.link import Link
+from correlator.connector import FlowTerms
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -122,6 +123,38 @@ def test_q19_the_next_batch_is_fetched_when_fewer_than_half_are_at_hand(service)
         receive(consumer, 1)
         held.append(service.left()[1])
     assert held == [9, 8, 7, 6, 5, 4, 9]  # the last batch is of six: four were at hand
+
+
+@FAULTS
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        (FlowTerms(4), [3, 2, 1, 3]),
+        (FlowTerms(100, 90), [9, 8, 9, 8]),
+        (FlowTerms(None, 0), [9, 8, 7, 6]),
+    ],
+)
+def test_q19_a_consumer_fetches_ahead_as_far_as_its_destination_allows(service, terms, expected):
+    service.broker.flow = terms
+    service.give(30)
+    consumer = service.session().create_consumer(QUEUE, flow_limit=10)
+    held = []
+    for _ in expected:
+        receive(consumer, 1)
+        held.append(service.left()[1])
+    assert held == expected
+
+
+@FAULTS
+def test_q19_a_consumer_that_connects_again_asks_its_destination_again(service):
+    service.give(30)
+    consumer = service.session().create_consumer(QUEUE, flow_limit=10)
+    service.broker.flow = FlowTerms(4)
+    service.broker.drop_connections()
+    with pytest.raises(ConnectionLost):
+        consumer.receive(0)
+    receive(consumer, 1)
+    assert service.left()[1] == 3
 
 
 def test_q19_without_prefetch_nothing_is_fetched_but_what_receive_returns(service):

@@ -262,7 +262,7 @@ def test_the_command(managed: RabbitServer, file, capsys):
     assert execute(["doctor", "shop.yaml"]) == 0
     finding, last = capsys.readouterr().out.splitlines()
     assert finding.startswith(f"W7033 receivers.orders: queue '{queue}' drops its oldest messages beyond max-length 10")
-    assert last == "examined: shop; nothing to examine: local (embedded)"
+    assert last == "examined: shop, local; nothing to examine: none"
     assert execute(["doctor", "shop.yaml", "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["severity"], told["code"], told["path"]) == ("warning", "W7033", "receivers.orders")

@@ -56,6 +56,7 @@ class Embedded:
     kind, connector, is_service = "embedded", EmbeddedConnection, True
     keeps_what_a_killed_consumer_leaves = False
     refuses_late_answers = delays = selects = True
+    from_now_on = {}
     survives_restart = ("persistent",)
 
     def __init__(self, path) -> None:
@@ -130,6 +131,7 @@ class Rabbit:
     kind, connector, is_service = "rabbit", RabbitConnection, False
     keeps_what_a_killed_consumer_leaves = delays = selects = False
     refuses_late_answers = True
+    from_now_on = {}
     survives_restart = ("persistent",)
 
     def __init__(self, server: RabbitServer) -> None:
@@ -196,6 +198,7 @@ class Pulsar:
     kind, connector, is_service = "pulsar", PulsarConnection, False
     keeps_what_a_killed_consumer_leaves = True
     refuses_late_answers = False
+    from_now_on = {"initial_position": "latest"}
     delays = selects = True
     survives_restart = ("persistent", "not persistent")
 
@@ -645,7 +648,7 @@ def test_s1_4_a_subscription_is_deleted_with_its_messages_unless_it_is_in_use(br
     session.unsubscribe(topic, "news")
     with pytest.raises(UsageError, match=f"^E7512 {topic}: it has no subscription 'news'"):
         session.unsubscribe(topic, "news")
-    again = session.create_shared_durable_consumer(topic, "news")
+    again = session.create_shared_durable_consumer(topic, "news", options=broker.from_now_on)
     send(session, topic, numbered(1, first=2))
     assert bodies(receive(again, 1)) == ["2"]
 

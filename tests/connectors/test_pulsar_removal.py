@@ -10,6 +10,8 @@ import pytest
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from connectors.pulsar import PulsarConnection
 from correlator.errors import ConnectionLost, UsageError
+from correlator.settings import ReceiverSettings
+from tests.connectors.rabbit import opened
 from tests.connectors.test_messaging import bodies, numbered, receive, send
 from tests.pulsar_server import PulsarServer
 from tests.servers import free_port
@@ -89,8 +91,8 @@ def test_a_temporary_topic_may_have_partitions(pulsar):
 def test_s1_9_a_topic_that_cannot_be_deleted_stays_with_a_warning(pulsar, caplog):
     connection = factory(pulsar).create_connection()
     queue = connection.create_session().create_temporary_queue()
-    with factory(pulsar).create_connection() as other:
-        other.create_session().create_consumer(queue)
+    receiver = ReceiverSettings(id="of another program", connection="pulsar", destination=queue)
+    with opened(pulsar.connection().source(receiver)):
         connection.close()
         assert f"{queue} stays: E7513 {queue}: somebody consumes from it" in caplog.text
         assert "jms-queue" in pulsar.subscriptions(queue.removeprefix("queue:"))

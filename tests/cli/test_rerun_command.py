@@ -129,7 +129,7 @@ def test_a_store_of_another_engine(place):
     write(place / "other.yaml", [ENGINE.replace("name: trades", "name: others").replace("trades.db", "others.db")])
     assert run("run", "other.yaml", cwd=place).returncode == 0
     result = run("rerun", "input.log.1", "--store", "sqlite:///store/others.db", cwd=place)
-    assert_fails(result, "E5601", 6, "of engine 'others', the log of engine 'trades'")
+    assert_fails(result, "E5601", 6, "belongs to engine 'others', and the log to engine 'trades'")
 
 
 def test_a_store_that_began_anew(place):

@@ -45,22 +45,22 @@ _TAKEN = Sql(
 )
 _CLAIM_POSTGRES = Sql(
     "SELECT 1",
-    "WITH ready AS MATERIALIZED (SELECT number, rank, size, suspect FROM broker_delivery"
+    "WITH ready AS MATERIALIZED (SELECT ctid AS place, number, rank, size, suspect FROM broker_delivery"
     " WHERE subscription = :subscription AND state = 0 AND {unpaused}"
     " ORDER BY rank, number LIMIT :limit FOR UPDATE SKIP LOCKED),"
-    " due AS MATERIALIZED (SELECT number, rank, size, suspect FROM broker_delivery"
+    " due AS MATERIALIZED (SELECT ctid AS place, number, rank, size, suspect FROM broker_delivery"
     " WHERE subscription = :subscription AND state = 2 AND due <= {now} AND {unpaused}"
     " ORDER BY due LIMIT :limit FOR UPDATE SKIP LOCKED),"
-    " found AS (SELECT number, row_number() OVER place AS nth, sum(size) OVER place AS total,"
-    " sum(suspect) OVER place AS suspects FROM (SELECT * FROM ready UNION ALL SELECT * FROM due) AS both_kinds"
-    " WINDOW place AS (ORDER BY rank, number)),"
-    " chosen AS (SELECT number FROM found WHERE nth <= :limit AND (:any = 1 OR suspects = :suspect)"
+    " found AS (SELECT place, row_number() OVER so_far AS nth, sum(size) OVER so_far AS total,"
+    " sum(suspect) OVER so_far AS suspects FROM (SELECT * FROM ready UNION ALL SELECT * FROM due) AS both_kinds"
+    " WINDOW so_far AS (ORDER BY rank, number)),"
+    " chosen AS (SELECT place FROM found WHERE nth <= :limit AND (:any = 1 OR suspects = :suspect)"
     " AND (nth = 1 OR :suspect = 0 AND total <= :bytes)), {take_chosen}",
 )
 _TAKE_POSTGRES = Sql(
     "SELECT 1",
-    "WITH chosen AS MATERIALIZED (SELECT number FROM broker_delivery"
-    " WHERE subscription = :subscription AND number IN :numbers AND (:any = 1 OR suspect = :suspect)"
+    "WITH chosen AS MATERIALIZED (SELECT ctid AS place FROM broker_delivery"
+    " WHERE subscription = :subscription AND number IN :numbers{bounded} AND (:any = 1 OR suspect = :suspect)"
     " AND (state = 0 OR state = 2 AND due <= {now}) AND {unpaused} ORDER BY number FOR UPDATE SKIP LOCKED),"
     " {take_chosen}",
 )

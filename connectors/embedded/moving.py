@@ -40,13 +40,11 @@ _FREE = Sql(
 _CONTENT = Sql(
     "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.rank, d.expires, c.persistent, {now}"
     " FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
-    " WHERE d.subscription = :subscription AND d.number IN :numbers ORDER BY d.number"
+    " WHERE d.subscription = :subscription AND d.number IN :numbers{bounded_d} ORDER BY d.number"
 )
 STILL_FREE = Sql(
-    "SELECT number, state FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
-    " AND consumer = 0 ORDER BY number",
-    "SELECT number, state FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
-    " AND consumer = 0 ORDER BY number FOR UPDATE SKIP LOCKED",
+    "SELECT number, state FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers{bounded}"
+    " AND consumer = 0 ORDER BY number{skip}"
 )
 """Finds which of these messages nobody holds, with their states. Nobody else gets them before the transaction ends."""
 

@@ -37,11 +37,11 @@ _NEXT = Sql(
 _CONTENT = Sql(
     "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.rank"
     " FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
-    " WHERE d.subscription = :subscription AND d.number IN :numbers"
+    " WHERE d.subscription = :subscription AND d.number IN :numbers{bounded_d}"
 )
 _STATES = Sql(
     "SELECT number, size, suspect, state, due, {now} FROM broker_delivery"
-    " WHERE subscription = :subscription AND number IN :numbers"
+    " WHERE subscription = :subscription AND number IN :numbers{bounded}"
 )
 _SNAPSHOT = Sql(
     "SELECT 0, 0",

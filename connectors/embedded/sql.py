@@ -1,14 +1,16 @@
 """Statements of the embedded broker: fixed texts, one for each database where they differ, compiled at first use.
 
 A text may contain `IN :numbers`, for a list of numbers, and `{now}`, the clock of the database: of the server with
-PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds. `{skip}` does the same, but skips rows
-that another transaction has locked (`{skip_d}`: only rows of the table `d`). SQLite needs neither, since it has one
-writer at a time. `{returned}` gives back a delivery that a program has seen: it keeps its place, and may be delayed.
+PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds. `{skip}` does the same, but skips
+rows that another transaction has locked (`{skip_d}`: only rows of the table `d`). SQLite needs neither, since it has
+one writer at a time. `{bounded}` follows `number IN :numbers` of one subscription (`{bounded_d}`: of the table `d`): it
+repeats the bounds of the list, since PostgreSQL may otherwise read all messages of a subscription that its statistics
+do not know yet. `{returned}` gives back a delivery that a program has seen: it keeps its place, and may be delayed.
 `{unpaused}` is true unless an administrator has paused the consumers of `:destination`. `{take_chosen}` ends a claim of
-PostgreSQL whose query `chosen` has found the numbers: the consumer takes these messages, and the commit waits for the
-disk only for a suspect. `{counted}` ends an insert into the tally: with SQLite it adds to the row of the destination.
-`{lock_key}` is the key of the advisory lock `:name` of PostgreSQL; it includes the schema, since all schemas of a
-database share the keys.
+PostgreSQL whose query `chosen` has locked the rows and found their places (`ctid`), for which the server needs no
+statistics: the consumer takes these messages, and the commit waits for the disk only for a suspect. `{counted}` ends an
+insert into the tally: with SQLite it adds to the row of the destination. `{lock_key}` is the key of the advisory lock
+`:name` of PostgreSQL; it includes the schema, since all schemas of a database share the keys.
 """
 
 import sqlite3
@@ -44,10 +46,9 @@ _UNPAUSED = "NOT EXISTS (SELECT 1 FROM broker_destination WHERE id = :destinatio
 _TAKE_CHOSEN = (
     "taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect,"
     " suspect = d.suspect * (1 - :any)"
-    " FROM chosen CROSS JOIN"
-    " (SELECT set_config('synchronous_commit',"
+    " FROM (SELECT set_config('synchronous_commit',"
     " CASE WHEN :suspect = 0 THEN 'off' ELSE current_setting('synchronous_commit') END, true)) AS sync"
-    " WHERE d.subscription = :subscription AND d.number = chosen.number"
+    " WHERE d.ctid = ANY(ARRAY(SELECT place FROM chosen))"
     " RETURNING d.number, d.rank, d.due, d.deliveries, d.suspect, d.expires)"
     " SELECT t.number, c.message_id, c.sent_at, t.due, c.content, t.deliveries, t.suspect, t.rank, t.expires, {now}"
     " FROM taken t JOIN broker_content c ON c.number = t.number ORDER BY t.rank, t.number"
@@ -55,6 +56,10 @@ _TAKE_CHOSEN = (
 _COUNTED = (
     " ON CONFLICT (destination) DO UPDATE SET messages = broker_tally.messages + excluded.messages,"
     " bytes = broker_tally.bytes + excluded.bytes, changes = broker_tally.changes + 1"
+)
+_BOUNDED = (
+    " AND {number} BETWEEN (SELECT min(n) FROM unnest(CAST(:numbers AS bigint[])) AS n)"
+    " AND (SELECT max(n) FROM unnest(CAST(:numbers AS bigint[])) AS n)"
 )
 _FORMS = {
     "sqlite": {
@@ -64,12 +69,16 @@ _FORMS = {
         "{lock}": "",
         "{skip}": "",
         "{skip_d}": "",
+        "{bounded}": "",
+        "{bounded_d}": "",
         "{unpaused}": _UNPAUSED,
         "{counted}": _COUNTED,
     },
     "postgresql": {
         "{returned}": _RETURNED,
         "{take_chosen}": _TAKE_CHOSEN,
+        "{bounded}": _BOUNDED.replace("{number}", "number"),
+        "{bounded_d}": _BOUNDED.replace("{number}", "d.number"),
         "IN :numbers": "= ANY(:numbers)",
         "{now}": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
         "{lock}": " FOR UPDATE",

@@ -1,0 +1,104 @@
+"""The embedded broker on PostgreSQL reads few rows, even if the statistics of the server do not know a queue yet."""
+
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from connectors.embedded import sending
+from connectors.embedded.content import encode
+from connectors.embedded.link import open_link
+from connectors.embedded.sending import Terms
+from connectors.embedded.storing import NewMessage
+from correlator.connector import Subscriber, Work
+from correlator.events import Message
+from correlator.storage.postgres import session_of
+from tests.connectors.embedded import QUEUE, TOPIC, Broker
+
+pytestmark = pytest.mark.postgres
+DEEP = "queue:deep"
+DEPTH = 4000
+BATCH = 50
+FEW = 20 * BATCH
+"""More rows than a statement reads for a batch, also from indexes with dead rows, and fewer than the queue has."""
+SHARED = Subscriber("all", durable=True, shared=True)
+
+
+CONTENT = encode(Message(b"x", {}))
+
+
+def fill(broker, destination, count=DEPTH):
+    entries = [NewMessage("", 0, f"ID:{destination} {number}", CONTENT) for number in range(count)]
+    with closing(open_link(broker.store)) as link, link.transaction(synced=False) as connection:
+        sending.store(connection, destination, entries, Terms(link, set()))
+
+
+@pytest.fixture(params=["analyzed while it was empty", "never analyzed"])
+def broker(request, postgres):
+    """A broker whose statistics know nothing of the messages in the queue and the subscription."""
+    broker = Broker(postgres())
+    for destination in (QUEUE, TOPIC, DEEP):
+        broker.connection.create(destination)
+    broker.subscriber(broker.session(), SHARED).close()
+    with psycopg.connect(broker.store, autocommit=True) as server:
+        for table in ("broker_delivery", "broker_content"):
+            server.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        fill(broker, DEEP, 10 * DEPTH)
+        if request.param == "analyzed while it was empty":
+            server.execute("ANALYZE")
+    fill(broker, QUEUE)
+    fill(broker, TOPIC)
+    yield broker
+    broker.close()
+
+
+def few(source, do, *arguments, most=FEW):
+    """Do something that reads fewer than so many rows of deliveries."""
+    session = session_of(source._link.connection)
+    read = (
+        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables"
+        " WHERE relname = 'broker_delivery' AND schemaname = current_schema()"
+    )
+
+    def so_far():
+        with session.alone():
+            session.execute("SELECT pg_stat_force_next_flush()")
+        with session.alone():
+            return session.execute(read).fetchone()[0]
+
+    before = so_far()
+    result = do(*arguments)
+    count = so_far() - before
+    assert count < most, f"{count} rows of {DEPTH} messages were read"
+    return result
+
+
+OFTEN = 8
+"""So often that the driver prepares a statement, and the server may plan it without its values."""
+
+
+@pytest.mark.parametrize("destination", [QUEUE, TOPIC])
+def test_a_claim_and_what_ends_it_read_few_rows(broker, destination):
+    session = broker.session()
+    source = broker.source(session) if destination == QUEUE else broker.subscriber(session, SHARED)
+    for turn in range(OFTEN):
+        claimed = few(source, source.receive, BATCH, 0.0)
+        assert len(claimed.tokens) == BATCH
+        few(source, source.reject, claimed.tokens[:10])
+        few(source, source.release, claimed.tokens[10:20])
+        few(source, session.prepare, f"{turn}", Work([(source, claimed.tokens[20:30])], []))
+        few(source, source.acknowledge, claimed.tokens[30:])
+
+
+def test_a_consumer_with_a_selector_reads_a_page_and_what_it_takes(broker):
+    source = broker.source(broker.session(), selector="n IS NULL")
+    for _ in range(OFTEN):
+        claimed = few(source, source.receive, BATCH, 0.0, most=2 * DEPTH + FEW)
+        assert len(claimed.tokens) == BATCH
+        few(source, source.acknowledge, claimed.tokens)
+
+
+def test_a_move_counts_what_is_left_and_reads_what_it_moves(broker):
+    source = broker.source(broker.session())
+    admin = broker.connection.administration()
+    assert few(source, admin.move, QUEUE, DEEP, None, BATCH, most=DEPTH + FEW).done == BATCH

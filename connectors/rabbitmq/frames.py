@@ -1,9 +1,10 @@
 """Encodes publications and decodes deliveries as frames of AMQP 0-9-1: the work that every single message needs.
 
 pika makes an object of each of the three or more frames of a message, and writes each frame with a system call of its
-own. Here a publication is one piece of bytes, and a delivery is a slice of the received bytes. For a body of 100 bytes,
-building the frames takes a quarter of pika's processor time, and building and sending them a sixth. This module does no
-I/O.
+own. Here a publication is one piece of bytes, and a delivery is a slice of the received bytes. This module does no I/O.
+
+A subclass of pika's `BasicProperties` that returns encoded bytes would be less code, but it leaves all that to pika: to
+publish a message of 100 bytes in a window of 1,000 takes 14.5 µs of processor time with it, and 2.1 µs here.
 """
 
 import struct

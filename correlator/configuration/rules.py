@@ -76,13 +76,12 @@ def public_secrets(tree: MappingNode, secrets: Collection[str]) -> set[str]:
         entries = node.entries if isinstance(node, MappingNode) else ()
         options = {key.text: value.text for key, value in entries if isinstance(value, ScalarNode)}
         path = member("connections", name.text)
-        paths = {one: member(path, one) for one in options}
-        if set(paths.values()).isdisjoint(secrets):
+        if {member(path, one) for one in options}.isdisjoint(secrets):
             continue
         with contextlib.suppress(ConfigError):  # `check_engine` reports it
             factory = connector(options.get("type", ""), path)
             if isinstance(factory, TellsPublicSecrets):
-                found.update(paths[one] for one in factory.public_secrets(options))
+                found.update(member(path, one) for one in factory.public_secrets(options))
     return found
 
 

@@ -14,7 +14,7 @@ have each order that the program has committed, and no other. The table must hol
 demands, each once, and the refused messages must be dead letters, each once. Whenever the program looks at the table
 meanwhile, it must see whole batches: as many rows as the number of the last one says.
 
-With `--snapshot` the rounds are short, and begin with so many rows that most kills interrupt the snapshot. A snapshot
+With `--snapshot` the rounds are short, and begin with so many rows that many kills interrupt the snapshot. A snapshot
 that begins again is told by the operation `truncate`, and the bridge then forgets all orders. From there on each order
 must come once, and what is said above must hold for the last snapshot and the changes behind it.
 

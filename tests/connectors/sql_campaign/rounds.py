@@ -336,9 +336,9 @@ def _one_life(
     deadline = time.monotonic() + (PATIENCE_S if kill else LONGEST_LIFE_S * rng.random())
     while began and life.is_alive and time.monotonic() < deadline:
         program.place(rng.randint(2, PLACED))
-        if not control and source != SNAPSHOT and (half := program.half_seen()):
-            figures.violations.append(half)
-        figures.looks += 1
+        if not control and source != SNAPSHOT:
+            figures.looks += 1
+            figures.violations += filter(None, [program.half_seen()])
         time.sleep(PAUSE_S)
     if server is not None:
         before = program.stored()
@@ -381,7 +381,7 @@ def _compare(
     figures.rows += there.total()
     figures.refused += dead.total()
     figures.handled_twice += handled_twice
-    figures.written_twice += there.total() - len(there)
+    figures.written_twice += sum(len(part) - len({*part}) for part in (*earlier, last))
     found = []
     if set(state) != placed:
         lost, foreign = sorted(placed - set(state)), sorted(set(state) - placed)

@@ -173,8 +173,8 @@ class SqlSink:
     def _write(self, connection: Connection, rows: Sequence[tuple[int, Row]]) -> Iterator[tuple[int, str]]:
         """Write rows in order; yields number and reason of each that the database refuses.
 
-        All rows go at once. If that fails, the halves go, and so on. After many tries there are many such rows, which
-        halves only find later, so the others go one by one.
+        All rows go at once. If that fails, the halves go, and so on. After many tries the others go one by one: among
+        so many refused rows, the search by halves needs more statements.
         """
         parts = [rows] if rows else []
         tries_left = max(2 * isqrt(len(rows)), len(rows) // 4)

@@ -16,7 +16,8 @@ meanwhile, it must see whole batches: as many rows as the number of the last one
 
 With `--snapshot` the rounds are short, and begin with so many rows that many kills interrupt the snapshot. A snapshot
 that begins again is told by the operation `truncate`, and the bridge then forgets all orders. From there on each order
-must come once, and what is said above must hold for the last snapshot and the changes behind it.
+must come once, and what is said above must hold for the last snapshot and the changes behind it. Rows of an earlier
+snapshot may be dead letters, too.
 
 A campaign could prove nothing for these reasons, so it takes these measures:
 

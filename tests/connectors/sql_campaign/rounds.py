@@ -214,7 +214,7 @@ class Program:
             return lambda: not rows(self._url, "SELECT 1 FROM outbox LIMIT 1")
         if self._source == POLLED:
             columns = "place" if self._url.startswith("sqlite") else "place::text, name"
-            query = f"SELECT {columns} FROM {TABLE} ORDER BY placed.place DESC, name DESC LIMIT 1"
+            query = f"SELECT {columns} FROM {TABLE} ORDER BY {TABLE}.place DESC, name DESC LIMIT 1"
             last = [list(one) for one in rows(self._url, query)]
             return lambda: [self.position().get("place")] == last
         end = rows(self._url, "SELECT pg_current_wal_lsn()::text")[0][0]

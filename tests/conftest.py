@@ -79,9 +79,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server for the whole session; a test that harms it starts one of its own."""
-    with running(
-        PostgresServer(settings=["wal_level=logical", "max_replication_slots=50", "max_wal_senders=50"])
-    ) as server:
+    limits = ["max_replication_slots=50", "max_wal_senders=50", "max_prepared_transactions=5"]
+    with running(PostgresServer(settings=["wal_level=logical", *limits])) as server:
         yield server
 
 

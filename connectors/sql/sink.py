@@ -177,11 +177,11 @@ class SqlSink:
     def _write(self, connection: Connection, rows: Sequence[tuple[int, Row]]) -> Iterator[tuple[int, str]]:
         """Write rows in order; yield number and reason of each row that the database refuses.
 
-        Writes all rows at once. If that fails, writes each half, and so on; after many tries, writes the rest one by
-        one.
+        Writes all rows at once. If that fails, writes each half, and so on. After many tries, writes the rest one by
+        one: among so many refused rows, the search by halves needs more statements.
         """
         parts = [rows] if rows else []
-        tries_left = 2 * isqrt(len(rows))
+        tries_left = max(2 * isqrt(len(rows)), len(rows) // 4)
         while parts:
             part = parts.pop()
             if len(part) > 1 and tries_left <= 0:

@@ -675,6 +675,19 @@ def test_a_slot_whose_log_was_removed(own_shop: Shop) -> None:
         shop.server.execute("SELECT pg_reload_conf()")
 
 
+def test_a_server_whose_log_does_not_hold_changes(tmp_path: Path) -> None:
+    with running(PostgresServer()) as server:
+        shop = Shop(server, tmp_path)
+        told = r"E7600 receivers\.r: the server has wal_level = replica, .* Set wal_level = logical and restart"
+        for options in (STREAM, SNAPSHOT):
+            with pytest.raises(ConnectionLost, match=told):
+                shop.connected(options)
+        (found,) = shop.connection().examine([shop.receiver()], ())
+        assert re.match(told, str(found))
+        assert not shop.position.exists()
+        shop.close()
+
+
 def test_a_slot_of_another_kind(shop: Shop) -> None:
     shop.execute(f"SELECT pg_create_logical_replication_slot('{shop.name}', 'test_decoding')")
     assert "plugin test_decoding" in failure(shop, "E7608")

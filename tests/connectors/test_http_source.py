@@ -1,10 +1,13 @@
 """The source of the connector `http`: what is answered when, what is refused, and what is bounded (docs/web.md)."""
 
 import json
+import resource
+import select
 import socket
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -297,6 +300,51 @@ def test_h3_a_slow_client_is_cut_off(web, monkeypatch, sent):
         assert client.recv(1000) == b""
     assert nothing_waits(source)
     wait_until(lambda: source._endpoint._bytes == 0)
+
+
+def test_h3_slow_clients_do_not_keep_a_good_one_waiting(web):
+    """Each round every slow client sends one byte, of its head or of its body, and a good client sends a request."""
+    source = web.source()
+    with ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(web.address, timeout=PATIENCE_S)) for _ in range(200)]
+        for number, client in enumerate(slow):
+            client.sendall(head(1000) if number % 2 else b"POST /ord")
+        for round_ in range(5):
+            for client in slow:
+                client.sendall(b"x")
+            good = web.posting(key=str(round_))
+            source.acknowledge(take(source).tokens)
+            assert good.got().status == 202
+        wait_until(lambda: source._endpoint._bytes == 100 * 5)
+        assert not select.select(slow, [], [], 0)[0]  # they hold their connections, and have got nothing
+
+
+@pytest.mark.parametrize("said", ["Content-Length: 1000000000", "Transfer-Encoding: chunked"])
+def test_h3_a_body_of_a_gigabyte_takes_no_memory(web, said):
+    """The client sends on whatever the answer is, as long as the server lets it."""
+    source = web.source(max_message_bytes=1_000_000)
+    piece = bytes(4_000_000)
+    framed = piece if "Length" in said else b"%x\r\n%b\r\n" % (len(piece), piece)
+    before, largest = resident(), 0
+    with socket.create_connection(web.address, timeout=PATIENCE_S) as client:
+        client.sendall(f"POST /orders HTTP/1.1\r\nHost: localhost\r\n{said}\r\n\r\n".encode())
+        with suppress(ConnectionError):
+            for _ in range(250):
+                client.sendall(framed)
+                largest = max(largest, resident())
+        with suppress(ConnectionError):
+            assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
+    assert largest - before < 50_000_000
+    assert nothing_waits(source)
+    wait_until(lambda: source._endpoint._bytes == 0)
+    good = web.posting()
+    source.acknowledge(take(source).tokens)
+    assert good.got().status == 202
+
+
+def resident():
+    """The bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_a_slow_answer_is_not_cut_off(web, monkeypatch):

@@ -803,6 +803,10 @@ def test_a_bucket_that_is_not_there(bucket: BucketPlace) -> None:
     bucket.options["path"] = "s3://missing-bucket"
     assert lost(lambda: source(bucket)) == "E7010"
     assert lost(lambda: sink(bucket)) == "E7010"
+    receiver = ReceiverSettings(id="r", connection="objects", destination="queue:in/*.jsonl")
+    sender = SenderSettings(id="s", connection="objects", destination="queue:in/*.jsonl")
+    found = bucket.connection().examine([receiver], [sender])
+    assert [(error.code, error.where) for error in found] == [("E7010", "receivers.r"), ("E7010", "senders.s")]
 
 
 def test_a_store_that_cannot_be_reached(bucket: BucketPlace) -> None:

@@ -285,6 +285,26 @@ def test_commits_out_of_order(postgres_server: PostgresServer, sources: Callable
 
 
 @pytest.mark.postgres
+def test_a_prepared_transaction_is_not_passed(
+    postgres_server: PostgresServer, sources: Callable[..., PolledSource]
+) -> None:
+    """It belongs to no session, and may commit much later. A poller behind the last id would lose its row."""
+    url = postgres_server.fresh_schema()
+    execute(url, WITH_TRANSACTION)
+    source = sources(url, options=BY_TRANSACTION)
+    with psycopg.connect(url) as program:
+        program.execute("INSERT INTO t (name) VALUES ('prepared')")
+        program.execute("PREPARE TRANSACTION 'polled'")
+    execute(url, "INSERT INTO t (name) VALUES ('later')")
+    assert rows(url, "SELECT id FROM t") == [(2,)]
+    assert take(source) == []
+    with psycopg.connect(url, autocommit=True) as program:
+        program.execute("COMMIT PREPARED 'polled'")
+    source.reject(())
+    assert take(source) == [1, 2]
+
+
+@pytest.mark.postgres
 def test_rows_of_other_programs_wait_for_an_open_transaction(
     postgres_server: PostgresServer, sources: Callable[..., PolledSource]
 ) -> None:

@@ -5,26 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.connectors.sql_campaign.bridge import CAPTURE, OUTBOX
+from tests.connectors.sql_campaign.bridge import CAPTURE, OUTBOX, POLLED, SNAPSHOT
 from tests.connectors.sql_campaign.rounds import SERVERS, Result, one_round
 from tests.servers import running
 
 pytestmark = [pytest.mark.kill9, pytest.mark.campaign]
 
 
-def test_kills_of_a_bridge_in_sqlite(tmp_path: Path) -> None:
-    result = Result("sqlite", 3)
+@pytest.mark.parametrize("source", [OUTBOX, POLLED])
+def test_kills_of_a_bridge_in_sqlite(tmp_path: Path, source: str) -> None:
+    result = Result("sqlite", 3, source)
     one_round(tmp_path / "round", result, random.Random(3), None, [False] * 4)
     assert result.violations == []
     assert result.figures.kills == 4
     assert result.figures.orders > 50
+    assert result.figures.looks > 10
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("database", "sources"),
     [
-        pytest.param("postgres", (OUTBOX, CAPTURE), marks=pytest.mark.postgres),
+        pytest.param("postgres", (OUTBOX, POLLED, CAPTURE, SNAPSHOT), marks=pytest.mark.postgres),
         pytest.param("mysql", (OUTBOX,), marks=pytest.mark.mysql),
     ],
 )

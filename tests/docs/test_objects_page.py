@@ -8,13 +8,28 @@ import pytest
 from connectors.embedded import EmbeddedConnection
 from connectors.messaging import ConnectionFactory
 from correlator import Engine, Message
-from tests.docs.test_pages import ROOT, blocks
+from correlator.cli import main
+from tests.docs.test_pages import ROOT, blocks, write_files
 from tests.s3_server import S3Server
 from tests.waiting import wait_until
 
+PAGE = ROOT / "docs" / "objects.md"
+
+
+@pytest.mark.parametrize("name", ["archive.yaml", "sales.yaml", "bucket.yaml"])
+def test_the_files_are_without_mistakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    write_files(PAGE, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert {one.name for one in tmp_path.glob("*.yaml")} == {"archive.yaml", "sales.yaml", "bucket.yaml"}
+    for variable, value in (("ENDPOINT", "https://s3.example.com"), ("ACCESS_KEY", "key"), ("SECRET_KEY", "secret")):
+        monkeypatch.setenv(f"S3_{variable}", value)
+    assert main.execute(["lint", name]) == 0, capsys.readouterr()
+
 
 def test_the_example_with_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: S3Server) -> None:
-    (text,) = (text for kind, text in blocks(ROOT / "docs" / "objects.md") if text.startswith("# bucket.yaml\n"))
+    (text,) = (text for kind, text in blocks(PAGE) if text.startswith("# bucket.yaml\n"))
     monkeypatch.chdir(tmp_path)
     Path("bucket.yaml").write_text(text)
     s3.client.create_bucket(Bucket="archive")

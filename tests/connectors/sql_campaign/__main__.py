@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from tests.connectors.campaign.command import carry_out
-from tests.connectors.sql_campaign.bridge import CAPTURE, OUTBOX
+from tests.connectors.sql_campaign.bridge import CAPTURE, OUTBOX, POLLED, SNAPSHOT
 from tests.connectors.sql_campaign.rounds import SERVERS, campaign
 
 
@@ -15,20 +15,30 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, help="of the process")
     parser.add_argument("--server-kills", type=int, default=0, help="with a database that has one")
     parser.add_argument("--database", choices=("sqlite", *SERVERS), default="sqlite")
-    parser.add_argument("--capture", action="store_true", help="the bridge captures changes; with --database postgres")
+    sources = parser.add_mutually_exclusive_group()
+    for source, what in (
+        (POLLED, "the bridge polls the program's table; with sqlite or postgres"),
+        (CAPTURE, "the bridge captures changes; with postgres"),
+        (SNAPSHOT, "it captures changes, and begins with the rows that are there; with postgres"),
+    ):
+        sources.add_argument(f"--{source}", dest="source", action="store_const", const=source, help=what)
+    parser.set_defaults(source=OUTBOX)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", type=Path)
     parsed = parser.parse_args()
     if parsed.server_kills and parsed.database == "sqlite":
         parser.error("SQLite has no server")
-    if parsed.capture and parsed.database != "postgres":
+    if parsed.source in (CAPTURE, SNAPSHOT) and parsed.database != "postgres":
         parser.error("only PostgreSQL lets a receiver capture changes")
-    source = CAPTURE if parsed.capture else OUTBOX
+    if parsed.source == POLLED and parsed.database == "mysql":
+        parser.error("MySQL has no column that orders rows by their transactions")
     kills = {"kills": parsed.kills, "server_kills": parsed.server_kills}
     return carry_out(
         "sql",
         parsed.report,
-        lambda directory, say: campaign(directory, parsed.database, **kills, source=source, seed=parsed.seed, say=say),
+        lambda directory, say: campaign(
+            directory, parsed.database, **kills, source=parsed.source, seed=parsed.seed, say=say
+        ),
     )
 
 

@@ -1,5 +1,5 @@
-"""The process that is killed: an engine that numbers the orders of an outbox table, or captured ones, and sends a row
-for each.
+"""The process that is killed: an engine that numbers the orders of an outbox table, polled or captured ones, and sends a
+row for each.
 
 The processes are forked from one that has imported what they need, and in which nothing else runs.
 """
@@ -20,6 +20,7 @@ import structlog
 from connectors.sql import replication
 from connectors.sql.capture import CaptureSource
 from connectors.sql.outbox import OutboxSource
+from connectors.sql.polling import PolledSource
 from connectors.sql.sink import SqlSink
 from correlator import Engine, Message, Monitor, Reliability, StateTable, on
 from correlator.errors import SendRejected
@@ -40,8 +41,10 @@ MISFIT = 50
 """One order in so many gets a body that does not fit."""
 LARGEST_RECEIVED, LARGEST_SENT = 40, 25
 LOOK_S = 0.05
-OUTBOX, CAPTURE = "outbox", "capture"
-PUBLICATION = "orders"
+OUTBOX, POLLED, CAPTURE, SNAPSHOT = "outbox", "polled", "capture", "snapshot"
+TRUNCATED = "truncated"
+"""Name in the row that tells of a snapshot that has begun again."""
+PUBLICATION, TABLE = "orders", "placed"
 STATUS_S = 0.2
 
 
@@ -53,19 +56,30 @@ class Numbers(Monitor, persistent=True):
 
     @on(Message)
     def order(self, order: Message) -> None:
-        """Number one order, and send its row."""
-        captured = "operation" in order.properties
-        name = msgspec.json.decode(order.body)["name"] if captured else order.body.decode()
+        """Number one order, and send its row; or forget all, and send the number from which on this is so."""
         self.last += 1
-        self.numbers[name] = self.last
-        number: Any = "no number" if self.last % MISFIT == 0 else self.last
+        fits = self.last % MISFIT > 0
+        if order.properties.get("operation") == "truncate":
+            self.numbers.clear()
+            name, fits = TRUNCATED, True
+        else:
+            is_row = order.body.startswith(b"{")
+            name = msgspec.json.decode(order.body)["name"] if is_row else order.body.decode()
+            self.numbers[name] = self.last
+        number: Any = self.last if fits else "no number"
         self.send(msgspec.json.encode({"order_name": name, "number": number}), to="rows")
 
 
 def settings(directory: Path, url: str, source: str, *, is_control: bool) -> EngineSettings:
     """The settings of the engine."""
-    captured = {"slot": database_of(url), "snapshot": "never"}
-    looks = "20ms" if url.startswith("mysql") else "1s"  # where nothing wakes it
+    looks = "20ms" if source == POLLED or url.startswith("mysql") else "1s"  # where nothing wakes it
+    options = {
+        OUTBOX: {"poll_interval": looks},
+        POLLED: {"poll_interval": looks, "order_column": "place"},
+        CAPTURE: {"slot": database_of(url), "snapshot": "never"},
+        SNAPSHOT: {"slot": database_of(url)},
+    }
+    destinations = {OUTBOX: "queue:outbox", POLLED: f"topic:{TABLE}"}
     return EngineSettings(
         name=NAME,
         store=f"sqlite:///{directory}/engine.db",
@@ -77,11 +91,11 @@ def settings(directory: Path, url: str, source: str, *, is_control: bool) -> Eng
             ReceiverSettings(
                 id="orders",
                 connection="tables",
-                destination=f"topic:{PUBLICATION}" if source == CAPTURE else "queue:outbox",
+                destination=destinations.get(source, f"topic:{PUBLICATION}"),
                 reliability=Reliability.AT_LEAST_ONCE if is_control else Reliability.EXACTLY_ONCE,
                 max_batch_size=LARGEST_RECEIVED,
                 max_batch_interval_ms=5,
-                options=captured if source == CAPTURE else {"poll_interval": looks},
+                options=options[source],
             ),
         ),
         senders=(
@@ -103,14 +117,14 @@ def settings(directory: Path, url: str, source: str, *, is_control: bool) -> Eng
 def arm(kill: int, of: Collection[str]) -> None:
     """Let the process kill itself at a transaction in which the sink writes rows, or the source deletes some.
 
-    A source that captures has no transaction: in its place is the file with its position.
+    A source that polls or captures has no transaction: in its place is the file with its position.
 
     Args:
         kill: the number of the transaction, 0 for none; positive: before its COMMIT, negative: behind it.
         of: whose transactions count: of the `SINK`, of the `SOURCE`.
     """
     seen = 0
-    write, acknowledge, save = SqlSink._transaction, OutboxSource.acknowledge, CaptureSource._save
+    write, acknowledge = SqlSink._transaction, OutboxSource.acknowledge
 
     def met(whose: str) -> Callable[[int], None]:
         """Count a transaction; returns what kills the process before (1) or behind (-1) its COMMIT."""
@@ -139,14 +153,18 @@ def arm(kill: int, of: Collection[str]) -> None:
         acknowledge(source, tokens)
         meets(-1)
 
-    def saving(source: CaptureSource) -> None:
-        meets = met(SOURCE)
-        meets(1)  # the messages are stored, and the position is before them
-        save(source)
-        meets(-1)  # and the server does not know
+    def saving(save: Callable[[Any], None]) -> Callable[[Any], None]:
+        def saved(source: Any) -> None:
+            meets = met(SOURCE)
+            meets(1)  # the messages are stored, and the position is before them
+            save(source)
+            meets(-1)  # and a server does not know
+
+        return saved
 
     SqlSink._transaction = writing  # type: ignore[method-assign]
-    CaptureSource._save = saving  # type: ignore[method-assign]
+    CaptureSource._save = saving(CaptureSource._save)  # type: ignore[method-assign]
+    PolledSource._save = saving(PolledSource._save)  # type: ignore[method-assign]
     OutboxSource.acknowledge = acknowledging  # type: ignore[method-assign]
 
 
@@ -169,7 +187,7 @@ def live(
     Args:
         directory: the place of the store.
         url: the database.
-        source: `OUTBOX` or `CAPTURE`.
+        source: where the orders come from: `OUTBOX`, `POLLED`, `CAPTURE`, or `SNAPSHOT`, which captures, too.
         kill, of: see `arm`.
         parent: tells and is told.
         is_control: whether nothing recognises repeats.

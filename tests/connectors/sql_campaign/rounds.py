@@ -22,7 +22,19 @@ from correlator.storage.inspect import dead_letters
 from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.sql_campaign import bridge
-from tests.connectors.sql_campaign.bridge import CAPTURE, MISFIT, NAME, OUTBOX, PUBLICATION, SINK, SOURCE
+from tests.connectors.sql_campaign.bridge import (
+    CAPTURE,
+    MISFIT,
+    NAME,
+    OUTBOX,
+    POLLED,
+    PUBLICATION,
+    SINK,
+    SNAPSHOT,
+    SOURCE,
+    TABLE,
+    TRUNCATED,
+)
 from tests.connectors.tables import execute, rows, sql_engine, sqlite_file
 from tests.mysql_server import MysqlServer
 from tests.servers import PostgresServer, database_of, running
@@ -30,11 +42,13 @@ from tests.waiting import wait_until
 
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["connectors.sql", bridge.__name__])
-KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 12
+KILLS_OF_A_ROUND, KILLS_WITH_A_SNAPSHOT, KILLS_OF_A_CONTROL = 25, 5, 12
 LONGEST_LIFE_S = 0.6
 LAST_CALL, LAST_CALL_OF_A_CONTROL = 30, 4
 AT_A_CALL = 0.5
 PLACED = 20
+IN_SNAPSHOT = 3000
+"""Orders that are there before the first life, if it begins with a snapshot."""
 PAUSE_S = 0.02
 FAILURES = (sqlite3.Error, sa.exc.DBAPIError)
 AnyServer = PostgresServer | MysqlServer
@@ -52,10 +66,12 @@ class Figures:
         kills: processes that were killed.
         at_a_call: those that killed themselves at a transaction.
         server_kills: servers that were killed.
+        in_snapshot: kills of the process during a snapshot.
         waiting: kills while orders were under way.
         orders: orders that the program has committed.
         rows: rows that the tables hold.
         refused: orders that became dead letters.
+        looks: how often a reader has looked at the table while rows were written.
         handled_twice: orders that got a second number.
         written_twice: rows beyond the first of an order and number.
         seconds: duration.
@@ -65,10 +81,12 @@ class Figures:
     kills: int = 0
     at_a_call: int = 0
     server_kills: int = 0
+    in_snapshot: int = 0
     waiting: int = 0
     orders: int = 0
     rows: int = 0
     refused: int = 0
+    looks: int = 0
     handled_twice: int = 0
     written_twice: int = 0
     seconds: float = 0.0
@@ -77,7 +95,7 @@ class Figures:
 
 @dataclass
 class Result:
-    """The result of a campaign; `source` is where the orders come from: `OUTBOX` or `CAPTURE`."""
+    """The result of a campaign; `source` is where the orders come from: see `bridge.live`."""
 
     database: str
     seed: int
@@ -102,8 +120,8 @@ class Result:
         twice = "{0.handled_twice} orders handled twice, {0.written_twice} rows written twice"
         return [
             f"{self.database}, {self.source}, seed {self.seed}: {one.kills} kills of the process, {one.server_kills} of the server",
-            f"{one.waiting} kills while orders were under way, {one.at_a_call} at a transaction",
-            f"{one.orders} orders: {one.rows} rows, {one.refused} dead letters; {twice.format(one)}",
+            f"{one.waiting} kills while orders were under way, {one.at_a_call} at a transaction, {one.in_snapshot} in a snapshot",
+            f"{one.orders} orders: {one.rows} rows, {one.refused} dead letters; {twice.format(one)}; {one.looks} looks",
             f"{len(one.violations)} violations, {one.seconds:.0f} s",
             f"control: {twice.format(control)} after {control.kills} kills",
             *self.violations,
@@ -118,19 +136,32 @@ class Result:
 class Program:
     """A program of a user, which places orders in its own transactions."""
 
-    def __init__(self, url: str, source: str) -> None:
+    def __init__(self, url: str, source: str, state: Path) -> None:
         self._url = url
         self._source = source
+        self._state = state
         self._next = count(1)
+        columns = "name VARCHAR(40) PRIMARY KEY"
+        if source == POLLED:
+            columns = (
+                "name VARCHAR(40) UNIQUE, place INTEGER PRIMARY KEY"
+                if url.startswith("sqlite")
+                else f"{columns}, place xid8 NOT NULL DEFAULT pg_current_xact_id()"
+            )
         execute(
             url,
-            "CREATE TABLE placed (name VARCHAR(40) PRIMARY KEY)",
+            f"CREATE TABLE {TABLE} ({columns})",
             "CREATE TABLE orders (order_name VARCHAR(40), number BIGINT)",
         )
+        if source in (CAPTURE, SNAPSHOT):
+            execute(url, f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {TABLE}")
         if source == CAPTURE:
-            execute(url, f"CREATE PUBLICATION {PUBLICATION} FOR TABLE placed")
             execute(url, f"SELECT pg_create_logical_replication_slot('{database_of(url)}', 'pgoutput')")
-        else:
+        elif source == SNAPSHOT:
+            names = f"SELECT 'order ' || i FROM generate_series(1, {IN_SNAPSHOT}) AS i"
+            execute(url, f"INSERT INTO {TABLE} {names}")
+            self._next = count(IN_SNAPSHOT + 1)
+        elif source == OUTBOX:
             connection = SqlConnection("tables", ConnectionSettings(type="sql", options={"database": url}))
             connection.create_outbox(ReceiverSettings(id="orders", connection="tables", destination="queue:outbox"))
 
@@ -150,7 +181,7 @@ class Program:
 
     def placed(self) -> set[str]:
         """The orders that are placed."""
-        return {str(name) for (name,) in rows(self._url, "SELECT name FROM placed")}
+        return {str(name) for (name,) in rows(self._url, f"SELECT name FROM {TABLE}")}
 
     def stored(self) -> int:
         """How many rows the bridge has written; -1 while the database cannot be asked."""
@@ -158,25 +189,49 @@ class Program:
             return int(rows(self._url, "SELECT count(*) FROM orders")[0][0])
         return -1
 
+    def half_seen(self) -> str:
+        """What a reader sees of half a batch; empty if it sees whole ones, or cannot look."""
+        query = "SELECT sequence, (SELECT count(*) FROM orders) FROM correlator_sender"
+        with contextlib.suppress(*FAILURES):
+            for sequence, there in rows(self._url, query):
+                if there != sequence - sequence // MISFIT:
+                    return f"a reader saw {there} rows when the last message was {sequence}"
+        return ""
+
+    def position(self) -> Mapping[str, Any]:
+        """What the receiver has noted about its position, if it keeps one in a file."""
+        for file in (*self._state.glob("*.position"), *self._state.glob("*.capture")):
+            return dict(msgspec.json.decode(file.read_bytes()))
+        return {}
+
+    def is_in_snapshot(self) -> bool:
+        """Whether the receiver has begun a snapshot, and not ended it."""
+        return not self.position().get("has_begun", True)
+
     def all_taken(self) -> Callable[[], bool]:
         """Tells whether the bridge has taken, and acknowledged, every order that is placed by now."""
         if self._source == OUTBOX:
             return lambda: not rows(self._url, "SELECT 1 FROM outbox LIMIT 1")
+        if self._source == POLLED:
+            columns = "place" if self._url.startswith("sqlite") else "place::text, name"
+            query = f"SELECT {columns} FROM {TABLE} ORDER BY {TABLE}.place DESC, name DESC LIMIT 1"
+            last = [list(one) for one in rows(self._url, query)]
+            return lambda: [self.position().get("place")] == last
         end = rows(self._url, "SELECT pg_current_wal_lsn()::text")[0][0]
         slot = database_of(self._url)
         query = f"SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = '{slot}'"
-        return lambda: bool(rows(self._url, query)[0][0])
+        return lambda: rows(self._url, query) == [(True,)] and not self.is_in_snapshot()
 
     def end(self) -> None:
         """Drop the slot, of which a server has few."""
-        if self._source == CAPTURE:
+        if self._source in (CAPTURE, SNAPSHOT):
             slot = f"FROM pg_replication_slots WHERE slot_name = '{database_of(self._url)}'"
             wait_until(lambda: not rows(self._url, f"SELECT active {slot}")[0][0])
             execute(self._url, f"SELECT pg_drop_replication_slot(slot_name) {slot}")
 
     def _batch(self, number: int) -> list[str]:
         names = [f"order {next(self._next)}" for _ in range(number)]
-        places = ("placed (name)",) if self._source == CAPTURE else ("placed (name)", "outbox (body)")
+        places = (f"{TABLE} (name)", *(["outbox (body)"] if self._source == OUTBOX else []))
         return [f"INSERT INTO {into} VALUES ('{name}')" for name in names for into in places]
 
 
@@ -197,8 +252,9 @@ def campaign(
         one_round(directory / "control", result, rng, server, [False] * KILLS_OF_A_CONTROL, is_control=True)
         victims = [True] * server_kills + [False] * kills
         random.Random(seed).shuffle(victims)
+        size = KILLS_WITH_A_SNAPSHOT if source == SNAPSHOT else KILLS_OF_A_ROUND
         for number in count(1):
-            some = victims[(number - 1) * KILLS_OF_A_ROUND : number * KILLS_OF_A_ROUND]
+            some = victims[(number - 1) * size : number * size]
             if not some or result.violations:
                 return result
             one_round(directory / f"round{number}", result, random.Random(f"{seed} {number}"), server, some)
@@ -238,13 +294,14 @@ def one_round(
     directory.mkdir(mode=0o700)
     begin = time.monotonic()
     url = sqlite_file(directory) if server is None else server.fresh_database()
-    program = Program(url, result.source)
+    program = Program(url, result.source, directory / "state")
     for kills_server in victims:
         victim = server if kills_server else None
         _one_life(directory, url, program, rng, figures, victim, source=result.source, control=is_control)
+        figures.in_snapshot += program.is_in_snapshot()
         figures.waiting += program.stored() < len(program.placed()) * (1 - 1 / MISFIT) - 1
     status, left = _last_life(directory, url, program, source=result.source, control=is_control)
-    found = _compare(directory, url, program, figures, is_control=is_control)
+    found = _compare(directory, url, program, figures, is_control=is_control, source=result.source)
     if status:
         found.append(f"the last life ended with status {status}")
     if left:
@@ -279,6 +336,9 @@ def _one_life(
     deadline = time.monotonic() + (PATIENCE_S if kill else LONGEST_LIFE_S * rng.random())
     while began and life.is_alive and time.monotonic() < deadline:
         program.place(rng.randint(2, PLACED))
+        if not control and source != SNAPSHOT:
+            figures.looks += 1
+            figures.violations += filter(None, [program.half_seen()])
         time.sleep(PAUSE_S)
     if server is not None:
         before = program.stored()
@@ -302,21 +362,26 @@ def _last_life(directory: Path, url: str, program: Program, *, source: str, cont
     return life.stop(), not all_taken()  # a stop sends all that is there
 
 
-def _compare(directory: Path, url: str, program: Program, figures: Figures, *, is_control: bool) -> list[str]:
+def _compare(
+    directory: Path, url: str, program: Program, figures: Figures, *, is_control: bool, source: str
+) -> list[str]:
     """Compare the tables and the dead letters with the state of the engine."""
-    there = Counter((str(name), int(number)) for name, number in rows(url, "SELECT order_name, number FROM orders"))
+    *earlier, last = _between_snapshots(sorted(rows(url, "SELECT number, order_name FROM orders")))
+    there = Counter((name, number) for number, name in last)
     state = counts_in(f"sqlite:///{directory}/engine.db", NAME)
     wanted = {(name, number) for name, number in state.items() if number % MISFIT}
     letters = dead_letters(f"sqlite:///{directory}/engine.db")
     dead = Counter(msgspec.json.decode(one.letter.message.body)["order_name"] for one in letters)
     misfits = {name for name, number in state.items() if not number % MISFIT}
+    if source == SNAPSHOT:  # rows of an interrupted one may be dead letters, too
+        dead = Counter(misfits & {*dead})
     placed = program.placed()
     handled_twice = len({*there}) + dead.total() - len({name for name, _ in there} | {*dead})
     figures.orders += len(placed)
     figures.rows += there.total()
     figures.refused += dead.total()
     figures.handled_twice += handled_twice
-    figures.written_twice += there.total() - len(there)
+    figures.written_twice += sum(len(part) - len({*part}) for part in (*earlier, last))
     found = []
     if set(state) != placed:
         lost, foreign = sorted(placed - set(state)), sorted(set(state) - placed)
@@ -325,6 +390,10 @@ def _compare(directory: Path, url: str, program: Program, figures: Figures, *, i
         found.append(f"the table lacks {sorted(wanted - set(there))[:20]}")
     if is_control:
         return found
+    for part in earlier:
+        again = [name for name, times in Counter(name for _, name in part).items() if times > 1]
+        if again:
+            found.append(f"orders that came twice after one snapshot had begun: {again[:20]}")
     if set(there) - wanted:
         found.append(f"the table has {sorted(set(there) - wanted)[:20]}")
     if there.total() > len(there):
@@ -332,3 +401,14 @@ def _compare(directory: Path, url: str, program: Program, figures: Figures, *, i
     if set(dead) != misfits or dead.total() != len(misfits):
         found.append(f"dead letters: {len(dead)} orders, {dead.total()} letters, {len(misfits)} misfits")
     return found
+
+
+def _between_snapshots(there: Sequence[tuple[int, str]]) -> list[list[tuple[int, str]]]:
+    """The rows before the first snapshot that began again, those between it and the next one, and so on."""
+    parts: list[list[tuple[int, str]]] = [[]]
+    for number, name in there:
+        if name == TRUNCATED:
+            parts.append([])
+        else:
+            parts[-1].append((number, name))
+    return parts

@@ -105,7 +105,7 @@ def one_writer(facts: Facts) -> Iterator[str]:
 
 @invariant("G5", "each handled id was published, and each output was caused by a handled input or a timer")
 def nothing_is_invented(facts: Facts) -> Iterator[str]:
-    """By what the store releases: each output of a reliable sender is in a checkpoint."""
+    """Check that each output of a reliable sender is in a checkpoint."""
     for sender, sends in facts.accepted.items():
         if facts.setup.senders.get(sender) is not Reliability.BEST_EFFORT:
             for _, _, one in sends:
@@ -115,7 +115,7 @@ def nothing_is_invented(facts: Facts) -> Iterator[str]:
 
 @invariant("G6", "every message that is given up has a record: a dead letter, with the part that gave it up")
 def nothing_is_silent(facts: Facts) -> Iterator[str]:
-    """Each message that cannot be mapped has its dead letter."""
+    """Check that each message that cannot be mapped has a dead letter."""
     if facts.rest is None or not facts.rest.reached:
         return
     dead_pids = {pid for _, record in facts.history.of("received") for pid in record.data.dead}
@@ -205,7 +205,7 @@ def cuts_are_of_one_moment(facts: Facts) -> Iterator[str]:
     "K4", "a refused start leaves the store unchanged, and the engine accepts the configuration of the start before"
 )
 def refusals_change_nothing(facts: Facts) -> Iterator[str]:
-    """The world puts the configuration back after each refusal."""
+    """Check each refusal; the simulated world restores the configuration afterwards."""
     for _, record in facts.history.of("declined"):
         if not record.data.unchanged:
             yield f"life {record.life} was refused with {record.who} and changed the store"

@@ -176,10 +176,10 @@ class Checkpointed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """What one life was started with, where that changes. A subclass holds what invariants of one application ask.
+    """The configuration of one life, in runs in which it changes. A subclass adds what one application has.
 
     Attributes:
-        pipelines: the names of all.
+        pipelines: names of all pipelines.
     """
 
     pipelines: tuple[str, ...]
@@ -247,16 +247,16 @@ class Setup:
     """The parts of the run, as far as invariants need them.
 
     Attributes:
-        receivers: by id.
-        senders: mode by id.
-        window: ids per source that the duplicate detector keeps.
-        expiry: seconds that it keeps ids.
-        checkpoint_interval: seconds.
-        renamed: senders that stamp the unique id into a property with a name of its own.
-        tries: refusals after which a sender gives a send up, where that is not the default.
-        deduplicating: whether the broker stores a repeat of (source, sequence) once.
+        receivers: receivers by id.
+        senders: reliability mode of each sender, by id.
+        window: number of ids per source that the duplicate detector keeps.
+        expiry: seconds for which it keeps ids.
+        checkpoint_interval: seconds between two checkpoints.
+        renamed: senders that put the unique id into a property with another name than the default.
+        tries: refusals after which a sender gives a send up, for senders without the default.
+        deduplicating: whether the broker stores a repeat of (source, sequence) only once.
         on_error: what the engine does with a message whose handler fails.
-        told: whether monitors tell all that they do, to invariants of their application.
+        told: whether monitors report all that they do, for the invariants of their application.
     """
 
     receivers: Mapping[str, ReceiverFacts] = field(default_factory=dict)

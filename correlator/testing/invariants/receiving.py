@@ -41,7 +41,7 @@ def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
 
 @invariant("A2", "every published message takes effect at least once, or is definitively failed")
 def nothing_is_lost(facts: Facts) -> Iterator[str]:
-    """By what is stored for handling: a receiver of its destination has stored it, or a repeat, or its dead letter."""
+    """Check at rest that a receiver of each message's destination has stored it, a repeat of it, or its dead letter."""
     if facts.rest is None or not facts.rest.reached:
         return
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
@@ -64,7 +64,7 @@ def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
 
 @invariant("A4", "effects keep the order of the receiver's stream, whatever is replayed")
 def order_is_kept(facts: Facts) -> Iterator[str]:
-    """The stream is in the order of publication: without faults, and always where the broker keeps a position."""
+    """Check that each stream is in the order of publication, without faults or if the broker keeps a position."""
     if facts.rest is None or not facts.rest.reached:
         return
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
@@ -348,7 +348,7 @@ def exactly_that_batch(facts: Facts) -> Iterator[str]:
                 mine.clear()
 
 
-@invariant("C4", "a message that was not acknowledged comes again")
+@invariant("C4", "a message that was not acknowledged is redelivered")
 def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
     """Check that at rest every APP_CONTROLLED message is acknowledged, so that the life that
     acknowledged it handled it.

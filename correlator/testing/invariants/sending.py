@@ -88,7 +88,7 @@ def order(facts: Facts) -> Iterator[str]:
 
 @invariant("S6", "where the broker deduplicates by source and number, each send is stored once")
 def stored_once(facts: Facts) -> Iterator[str]:
-    """Only with such a broker."""
+    """Check only runs with such a broker."""
     for sender in facts.setup.senders if facts.setup.deduplicating else ():
         seen: set[tuple[str, int]] = set()
         for _, life, one in facts.accepted[sender]:

@@ -1,7 +1,8 @@
-"""The invariants that hold for every application, and the question whether a history keeps the catalogue.
+"""Check a history against all invariants of the catalogue; docs/hazards.md lists them by group.
 
-They know nothing of the engine: only what the broker, the disk and the application told. Whoever tests an application
-with more to tell enters invariants of this application into the catalogue. docs/hazards.md lists all by group.
+The invariants of this package hold for every application. They know nothing of the engine, and use only what the
+broker, the disk and the application reported. To check more of one application, enter invariants of it into the
+catalogue.
 """
 
 from correlator.testing.invariants import general, poison, receiving, sending

@@ -45,9 +45,10 @@ MAX_ROWS = 3
 
 
 class Bill(NamedTuple):
-    """What a pipeline sends for a message: who handled it, the total that its step keeps, the version of that step.
+    """The output of a pipeline for a message.
 
-    `number` is that of the message within its receiver.
+    It says which pipeline handled which message, its `number` within its receiver, the `total` that the step keeps, and
+    the `version` of that step.
     """
 
     pipeline: str
@@ -60,14 +61,14 @@ class Bill(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Parts(Configured):
-    """The configuration of one life as the invariants ask for it.
+    """The configuration of one life, as the invariants use it.
 
     Attributes:
-        routes: for each receiver the pipelines that it delivers to.
-        discards: pipelines the state of whose step is given up.
-        bills: the destination at the broker of the sender of pipelines.
-        passing: context of the monitor without lasting state, "" for none.
-        counting: context of the persistent monitor, "" for none.
+        routes: for each receiver, the pipelines that it delivers to.
+        discards: pipelines whose step gives up its state.
+        bills: destination of the sender of pipelines at the broker.
+        passing: context of the monitor without lasting state, "" if there is none.
+        counting: context of the persistent monitor, "" if there is none.
     """
 
     routes: Mapping[str, tuple[str, ...]]

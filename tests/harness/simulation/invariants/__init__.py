@@ -1,7 +1,7 @@
-"""Invariants of the project's own application: of the state of its monitors, and of what they tell.
+"""Invariants of the project's own application. They use the state of its monitors, and what these report.
 
 This package enters them into the catalogue of `correlator.testing.invariants`, after those that hold for every
-application. They find nothing in the history of another application, since `Setup.told` is false there.
+application. They find no violation in the history of another application, because `Setup.told` is false there.
 """
 
 from correlator.testing.invariants.violations import violations

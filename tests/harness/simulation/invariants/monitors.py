@@ -15,7 +15,7 @@ _SLACK_S = 1e-6
 
 @further("G5")
 def application_invents_nothing(facts: Facts) -> Iterator[str]:
-    """By what monitors handled and sent, and the ids in their state."""
+    """Check what monitors handled and sent, and the ids in their state."""
     known = {one.id for one in facts.published.values()}
     for _, record in facts.history.of("handled"):
         if record.data not in known:
@@ -33,7 +33,7 @@ def application_invents_nothing(facts: Facts) -> Iterator[str]:
 
 @further("G6")
 def failed_handlers_are_dead_letters(facts: Facts) -> Iterator[str]:
-    """A failed handler of EXACTLY_ONCE input has exactly one dead letter."""
+    """Check that each EXACTLY_ONCE input whose handler failed has exactly one dead letter."""
     if facts.rest is None or not facts.rest.reached or facts.setup.on_error != "dead_letter":
         return
     letters = Counter(
@@ -54,7 +54,7 @@ def failed_handlers_are_dead_letters(facts: Facts) -> Iterator[str]:
 
 @invariant("M9", "a timer or deadline is due when its time has passed by engine time, counted over all lives")
 def sleepers_wake(facts: Facts) -> Iterator[str]:
-    """By the times that the sleeper has noted: its expression is true when its timer fires for the first time."""
+    """Check the times of the monitor `Sleeper`: its expression becomes true when its timer first fires."""
     sleeper = monitor(facts, "Sleeper")
     if sleeper is None:
         return
@@ -67,7 +67,7 @@ def sleepers_wake(facts: Facts) -> Iterator[str]:
 
 @invariant("M1", "a timer that was set fires once, in the committed lineage")
 def timers_fire_once(facts: Facts) -> Iterator[str]:
-    """Set and fired are the same at rest, in the same order."""
+    """Check that at rest the timers that were set are those that fired, in the same order."""
     armed, fired = listed(facts, "Ledger", "armed"), listed(facts, "Ledger", "fired")
     if armed != fired:
         yield f"set {armed}, fired {fired}"
@@ -79,7 +79,7 @@ def timers_fire_once(facts: Facts) -> Iterator[str]:
     " error",
 )
 def listeners_are_called_once(facts: Facts) -> Iterator[str]:
-    """The ledger notes what it finds wrong."""
+    """Check what the monitor `Ledger` found wrong, and how many of its listeners still wait."""
     yield from listed(facts, "Ledger", "wrong")
     ledger = monitor(facts, "Ledger")
     if ledger is not None:
@@ -91,7 +91,7 @@ def listeners_are_called_once(facts: Facts) -> Iterator[str]:
 
 @invariant("M3", "a spawned monitor lives until it ends itself, and exists only once")
 def spawned_live_once(facts: Facts) -> Iterator[str]:
-    """Spawned = ended + alive."""
+    """Check that the spawned monitors are those that have ended and those that are alive."""
     ledger = monitor(facts, "Ledger")
     if ledger is None or facts.rest is None:
         return
@@ -107,8 +107,7 @@ def spawned_live_once(facts: Facts) -> Iterator[str]:
 
 @invariant("M4", "every event that a persistent monitor sends through a channel is handled exactly once, in order")
 def channels_lose_nothing(facts: Facts) -> Iterator[str]:
-    """Compare what the monitors `Ledger` and `Audit` sent to each other with what the other one handled, in both
-    directions.
+    """Compare what each of the monitors `Ledger` and `Audit` sent to the other with what the other one handled.
 
     Events that a poison message condemned may be missing.
     """
@@ -125,7 +124,7 @@ def channels_lose_nothing(facts: Facts) -> Iterator[str]:
 
 @invariant("M5", "the stored tables and attributes of a monitor are of the same moment")
 def state_is_of_one_moment(facts: Facts) -> Iterator[str]:
-    """Counts in a table are the handled ids, so are lists in a table."""
+    """Check that the counts and the lists in the tables agree with the handled ids."""
     ledger = monitor(facts, "Ledger")
     if ledger is None:
         return
@@ -139,7 +138,7 @@ def state_is_of_one_moment(facts: Facts) -> Iterator[str]:
 
 @invariant("M6", "a repeating timer fires once for each period of engine time, over all lives")
 def beats_are_regular(facts: Facts) -> Iterator[str]:
-    """For lasting state from the state, for the rest within each life."""
+    """Check persistent monitors by their state over all lives, and other monitors within each life."""
     ledger = monitor(facts, "Ledger")
     if ledger is not None:
         expected = ledger["born"] + (ledger["ticks"] + 1) * TICK_S
@@ -159,7 +158,7 @@ def beats_are_regular(facts: Facts) -> Iterator[str]:
 
 @invariant("M7", "an expression calls its handler exactly once for the events that make it true")
 def expressions_fire_once(facts: Facts) -> Iterator[str]:
-    """As the account says that plain listeners of the same monitor keep."""
+    """Check the calls against the account that plain listeners of the same monitor keep."""
     for found, due in (("pairs", "pairs_due"), ("couples", "couples_due")):
         if sorted(listed(facts, "Matcher", found)) != sorted(listed(facts, "Matcher", due)):
             yield f"{found} {listed(facts, 'Matcher', found)}, due were {listed(facts, 'Matcher', due)}"
@@ -170,7 +169,7 @@ def expressions_fire_once(facts: Facts) -> Iterator[str]:
     "an expression with a deadline becomes true at the deadline or false by an earlier event, never both or neither",
 )
 def expressions_keep_time(facts: Facts) -> Iterator[str]:
-    """Every order is answered or missing."""
+    """Check that every order counts as either answered or missing."""
     yield from listed(facts, "Matcher", "wrong")
     found = sorted([*listed(facts, "Matcher", "answered"), *listed(facts, "Matcher", "missing")])
     if facts.rest is not None and facts.rest.reached and sorted(listed(facts, "Matcher", "orders")) != found:

@@ -1,4 +1,4 @@
-"""Invariants of what monitors received: by the ids in their state, and by what they tell of their receivers."""
+"""Invariants of what monitors received. They use the ids in the state, and what monitors report of receivers."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROL
 
 @invariant("BE3", "without faults a BEST_EFFORT receiver delivers each message once and in order")
 def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
-    """Only asked of runs in which nothing went wrong, and where monitors tell what they handle."""
+    """Check only runs without faults in which monitors report what they handle."""
     for name in facts.of_mode(BEST_EFFORT) if facts.setup.told else ():
         wanted = [
             one.id
@@ -28,7 +28,7 @@ def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
 
 @further("A2")
 def everything_takes_effect(facts: Facts) -> Iterator[str]:
-    """By the ids in the state of the last checkpoint."""
+    """Check the ids in the state of the last checkpoint."""
     if facts.rest is None or not facts.rest.reached:
         return
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
@@ -44,7 +44,7 @@ def everything_takes_effect(facts: Facts) -> Iterator[str]:
 
 @invariant("A3", "the effects are those of the messages in the committed receive log: none twice, no others")
 def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
-    """As multisets of ids, for every monitor that handles the receiver's messages."""
+    """Compare multisets of ids, for every monitor that handles the receiver's messages."""
     if facts.rest is None or not facts.rest.reached:
         return
     for names, lists in _consumers(facts):
@@ -68,7 +68,7 @@ def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
 
 @further("A4")
 def effects_keep_the_order(facts: Facts) -> Iterator[str]:
-    """Asked of receivers whose ids no other receiver brings, and of each id's first effect."""
+    """Check the first effect of each id, and only ids that no other receiver has received."""
     if facts.rest is None or not facts.rest.reached:
         return
     for names, lists in _consumers(facts):
@@ -86,7 +86,7 @@ def effects_keep_the_order(facts: Facts) -> Iterator[str]:
 
 @invariant("W1", "a receiver with flow control delivers no more messages than the application allows in this life")
 def window_is_kept(facts: Facts) -> Iterator[str]:
-    """By the numbers of what it stored, where monitors tell what they allow."""
+    """Check the numbers of the stored messages, in runs in which monitors report the credit that they grant."""
     for name, stream in facts.streams.items() if facts.setup.told else ():
         setup = facts.setup.receivers.get(name)
         if setup is None or not setup.flow_control:
@@ -101,7 +101,7 @@ def window_is_kept(facts: Facts) -> Iterator[str]:
 
 @invariant("A6", "no receiver is open before on_conclude_recovery has returned on all monitors")
 def receivers_open_last(facts: Facts) -> Iterator[str]:
-    """As the hooks see it."""
+    """Check what the life-cycle methods report."""
     for _, record in facts.history.of("hooks"):
         if record.data:
             yield f"life {record.life}: {list(record.data)} are open in {record.who}"
@@ -109,7 +109,7 @@ def receivers_open_last(facts: Facts) -> Iterator[str]:
 
 @invariant("C3", "while a receiver is suspended, it delivers nothing")
 def nothing_while_suspended(facts: Facts) -> Iterator[str]:
-    """Between the notice and the call, unless the connection was lost."""
+    """Check the time from the notice to the call of the application, unless the connection was lost."""
     for name in facts.of_mode(APP_CONTROLLED):
         suspended: set[int] = set()
         for _, record in facts.about(name, "suspended", "resumed", "delivered", "returned"):
@@ -132,7 +132,7 @@ def forbidden_acknowledgements(facts: Facts) -> Iterator[str]:
 
 @invariant("X1", "when the application acknowledges an input, all outputs derived from this input are confirmed")
 def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
-    """The pattern of APP_CONTROLLED with flush: at least one derived output of each acknowledged input is settled."""
+    """Check that at least one derived output of each acknowledged APP_CONTROLLED input was settled before."""
     if not facts.setup.told:
         return
     derived: dict[str, list[tuple[int, bytes]]] = {}
@@ -150,7 +150,7 @@ def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
 
 
 def _effects(facts: Facts, receiver: str) -> set[str] | None:
-    """Ids that took effect, by what the monitors for the receiver hold; `None` when no monitor is there for it."""
+    """Return the ids in the state of the monitors that handle the receiver's messages; `None` without such a one."""
     for names, lists in _consumers(facts):
         if receiver in names:
             return set(lists[0][1])
@@ -158,7 +158,7 @@ def _effects(facts: Facts, receiver: str) -> set[str] | None:
 
 
 def _consumers(facts: Facts) -> Iterator[tuple[list[str], list[tuple[str, list[str], bool]]]]:
-    """Which receivers feed which lists of ids; the flag says that a failing handler leaves its id out."""
+    """Yield receivers with the lists of ids that they feed; the flag tells that a failing handler leaves its id out."""
     ledger = monitor(facts, "Ledger")
     audit = monitor(facts, "Audit")
     if ledger is None or audit is None:

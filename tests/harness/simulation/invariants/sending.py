@@ -9,7 +9,7 @@ from tests.harness.simulation.invariants.told import monitor
 
 @further("S6")
 def bodies_are_stored_once(facts: Facts) -> Iterator[str]:
-    """All bodies differ, so one that comes again under another number is found as well."""
+    """Check that no body was stored twice. All bodies differ, so this finds a repeat under another number, too."""
     for sender in facts.setup.senders if facts.setup.deduplicating and facts.setup.told else ():
         seen: set[bytes] = set()
         for _, life, one in facts.accepted[sender]:
@@ -22,7 +22,7 @@ def bodies_are_stored_once(facts: Facts) -> Iterator[str]:
     "S9", "a reliable sender sends exactly what the state of the last checkpoint says that it sent, number by number"
 )
 def one_lineage(facts: Facts) -> Iterator[str]:
-    """The ledger keeps what it sent in its state: the broker saw exactly that, number by number."""
+    """Compare what the monitor `Ledger` has in its state with what the broker saw, number by number."""
     ledger = monitor(facts, "Ledger")
     if ledger is None:
         return
@@ -39,7 +39,7 @@ def one_lineage(facts: Facts) -> Iterator[str]:
 
 @invariant("B1", "BEST_EFFORT sends of a handler that returned arrive without any checkpoint, unless the engine dies")
 def leave_at_once(facts: Facts) -> Iterator[str]:
-    """Sends of the last life arrive."""
+    """Check that the sends of the last life have arrived."""
     if facts.rest is None or not facts.rest.reached or not facts.lives:
         return
     last = max((record.life for _, record in facts.history.of("sent")), default=0)
@@ -72,7 +72,7 @@ def flushed_means_confirmed(facts: Facts) -> Iterator[str]:
 
 @invariant("F2", "one notice for each request of this life, none for a request of an earlier life")
 def one_notice(facts: Facts) -> Iterator[str]:
-    """Each notice has its request, once."""
+    """Check that each notice has a request of its life, and that each request has at most one notice."""
     requested = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flush")}
     notified: set[tuple[int, str, int]] = set()
     for _, record in facts.history.of("flushed"):
@@ -101,7 +101,7 @@ def notices_in_order(facts: Facts) -> Iterator[str]:
     " before an earlier one",
 )
 def every_flush_completes(facts: Facts) -> Iterator[str]:
-    """At the end, also where something else keeps the run from its rest; and in any life in the order of requests."""
+    """Check at the end, even if the run does not come to rest, and in each life the order of the requests."""
     yield from _passed_over(facts)
     if facts.rest is None:
         return
@@ -112,10 +112,10 @@ def every_flush_completes(facts: Facts) -> Iterator[str]:
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
-    """A request that a lost connection has dropped is found by the notice of the next one.
+    """Yield requests that were passed over: a later request of the same life got its notice first.
 
-    An engine that was overtaken goes on, but not with the step in which it was stopped: what that was about to notify
-    is lost in the simulation alone.
+    An overtaken engine goes on, but not with the step in which it was stopped: in the simulation, and only there, the
+    notices of that step are lost.
     """
     waiting: dict[tuple[int, str, str], list[int]] = {}
     records = sorted([*facts.history.of("flush"), *facts.history.of("flushed")], key=lambda event: event[0])
@@ -134,7 +134,7 @@ def _passed_over(facts: Facts) -> Iterator[str]:
 
 @invariant("F6", "a flush with nothing outstanding is notified, even if nothing is sent afterwards")
 def nothing_outstanding(facts: Facts) -> Iterator[str]:
-    """Asked of the last life, where all earlier sends had settled when the flush was requested."""
+    """Check the last life, if all earlier sends had settled when the flush was requested."""
     if facts.rest is None or not facts.rest.reached:
         return
     notified = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flushed")}

@@ -1,4 +1,4 @@
-"""What the project's own application has told: the state of its monitors, and what became a dead letter in a context."""
+"""What the project's own application reported: the state of its monitors, and the dead letters of its contexts."""
 
 from collections import Counter
 from typing import Any
@@ -9,21 +9,21 @@ from correlator.testing.invariants.facts import Facts
 
 
 def monitor(facts: Facts, name: str) -> dict[str, Any] | None:
-    """The state of the only instance of a monitor at the end; `None` if there is none, or in another application."""
+    """Return the state of a monitor's only instance at the end; `None` without one, or in another application."""
     found = facts.rest.state.get(name) if facts.rest and facts.setup.told else None
     return dict(found[0]) if found else None
 
 
 def listed(facts: Facts, name: str, attribute: str) -> list[str]:
-    """A list in the state of a monitor; empty if there is no such monitor."""
+    """Return a list in the state of a monitor; an empty list if there is no such monitor."""
     state = monitor(facts, name)
     return list(state[attribute]) if state is not None else []
 
 
 def condemned(facts: Facts, context: str, event: str = "") -> Counter[str]:
-    """Ids of the messages that became dead letters of a context since processes died of them.
+    """Return the ids of the messages that became dead letters of a context because processes died of them.
 
-    For events from inside: what stands in their field of this name.
+    If `event` is not "", count events from inside the engine instead, by their field of this name.
     """
     found: Counter[str] = Counter()
     for _, record in facts.history.of("condemned"):

@@ -58,9 +58,16 @@ _TODO = {
     SMALLER_LIMIT: "Let the user describe the configuration of the topic, so that the sender knows its limit",
 }
 _WHAT = {
-    FENCED: "another producer has taken over the transactions of this source, or this one stood still for too long",
+    FENCED: "another producer has taken over the transactions of this source",
     SMALLER_LIMIT: "the topic takes smaller messages than the sender knows",
 }
+
+
+class TransactionExpired(ConnectionLost):
+    """A transaction lasted longer than the cluster lets it, which has ended it without effect.
+
+    The cluster answers as if another producer had taken over. A new producer can send the batch again.
+    """
 
 
 class Complaints:
@@ -110,3 +117,5 @@ def translated(where: str, broker: KafkaBroker, complaints: Complaints | None = 
         yield
     except kafka.KafkaException as error:
         raise lost(where, error.args[0], broker, complaints) from error
+    except kafka.KafkaError as error:  # type: ignore[misc]  # a fatal error comes bare, and is no `BaseException`
+        raise lost(where, error, broker, complaints) from None

@@ -17,8 +17,9 @@ import confluent_kafka as kafka
 
 from connectors.kafka.broker import LOG, KafkaBroker
 from connectors.kafka.content import Record
-from connectors.kafka.failures import Complaints, lost, timed_out, translated
+from connectors.kafka.failures import FENCED, Complaints, TransactionExpired, lost, timed_out, translated
 from connectors.kafka.patience import answer_within
+from correlator.errors import ConnectionLost
 from correlator.processes import never_finalize
 
 _INVALID = kafka.KafkaError.INVALID_RECORD
@@ -86,15 +87,20 @@ class KafkaProducer:
             note: kept beside the number.
 
         With transactions either all records are stored, with the number, or none: after a refusal the producer is of no
-        use, and the next one ends the transaction. Raises `ConnectionLost`.
+        use, and the next one ends the transaction. Raises `ConnectionLost`, `TransactionExpired` among them.
         """
-        with self._translated():
-            if self._name:
-                self._opened.begin_transaction()
-            failed = self._carry_out(records)
-            if self._name and not failed:
-                topics = {one.topic for one in records}
-                self._commit([kafka.TopicPartition(topic, _MARKED, number, note) for topic in sorted(topics)])
+        began_s = time.monotonic()
+        try:
+            with self._translated():
+                if self._name:
+                    self._opened.begin_transaction()
+                failed = self._carry_out(records)
+                if self._name and not failed:
+                    topics = {one.topic for one in records}
+                    self._commit([kafka.TopicPartition(topic, _MARKED, number, note) for topic in sorted(topics)])
+        except ConnectionLost as error:
+            self._check_age(time.monotonic() - began_s, error)
+            raise
         if not failed:
             return None
         reason = kafka.KafkaError(_INVALID).str()
@@ -110,6 +116,13 @@ class KafkaProducer:
     def _opened(self) -> kafka.Producer:
         assert self._client is not None
         return self._client
+
+    def _check_age(self, lasted_s: float, error: ConnectionLost) -> None:
+        """Raise `TransactionExpired` if this is why the cluster shuts the producer out: no other one has to exist."""
+        longest_s = self._broker.transaction_ms / 1000
+        if error.code == FENCED and lasted_s >= longest_s:
+            what = f"a transaction lasted {lasted_s:.1f} s, and the cluster ends one after {longest_s:g} s"
+            raise TransactionExpired("E7023", self._where, what) from error
 
     def _carry_out(self, records: Sequence[Record]) -> Mapping[int, kafka.KafkaError]:
         """Send the records; returns the refusals by index. Raises after any other error."""

@@ -17,6 +17,7 @@ from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.cluster import Cluster, Rules
 from connectors.kafka.content import Record, encode
 from connectors.kafka.destinations import ALLOWED, Subject, subject_of, topic_of
+from connectors.kafka.failures import TransactionExpired
 from connectors.kafka.producer import KafkaProducer
 from connectors.kafka.registry import UNUSABLE, Schemas
 from connectors.kafka.schemas import body_writer
@@ -116,6 +117,14 @@ class KafkaSink:
         self._producer = None
 
     def _send(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Send messages of one source. If a transaction has expired, a new producer sends what is not stored, once."""
+        try:
+            return self._try(source, part)
+        except TransactionExpired:
+            self._drop()
+            return self._try(source, part)
+
+    def _try(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Send messages of one source. Those of a session have none, and their repeats are unknown."""
         results: list[SendRejected | None] = [None] * len(part)
         records = self._prepare(part, results)

@@ -1,13 +1,17 @@
 """The Kafka connector against a real broker: numbers and transactions of senders, groups and offsets of receivers."""
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
 
 import confluent_kafka as confluent
 import pytest
 
+from connectors.kafka.cluster import Cluster
 from connectors.kafka.examination import _of_cluster
 from connectors.kafka.member import GroupMember
 from connectors.kafka.offsets import GroupOffsets
@@ -126,6 +130,50 @@ def offer(one: confluent.Producer, topic: str, *contents: bytes) -> None:
     assert one.flush(ANSWER_S) == 0
 
 
+def expiring(kafka: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch, place: str, times: int) -> list[str]:
+    """Let so many transactions expire before this call of their producer; returns the places where they did."""
+    late: list[str] = []
+
+    class Late(confluent.Producer):
+        def begin_transaction(self) -> None:
+            self._produced = 0
+            super().begin_transaction()
+
+        def produce(self, *arguments: Any, **options: Any) -> None:
+            self._produced += 1
+            if self._produced == 3:
+                self._expire("produce")
+            super().produce(*arguments, **options)
+
+        def send_offsets_to_transaction(self, *arguments: Any) -> None:
+            self._expire("offsets")
+            super().send_offsets_to_transaction(*arguments)
+
+        def commit_transaction(self, *arguments: Any) -> None:
+            self._expire("commit")
+            super().commit_transaction(*arguments)
+
+        def _expire(self, now: str) -> None:
+            if now == place and len(late) < times:
+                assert self.flush(ANSWER_S) == 0
+                with closing(Cluster("t", kafka.connection()._broker)) as cluster:
+                    wait_until(lambda: not cluster.held_back(cluster.topic(topic)))
+                late.append(now)
+
+    monkeypatch.setattr(confluent, "Producer", Late)
+    return late
+
+
+@contextlib.contextmanager
+def short_transactions(kafka: KafkaServer, topic: str) -> Iterator[KafkaSink]:
+    """A sink whose transactions expire after two seconds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("connectors.kafka.broker._TRANSACTION_MS", 2000)
+        with closing(kafka.connection(timeout_s=2).sink(sender(topic))) as sink:
+            sink.connect()
+            yield sink
+
+
 # --- senders ---
 
 
@@ -172,6 +220,45 @@ def test_a_producer_that_is_shut_out_says_so_and_stores_nothing_twice(kafka: Kaf
         one.connect()
         one.send(numbered(topic, 3, 5))
     assert values(kafka, topic) == texts(1, 5)
+
+
+@pytest.mark.parametrize("place", ["produce", "offsets", "commit"])
+def test_a_transaction_that_expired_is_no_rival(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    topic = kafka.topic()
+    late = expiring(kafka, topic, monkeypatch, place, times=1)
+    with short_transactions(kafka, topic) as sink:
+        assert codes(sink.send(numbered(topic, 1, 3))) == [None] * 3
+        assert late == [place]
+        assert codes(sink.send(numbered(topic, 2, 5))) == [None] * 4
+    assert values(kafka, topic) == texts(1, 5)
+    assert number_is(kafka, topic, 5)
+
+
+def test_transactions_that_always_expire_are_reported(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.topic()
+    late = expiring(kafka, topic, monkeypatch, "offsets", times=2)
+    with short_transactions(kafka, topic) as sink:
+        with pytest.raises(ConnectionLost, match=r"E7023 senders\.s: a transaction lasted .* ends one after 2 s"):
+            sink.send(numbered(topic, 1, 3))
+        assert late == ["offsets"] * 2
+        sink.connect()
+        assert codes(sink.send(numbered(topic, 1, 3))) == [None] * 3
+    assert values(kafka, topic) == texts(1, 3)
+
+
+def test_two_senders_with_one_source_are_both_told(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    with sink_of(kafka, topic) as one, sink_of(kafka, topic) as other:
+        one.send(numbered(topic, 1, 1))
+        other.send(numbered(topic, 2, 2))
+        for number, sink in zip(range(3, 9), itertools.cycle((one, other)), strict=False):
+            with pytest.raises(ConnectionLost, match="E7061"):
+                sink.send(numbered(topic, number, number))
+            sink.connect()
+            assert codes(sink.send(numbered(topic, number, number))) == [None]
+    assert values(kafka, topic) == texts(1, 8)
 
 
 def test_refused_messages_are_refused_alone_and_again(kafka: KafkaServer) -> None:

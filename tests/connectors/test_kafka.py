@@ -615,6 +615,38 @@ def test_where_a_new_group_begins(kafka: KafkaServer) -> None:
         source.connect()
 
 
+def test_a_group_begins_at_given_offsets(kafka: KafkaServer) -> None:
+    topic = kafka.topic(3)
+    kafka.publish(topic, *[{"value": b"%d" % n, "partition": p} for p in range(3) for n in range(10 * p, 10 * p + 4)])
+    with source_of(kafka, receiver(topic, "given", start={"0": 3, 1: 4})) as source:
+        chunks = take(source, 5)
+        assert sorted(bodies(chunks)) == [b"20", b"21", b"22", b"23", b"3"]
+        kafka.publish(topic, {"value": b"14", "partition": 1})
+        assert bodies(take(source, 1)) == [b"14"]
+        source.acknowledge(tokens(chunks))
+    assert kafka.offsets("given") == {(topic, 0): 4, (topic, 1): 4, (topic, 2): 4}
+    with source_of(kafka, receiver(topic, "given", start={0: 0})) as source:
+        assert bodies(take(source, 1)) == [b"14"], "the group has begun"
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        ({0: 1}, r"E7062 receivers\.r: the receiver is to start at offset 1 .* which holds offsets 2 to 4\."),
+        ({0: 5}, "E7062 .* at offset 5 "),
+        ({0: 4, 1: 0}, "E7010 .* an offset for partition 1, which the topic does not have"),
+    ],
+)
+def test_given_offsets_that_are_not_there_are_told(kafka: KafkaServer, start: dict[int, int], told: str) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, *[{"value": text} for text in texts(1, 4)])
+    kafka.delete_records(topic, 2)
+    source = kafka.connection().source(receiver(topic, start=start))
+    with pytest.raises(ConnectionLost, match=told):
+        source.connect()
+    assert (topic, 0) not in kafka.offsets("r")
+
+
 def test_a_new_partition_is_read_from_its_beginning(kafka: KafkaServer) -> None:
     topic = kafka.topic()
     with source_of(

@@ -97,6 +97,11 @@ def test_a_file_that_only_the_engine_has_is_not_looked_for() -> None:
         ("topic:orders", {"start": "first"}, "E1022"),
         ("topic:orders", {"start": 17}, "E1022"),
         ("topic:orders", {"start": "2026-01-31T12:00:00"}, "E1022"),
+        ("topic:orders", {"start": {}}, "E1022"),
+        ("topic:orders", {"start": {0: -1}}, "E1022"),
+        ("topic:orders", {"start": {"first": 7}}, "E1022"),
+        ("topic:orders", {"start": {0: True}}, "E1022"),
+        ("topic:^orders.*", {"start": {0: 7}}, "E1022"),
     ],
 )
 def test_receivers(destination: str, options: dict[str, object], code: str) -> None:
@@ -166,6 +171,7 @@ def test_where_a_receiver_begins() -> None:
     assert start_of(receiver()) == Start("earliest")
     assert start_of(receiver(start="committed")) == Start("committed")
     assert start_of(receiver(start="2026-01-31T12:00:00Z")) == Start("time", 1_769_860_800_000)
+    assert start_of(receiver(start={0: 17, "1": 2**62 // 10})) == Start("offsets", 0, {0: 17, 1: 2**62 // 10})
 
 
 def test_features_follow_the_settings_of_the_client() -> None:

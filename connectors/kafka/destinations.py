@@ -24,7 +24,7 @@ _INTERNAL = "__"
 _MOST_KNOWN = 1000
 _SCHEMA, _SUBJECT, _FILE = "use_schema", "subject", "schema_file"
 _KINDS = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
-_STARTS = "earliest, latest, committed, a time such as 2026-01-31T12:00:00Z, or offsets such as {0: 1700, 1: 1650}"
+_STARTS = 'earliest, latest, committed, a time such as 2026-01-31T12:00:00Z, or offsets such as {"0": 1700}'
 _WHOLE = re.compile(r"[0-9]{1,18}")
 
 

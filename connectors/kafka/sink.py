@@ -4,6 +4,7 @@ The sink itself refuses what no record can hold and what is larger than its topi
 message is stored: so a message is refused at every try alike.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -31,6 +32,7 @@ PREFIX = "correlator-"
 """Begins the names of transactions and of the groups with the numbers, for the rights of the user."""
 _MOST_NOTED = 200
 """Refused numbers that fit into the metadata of an offset, whose limit is 4,096 bytes."""
+_log = logging.getLogger("connectors.kafka")
 _source_of = attrgetter("source")
 _numbers = msgspec.json.Decoder(list[int])
 
@@ -235,6 +237,8 @@ class KafkaSink:
         if self._are_gone:
             for name in sorted(new):
                 self._last = max(self._last, self._read_tail(name, first))
+                told = "%s: the cluster has forgotten the number of %s; the last messages of the topic '%s' go up to %d"
+                _log.warning(told, self._where, self._source, name, self._last)
         self._looked_at |= new
 
     def _read_tail(self, name: str, first: int) -> int:

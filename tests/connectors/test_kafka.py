@@ -104,6 +104,11 @@ def codes(results: Sequence[SendRejected | None]) -> list[str | None]:
     return [None if one is None else one.code for one in results]
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the connector has logged."""
+    return [record.getMessage() for record in caplog.records if record.name == "connectors.kafka"]
+
+
 def lost_by(source: KafkaSource) -> ConnectionLost:
     """The `ConnectionLost` that ends receiving."""
     deadline = time.monotonic() + PATIENCE_S
@@ -333,7 +338,7 @@ def test_a_limit_that_was_lowered_is_read_again(kafka: KafkaServer) -> None:
     assert values(kafka, topic) == [b"first", b"second"]
 
 
-def test_if_the_number_is_gone_the_topic_says_what_it_has(kafka: KafkaServer) -> None:
+def test_if_the_number_is_gone_the_topic_says_what_it_has(kafka: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
     topic = kafka.topic(2)
     with sink_of(kafka, topic) as sink:
         for number in range(1, 21, 2):
@@ -341,7 +346,12 @@ def test_if_the_number_is_gone_the_topic_says_what_it_has(kafka: KafkaServer) ->
     kafka.delete_group(name_of(topic))
     kafka.publish(topic, {"value": b"foreign", "headers": {"uniqueMessageId": f"999999:{life(topic)}"}})
     with sink_of(kafka, topic) as sink:
+        assert not told(caplog)
         sink.send(numbered(topic, 5, 22))
+        sink.send(numbered(topic, 22, 22))
+    source = life(topic)
+    what = f"the cluster has forgotten the number of {source}; the last messages of the topic '{topic}' go up to 20"
+    assert told(caplog) == [f"senders.s: {what}"]
     found = values(kafka, topic)
     assert sorted(found, key=lambda one: (len(one), one)) == [*texts(1, 22), b"foreign"]
     assert number_is(kafka, topic, 22)
@@ -630,19 +640,19 @@ def test_a_group_begins_at_given_offsets(kafka: KafkaServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "told"),
+    ("start", "error"),
     [
         ({0: 1}, r"E7062 receivers\.r: the receiver is to start at offset 1 .* which holds offsets 2 to 4\."),
         ({0: 5}, "E7062 .* at offset 5 "),
         ({0: 4, 1: 0}, "E7010 .* an offset for partition 1, which the topic does not have"),
     ],
 )
-def test_given_offsets_that_are_not_there_are_told(kafka: KafkaServer, start: dict[int, int], told: str) -> None:
+def test_given_offsets_that_are_not_there_are_told(kafka: KafkaServer, start: dict[int, int], error: str) -> None:
     topic = kafka.topic()
     kafka.publish(topic, *[{"value": text} for text in texts(1, 4)])
     kafka.delete_records(topic, 2)
     source = kafka.connection().source(receiver(topic, start=start))
-    with pytest.raises(ConnectionLost, match=told):
+    with pytest.raises(ConnectionLost, match=error):
         source.connect()
     assert (topic, 0) not in kafka.offsets("r")
 

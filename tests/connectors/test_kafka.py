@@ -679,6 +679,22 @@ def test_a_deletion_comes_back_as_one(kafka: KafkaServer) -> None:
     assert (back.value(), back.key(), dict(back.headers() or ())["h"]) == (None, b"\xff", b"\xfe")
 
 
+def test_a_message_that_is_sent_on_gets_a_time_and_a_partition_of_its_own(kafka: KafkaServer) -> None:
+    here, there = kafka.topic(2), kafka.topic(2)
+    at = 1 - confluent.murmur2(b"key", 2)
+    kafka.publish(here, {"value": b"1", "key": b"key", "partition": at, "timestamp": 5_000})
+    with source_of(kafka, receiver(here, "own")) as source:
+        (message,) = take(source, 1)[0].messages
+    assert message.headers is not None
+    assert (message.headers.timestamp, message.properties["kafka_partition"]) == (5_000, at)
+    before_ms = time.time_ns() // 1_000_000
+    with sink_of(kafka, there) as sink:
+        assert codes(sink.send(batch(there, 1, message))) == [None]
+    (back,) = kafka.records(there)
+    assert back.timestamp()[1] >= before_ms
+    assert back.partition() == 1 - at, "where its key puts it"
+
+
 def test_a_receiver_of_a_missing_topic_waits(kafka: KafkaServer) -> None:
     source = kafka.connection().source(receiver("nowhere"))
     with pytest.raises(ConnectionLost, match=r"E7010 receivers\.r: .* Create the topic"):

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from connectors.kafka import KafkaConnection
-from connectors.kafka.broker import LOG
+from connectors.kafka.log import LOG
 from correlator.settings import ConnectionSettings
 from tests.interop.java_program import fetch_jars
 from tests.servers import HOST, KEPT, START_TIMEOUT_S, ClassArchive, ProcessServer, free_port, install_java

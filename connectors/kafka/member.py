@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import confluent_kafka as kafka
 
-from connectors.kafka.broker import LOG, KafkaBroker
+from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.destinations import Start
 from connectors.kafka.failures import GONE, Complaints, lost, timed_out, translated
+from connectors.kafka.log import LOG
 from connectors.kafka.offsets import CHOOSE, NOT_NOW, GroupOffsets
 from connectors.kafka.partitions import AssignedPartition, Place, Token
 from connectors.kafka.patience import answer_within

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka as kafka
 
-from connectors.kafka.broker import LOG, KafkaBroker
+from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.content import Record
 from connectors.kafka.failures import FENCED, Complaints, TransactionExpired, lost, timed_out, translated
+from connectors.kafka.log import LOG
 from connectors.kafka.patience import answer_within
 from correlator.errors import ConnectionLost
 from correlator.processes import never_finalize

@@ -81,7 +81,13 @@ class GroupMember:
         The arguments and errors are those of `GroupOffsets.begin`; also E7062.
         """
         with self._translated():
-            self._offsets.begin(self._consumer, start, others)
+            try:
+                self._offsets.begin(self._consumer, start, others)
+            except kafka.KafkaException as error:
+                told = self._consumer.poll(0.0)  # a refusal of the group, which a call answers with a time-out
+                if told is not None and (refusal := told.error()) is not None:
+                    raise kafka.KafkaException(refusal) from error
+                raise
         self.subscribe()
         deadline = time.monotonic() + self._broker.timeout_s
         while not self._has_joined and time.monotonic() < deadline:

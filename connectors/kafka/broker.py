@@ -139,7 +139,7 @@ class KafkaBroker:
 def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
     """Make a broker from the options of a connection. Raises `ConfigError` if one is wrong; connects to nothing."""
     check_options(where, options, OPTIONS)
-    timeout_s = whole_option(where, options, "timeout_s", 10, 900)
+    timeout_s = whole_option(where, options, "timeout_s", 10, 300)
     servers = text_option(where, options, "bootstrap_servers")
     if "@" in servers:
         todo = "Set sasl.username and sasl.password in client"

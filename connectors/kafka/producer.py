@@ -28,6 +28,8 @@ _REFUSED = frozenset({_INVALID, kafka.KafkaError._INVALID_DIFFERENT_RECORD})  # 
 """The errors of all records that were sent to a partition at once, if the broker refuses one of them at each try. They
 do not always tell which one.
 """
+_PURGED = frozenset({kafka.KafkaError._PURGE_QUEUE, kafka.KafkaError._PURGE_INFLIGHT})  # noqa: SLF001  # public names
+"""The errors of records that the library has dropped since another one of their transaction has failed."""
 _LOOK_S = 0.2
 T = TypeVar("T")
 _MARKED = 0
@@ -145,6 +147,8 @@ class KafkaProducer:
         for error in flight.refused.values():
             if error.code() not in _REFUSED:
                 raise kafka.KafkaException(error)
+        if flight.purged is not None and not (flight.refused and self._name):
+            raise kafka.KafkaException(flight.purged)
         return dict(flight.refused)
 
     def _commit(self, marks: list[kafka.TopicPartition]) -> None:
@@ -177,18 +181,28 @@ class KafkaProducer:
 
 
 class _Flight:
-    """What became of the records of a batch so far. The library tells only of those that are not stored."""
+    """What became of the records of a batch so far. The library tells only of those that are not stored.
+
+    Attributes:
+        refused: the first error of each record that has one of its own.
+        purged: the error of records that have none of their own.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self.refused: dict[int, kafka.KafkaError] = {}
+        self.purged: kafka.KafkaError | None = None
         self._timeout_s = timeout_s
         self._left = -1
         self._deadline = time.monotonic() + timeout_s
 
     def refuse(self, error: kafka.KafkaError | None, _record: kafka.Message, at: int = 0) -> None:
         """Take the answer for a record that is not stored: the callback of the library."""
-        if error is not None:
-            self.refused[at] = error
+        if error is None:
+            return
+        if error.code() in _PURGED:
+            self.purged = error
+        else:
+            self.refused.setdefault(at, error)
 
     def check(self, left: int) -> None:
         """Raise `KafkaException` if for too long as many records as before are left to be stored."""

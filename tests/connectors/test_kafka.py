@@ -316,6 +316,33 @@ def test_what_only_the_broker_knows_to_be_wrong_is_found(kafka: KafkaServer, rel
     assert values(kafka, topic) == [b"1", b"2", b"4", b"5", b"7"]
 
 
+def test_a_large_batch_is_one_transaction(kafka: KafkaServer) -> None:
+    topic, number = kafka.topic(), 5000
+    with sink_of(kafka, topic) as sink:
+        assert codes(sink.send(numbered(topic, 1, number))) == [None] * number
+        assert codes(sink.send(numbered(topic, 1, number))) == [None] * number
+    records = kafka.records(topic)
+    assert [record.value() for record in records] == texts(1, number)
+    assert [record.offset() for record in records] == list(range(number)), "no end of a transaction in between"
+
+
+@pytest.mark.parametrize("reliability", [Reliability.EXACTLY_ONCE, Reliability.AT_LEAST_ONCE])
+def test_one_refused_message_of_a_large_batch_is_found_without_waiting_for_a_time_out(
+    kafka: KafkaServer, reliability: Reliability
+) -> None:
+    topic, number = kafka.topic(), 5000
+    messages: list[bytes | Message] = [Message(text, {}, "key") for text in texts(1, number)]
+    messages[3000] = Message(b"no key")
+    with closing(kafka.connection(timeout_s=300).sink(sender(topic, reliability))) as sink:
+        sink.connect()
+        kafka.configure(topic, cleanup_policy="compact")
+        began_s = time.monotonic()
+        results = codes(sink.send(batch(topic, 1, *messages)))
+        assert time.monotonic() - began_s < 150, "it waited for a time-out"
+    assert results == [None if at != 3000 else "E8102" for at in range(number)]
+    assert values(kafka, topic) == [text for text in texts(1, number) if text != b"3001"]
+
+
 def test_the_limit_is_that_of_the_topic(kafka: KafkaServer) -> None:
     large, small = kafka.topic(max_message_bytes="2000000"), kafka.topic(max_message_bytes="5000")
     with sink_of(kafka, None) as sink:

@@ -30,6 +30,7 @@ ERRORS = {
     "_INCONSISTENT": ERROR._INCONSISTENT,
     "_STATE": ERROR._STATE,
     "_TIMED_OUT": ERROR._TIMED_OUT,
+    "_PURGE_QUEUE": ERROR._PURGE_QUEUE,
     "NOT_COORDINATOR": ERROR.NOT_COORDINATOR,
     "COORDINATOR_NOT_AVAILABLE": ERROR.COORDINATOR_NOT_AVAILABLE,
     "COORDINATOR_LOAD_IN_PROGRESS": ERROR.COORDINATOR_LOAD_IN_PROGRESS,
@@ -115,11 +116,13 @@ class Producer:
         cluster.check("flush")
         if (bare := cluster.at("flush bare")) is not None:
             raise bare  # type: ignore[misc]  # as the library does after a fatal error
-        invalid = confluent.KafkaError(confluent.KafkaError.INVALID_RECORD)
-        error = cluster.at("delivery") or (invalid if any(one in cluster.refuses for one, _ in self._open) else None)
-        if error is not None:
-            for _, settle in self._open:
-                settle(error, None)
+        error = cluster.at("delivery")
+        is_refused = any(value in cluster.refuses for value, _ in self._open)
+        for value, settle in self._open:
+            if value in cluster.refuses:
+                settle(confluent.KafkaError(ERROR.INVALID_RECORD), None)
+            elif error is not None or is_refused:
+                settle(error or confluent.KafkaError(ERROR._PURGE_QUEUE), None)
         return 0
 
     def send_offsets_to_transaction(self, marks: Sequence[confluent.TopicPartition], *_: object) -> None:

@@ -39,6 +39,7 @@ def sender(destination: str | None = "topic:orders", **options: object) -> Sende
         ({"bootstrap_servers": "me:geheim99@h:1"}, "E1022", "Set sasl.username and sasl.password in client"),
         ({"bootstrap_servers": ["a:1"]}, "E1022", "connections.k.bootstrap_servers"),
         ({"timeout_s": 0}, "E1022", "connections.k.timeout_s"),
+        ({"timeout_s": 301}, "E1022", "connections.k.timeout_s"),
         ({"client": "security.protocol=SSL"}, "E1022", "is not a mapping"),
         ({"client": {"security.protocl": "SSL"}}, "E1022", "No such configuration property"),
         ({"client": {"session.timeout.ms": "long"}}, "E1022", "session.timeout.ms"),

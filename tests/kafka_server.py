@@ -16,17 +16,21 @@ from pathlib import Path
 
 import confluent_kafka as kafka
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
 )
 
 from connectors.kafka import KafkaConnection
-from connectors.kafka.broker import LOG
+from connectors.kafka.log import LOG
 from correlator.settings import ConnectionSettings
 from tests.interop.java_program import fetch_jars
 from tests.servers import HOST, KEPT, START_TIMEOUT_S, ClassArchive, ProcessServer, free_port, install_java
@@ -41,14 +45,21 @@ _JAVA = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
 )
 _CLUSTER = "correlatortests0000000"
+USER, PASSWORD = "billing", "a password"
+_LOGIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
 _ASK_S = 1.0
 ANSWER_S = 30.0
 _CONFIG = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl_port}
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config={login}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 log.dirs={directory}/data
 auto.create.topics.enable=false
@@ -58,6 +69,7 @@ offsets.topic.replication.factor=1
 transaction.state.log.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms=100
 share.coordinator.state.topic.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
@@ -78,6 +90,8 @@ broker.heartbeat.interval.ms=200
 class KafkaServer(ProcessServer):
     """A Kafka broker of its own; `start` may be called again after `stop` and `kill`, on the same data and ports.
 
+    Clients without a name may do everything. At its other port the user `USER` logs in, who has the rights of `grant`.
+
     Args:
         settings: of the broker, beside those that all have.
     """
@@ -87,12 +101,12 @@ class KafkaServer(ProcessServer):
         self._jars = fetch_jars(_POM)
         self._made = KEPT / f"{self._jars.name}-made"
         self._made.mkdir(exist_ok=True)
-        self.port, self.controller_port = free_port(), free_port()
+        self.port, self.sasl_port, self.controller_port = free_port(), free_port(), free_port()
         super().__init__("Kafka")
         self._names = itertools.count(1)
         self._file = self.directory / "server.properties"
         lines = [f"{name}={value}\n" for name, value in (settings or {}).items()]
-        self._file.write_text(_CONFIG.format_map(vars(self)) + "".join(lines))
+        self._file.write_text(_CONFIG.format_map({**vars(self), "login": _LOGIN}) + "".join(lines))
         self._classes = ClassArchive(self._made / "classes.jsa", self.directory / "classes.jsa")
         shutil.copytree(self._formatted(), self.directory / "data")
 
@@ -138,6 +152,16 @@ class KafkaServer(ProcessServer):
         given = {"bootstrap_servers": servers, **options}
         return KafkaConnection("kafka", ConnectionSettings(type="kafka", options=given))
 
+    def connection_of_user(self, password: str = PASSWORD) -> KafkaConnection:
+        """A connection of the connector to the port where `USER` logs in."""
+        client = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": password,
+        }
+        return self.connection_to(f"{HOST}:{self.sasl_port}", client=client)
+
     # --- its own client ---
 
     @functools.cached_property
@@ -182,6 +206,14 @@ class KafkaServer(ProcessServer):
     def delete_group(self, name: str) -> None:
         """Delete what a group has committed."""
         self.admin.delete_consumer_groups([name])[name].result(ANSWER_S)
+
+    def grant(self, kind: ResourceType, name: str, *operations: AclOperation, is_prefix: bool = False) -> None:
+        """Let `USER` do this with a topic, group or transactional id, or with all whose names begin so."""
+        pattern = ResourcePatternType.PREFIXED if is_prefix else ResourcePatternType.LITERAL
+        allow = AclPermissionType.ALLOW
+        rights = [AclBinding(kind, name, pattern, f"User:{USER}", "*", one, allow) for one in operations]
+        for made in self.admin.create_acls(rights).values():
+            made.result(ANSWER_S)
 
     def publish(self, topic: str, *records: Mapping[str, object]) -> None:
         """Put records into a topic; each has the arguments of `Producer.produce`."""

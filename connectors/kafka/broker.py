@@ -1,21 +1,17 @@
 """The options of a connection: the servers, time-outs, and settings for the client library librdkafka."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import confluent_kafka as kafka
 
+from connectors.kafka.log import LOG
 from connectors.kafka.registry import PASSWORD, URL, USER, Registry, registry
 from correlator.errors import ConfigError
 from correlator.options import check_options, text_option, whole_option
 
 OPTIONS = ("bootstrap_servers", "client", "timeout_s", URL, USER, PASSWORD)
-LOG = logging.getLogger("correlator.librdkafka")
-"""Logger for the output of librdkafka. By default nobody sees it: errors contain what matters."""
-LOG.addHandler(logging.NullHandler())
-LOG.propagate = False
 _SESSION, _POLL = "session.timeout.ms", "max.poll.interval.ms"
 _SESSION_MS, _POLL_MS = 10_000, 300_000
 _TRANSACTION_MS = 60_000
@@ -146,7 +142,7 @@ class KafkaBroker:
 def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
     """Make a broker from the options of a connection. Raises `ConfigError` if one is wrong; connects to nothing."""
     check_options(where, options, OPTIONS)
-    timeout_s = whole_option(where, options, "timeout_s", 10, 900)
+    timeout_s = whole_option(where, options, "timeout_s", 10, 300)
     servers = text_option(where, options, "bootstrap_servers")
     if "@" in servers:
         todo = "Set sasl.username and sasl.password in client"

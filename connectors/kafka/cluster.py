@@ -16,8 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     TopicDescription,
 )
 
-from connectors.kafka.broker import LOG, KafkaBroker
+from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.failures import Complaints, translated
+from connectors.kafka.log import LOG
 
 DEFAULT_LIMIT = 1_000_000
 """Limit in bytes of a message if the user may not see the limit of its topic."""

@@ -1,7 +1,7 @@
 """Maps destinations to topics, and checks the options of receivers and senders."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from importlib.util import find_spec
@@ -24,19 +24,23 @@ _INTERNAL = "__"
 _MOST_KNOWN = 1000
 _SCHEMA, _SUBJECT, _FILE = "use_schema", "subject", "schema_file"
 _KINDS = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
-_STARTS = "earliest, latest, committed, or a time such as 2026-01-31T12:00:00Z"
+_STARTS = 'earliest, latest, committed, a time such as 2026-01-31T12:00:00Z, or offsets such as {"0": 1700}'
+_WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 class Start(NamedTuple):
     """Where a receiver begins if its group has no offsets for the topic.
 
     Attributes:
-        kind: `earliest`, `latest`, `committed` or `time`.
+        kind: `earliest`, `latest`, `committed`, `time` or `offsets`.
         time_ms: milliseconds since the epoch, for the kind `time`.
+        offsets: the offset of the first message by partition, for the kind `offsets`; the group reads other partitions
+            from their first message.
     """
 
-    kind: Literal["earliest", "latest", "committed", "time"] = "earliest"
+    kind: Literal["earliest", "latest", "committed", "time", "offsets"] = "earliest"
     time_ms: int = 0
+    offsets: Mapping[int, int] = {}
 
 
 class Subject(NamedTuple):
@@ -107,6 +111,10 @@ def start_of(receiver: ReceiverSettings) -> Start:
     value = receiver.options.get("start", "earliest")
     if value in ("earliest", "latest", "committed"):
         return Start(value)
+    if isinstance(value, Mapping) and (offsets := _offsets(value)):
+        if topics_of_receiver(receiver).pattern is not None:
+            raise ConfigError("E1022", f"{where}.start", "offsets are of one topic, and the destination is a pattern")
+        return Start("offsets", offsets=offsets)
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
@@ -114,6 +122,13 @@ def start_of(receiver: ReceiverSettings) -> Start:
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise ConfigError("E1022", f"{where}.start", f"{quoted(value)} is not allowed", f"Use {_STARTS}")
     return Start("time", int(moment.timestamp() * 1000))
+
+
+def _offsets(value: Mapping[object, object]) -> Mapping[int, int] | None:
+    """The offsets by partition; `None` if they are none. A configuration file has texts as keys."""
+    if not all(_WHOLE.fullmatch(str(number)) for pair in value.items() for number in pair):
+        return None
+    return {int(str(partition)): int(str(offset)) for partition, offset in value.items()}
 
 
 def uses_schema(receiver: ReceiverSettings, broker: KafkaBroker) -> bool:

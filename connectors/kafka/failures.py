@@ -9,6 +9,7 @@ from connectors.kafka.broker import KafkaBroker
 from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
 from correlator.errors import ConnectionLost
 
+LEFT = "E7019"
 FENCED = "E7061"
 GONE = "E7062"
 NO_POSITION = "E7063"
@@ -26,6 +27,7 @@ _CODES = {
     _ERROR._TRANSPORT: "E7001",  # noqa: SLF001
     _ERROR._RESOLVE: "E7001",  # noqa: SLF001
     _ERROR._ALL_BROKERS_DOWN: "E7001",  # noqa: SLF001
+    _ERROR._MAX_POLL_EXCEEDED: LEFT,  # noqa: SLF001
     _ERROR._TIMED_OUT: "E7023",  # noqa: SLF001
     _ERROR._TIMED_OUT_QUEUE: "E7023",  # noqa: SLF001
     _ERROR._MSG_TIMED_OUT: "E7023",  # noqa: SLF001
@@ -58,9 +60,17 @@ _TODO = {
     SMALLER_LIMIT: "Let the user describe the configuration of the topic, so that the sender knows its limit",
 }
 _WHAT = {
-    FENCED: "another producer has taken over the transactions of this source, or this one stood still for too long",
+    LEFT: "the receiver has taken nothing for longer than max.poll.interval.ms, and so has left its group",
+    FENCED: "another producer has taken over the transactions of this source",
     SMALLER_LIMIT: "the topic takes smaller messages than the sender knows",
 }
+
+
+class TransactionExpired(ConnectionLost):
+    """A transaction lasted longer than the cluster lets it, which has ended it without effect.
+
+    The cluster answers as if another producer had taken over. A new producer can send the batch again.
+    """
 
 
 class Complaints:
@@ -110,3 +120,5 @@ def translated(where: str, broker: KafkaBroker, complaints: Complaints | None = 
         yield
     except kafka.KafkaException as error:
         raise lost(where, error.args[0], broker, complaints) from error
+    except kafka.KafkaError as error:  # type: ignore[misc]  # a fatal error comes bare, and is no `BaseException`
+        raise lost(where, error, broker, complaints) from None

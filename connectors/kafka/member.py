@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import confluent_kafka as kafka
 
-from connectors.kafka.broker import LOG, KafkaBroker
+from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.destinations import Start
 from connectors.kafka.failures import GONE, Complaints, lost, timed_out, translated
+from connectors.kafka.log import LOG
 from connectors.kafka.offsets import CHOOSE, NOT_NOW, GroupOffsets
 from connectors.kafka.partitions import AssignedPartition, Place, Token
 from connectors.kafka.patience import answer_within
@@ -80,7 +81,13 @@ class GroupMember:
         The arguments and errors are those of `GroupOffsets.begin`; also E7062.
         """
         with self._translated():
-            self._offsets.begin(self._consumer, start, others)
+            try:
+                self._offsets.begin(self._consumer, start, others)
+            except kafka.KafkaException as error:
+                told = self._consumer.poll(0.0)  # a refusal of the group, which a call answers with a time-out
+                if told is not None and (refusal := told.error()) is not None:
+                    raise kafka.KafkaException(refusal) from error
+                raise
         self.subscribe()
         deadline = time.monotonic() + self._broker.timeout_s
         while not self._has_joined and time.monotonic() < deadline:

@@ -13,6 +13,7 @@ from connectors.kafka.cluster import Topic
 from connectors.kafka.destinations import Start
 from connectors.kafka.failures import GONE, NO_POSITION
 from connectors.kafka.patience import answer_within
+from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import ConnectionLost, quoted
 
 CHOOSE = "Choose where the group continues: kafka-consumer-groups.sh --reset-offsets"
@@ -61,8 +62,9 @@ class GroupOffsets:
             start: where a group without offsets begins.
             others: other names of topics that the caller has read before.
 
-        Raises `ConnectionLost`: E7063 if the group has no offset and needs one; W7020, once, if a topic is not the one
-        to which its offsets belong: the group then begins with the first message of the topic.
+        Raises `ConnectionLost`: E7063 if the group has no offset and needs one; E7062 if a partition does not hold the
+        offset of `start`; E7010 if there is no such partition; W7020, once, if a topic is not the one to which its
+        offsets belong: the group then begins with the first message of the topic.
         """
         places = [kafka.TopicPartition(one.name, at) for one in self.topics.values() for at in range(one.partitions)]
         committed = consumer.committed(places, self._timeout_s)
@@ -76,6 +78,9 @@ class GroupOffsets:
             what = f"the group {quoted(self._group)} has no offset for the topic {names}"
             todo = "Set its offsets, or choose another 'start'"
             raise ConnectionLost(NO_POSITION, self._where, what, "start: committed needs one", todo)
+        elif unknown := start.offsets.keys() - {place.partition for place in places}:
+            what = f"'start' has an offset for partition {min(unknown)}, which the topic does not have"
+            raise ConnectionLost(NO_SUCH_DESTINATION, self._where, what)
         if new := [place for place in not_ours if place.offset >= 0 or place.topic not in begun]:
             first = [self.mark(one.topic, one.partition, self._first(consumer, one, start)) for one in new]
             self._commit(consumer, first)
@@ -103,10 +108,15 @@ class GroupOffsets:
         if not self._is_of_topic(place):
             return low
         if not low <= place.offset <= high:
-            what = f"the group {quoted(self._group)} is at offset {place.offset} of partition {place.partition} of "
-            what += f"'{place.topic}', which holds offsets {low} to {high}"
-            raise ConnectionLost(GONE, self._where, what, "Nothing is left out silently", CHOOSE)
+            raise self._gone(f"the group {quoted(self._group)} is", place, place.offset, low, high, CHOOSE)
         return place.offset
+
+    def _gone(
+        self, who: str, place: kafka.TopicPartition, offset: int, low: int, high: int, todo: str
+    ) -> ConnectionLost:
+        what = f"{who} at offset {offset} of partition {place.partition} of '{place.topic}', "
+        what += f"which holds offsets {low} to {high}"
+        return ConnectionLost(GONE, self._where, what, "Nothing is left out silently", todo)
 
     def _first(self, consumer: kafka.Consumer, place: kafka.TopicPartition, start: Start) -> int:
         """Return the offset in a partition at which a new group begins."""
@@ -116,6 +126,11 @@ class GroupOffsets:
             if found.offset >= 0:
                 return found.offset
         low, high = consumer.get_watermark_offsets(place, self._timeout_s)
+        if start.kind == "offsets":
+            offset = start.offsets.get(place.partition, low)
+            if not low <= offset <= high:
+                raise self._gone("the receiver is to start", place, offset, low, high, "Correct 'start'")
+            return offset
         return low if start.kind == "earliest" else high
 
     def _commit(self, consumer: kafka.Consumer, begin: list[kafka.TopicPartition]) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+import confluent_kafka as kafka
+
 from connectors.kafka.failures import timed_out
 
 _GRACE_S = 1.0
@@ -24,6 +26,8 @@ def answer_within(timeout_s: float, call: Callable[[], T]) -> T:
             done.set_result(call())
         except BaseException as error:  # noqa: BLE001  # the caller gets it
             done.set_exception(error)
+        except kafka.KafkaError as error:  # type: ignore[misc]  # a fatal error comes bare, and is no `BaseException`
+            done.set_exception(kafka.KafkaException(error))
 
     threading.Thread(target=make, name="kafka call", daemon=True).start()
     try:

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka as kafka
 
-from connectors.kafka.broker import LOG, KafkaBroker
+from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.content import Record
-from connectors.kafka.failures import Complaints, lost, timed_out, translated
+from connectors.kafka.failures import FENCED, Complaints, TransactionExpired, lost, timed_out, translated
+from connectors.kafka.log import LOG
 from connectors.kafka.patience import answer_within
+from correlator.errors import ConnectionLost
 from correlator.processes import never_finalize
 
 _INVALID = kafka.KafkaError.INVALID_RECORD
@@ -26,6 +28,8 @@ _REFUSED = frozenset({_INVALID, kafka.KafkaError._INVALID_DIFFERENT_RECORD})  # 
 """The errors that the library reports for all records sent to a partition together if the broker refuses one of them
 again and again. They do not always tell which record was refused.
 """
+_PURGED = frozenset({kafka.KafkaError._PURGE_QUEUE, kafka.KafkaError._PURGE_INFLIGHT})  # noqa: SLF001  # public names
+"""The errors of records that the library has dropped since another one of their transaction has failed."""
 _LOOK_S = 0.2
 T = TypeVar("T")
 _MARKED = 0
@@ -86,15 +90,20 @@ class KafkaProducer:
             note: text to store with the number.
 
         With transactions either all records are stored, with the number, or none. After a refusal this producer cannot
-        be used any more, and the next one ends the transaction. Raises `ConnectionLost`.
+        be used any more, and the next one ends the transaction. Raises `ConnectionLost`, also `TransactionExpired`.
         """
-        with self._translated():
-            if self._name:
-                self._opened.begin_transaction()
-            failed = self._carry_out(records)
-            if self._name and not failed:
-                topics = {one.topic for one in records}
-                self._commit([kafka.TopicPartition(topic, _MARKED, number, note) for topic in sorted(topics)])
+        began_s = time.monotonic()
+        try:
+            with self._translated():
+                if self._name:
+                    self._opened.begin_transaction()
+                failed = self._carry_out(records)
+                if self._name and not failed:
+                    topics = {one.topic for one in records}
+                    self._commit([kafka.TopicPartition(topic, _MARKED, number, note) for topic in sorted(topics)])
+        except ConnectionLost as error:
+            self._check_age(time.monotonic() - began_s, error)
+            raise
         if not failed:
             return None
         reason = kafka.KafkaError(_INVALID).str()
@@ -110,6 +119,13 @@ class KafkaProducer:
     def _opened(self) -> kafka.Producer:
         assert self._client is not None
         return self._client
+
+    def _check_age(self, lasted_s: float, error: ConnectionLost) -> None:
+        """Raise `TransactionExpired` if this is why the cluster shuts the producer out: no other one has to exist."""
+        longest_s = self._broker.transaction_ms / 1000
+        if error.code == FENCED and lasted_s >= longest_s:
+            what = f"a transaction lasted {lasted_s:.1f} s, and the cluster ends one after {longest_s:g} s"
+            raise TransactionExpired("E7023", self._where, what) from error
 
     def _carry_out(self, records: Sequence[Record]) -> Mapping[int, kafka.KafkaError]:
         """Send the records; return the refusals by index. Raises after any other error."""
@@ -131,6 +147,8 @@ class KafkaProducer:
         for error in flight.refused.values():
             if error.code() not in _REFUSED:
                 raise kafka.KafkaException(error)
+        if flight.purged is not None and not (flight.refused and self._name):
+            raise kafka.KafkaException(flight.purged)
         return dict(flight.refused)
 
     def _commit(self, marks: list[kafka.TopicPartition]) -> None:
@@ -163,18 +181,28 @@ class KafkaProducer:
 
 
 class _Flight:
-    """The refused records of a batch so far: the library calls back only for records that are not stored."""
+    """The outcomes of a batch so far. The library calls back only for records that are not stored.
+
+    Attributes:
+        refused: the first error of each record that has an error of its own.
+        purged: the error of records that were dropped because another one failed.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self.refused: dict[int, kafka.KafkaError] = {}
+        self.purged: kafka.KafkaError | None = None
         self._timeout_s = timeout_s
         self._left = -1
         self._deadline = time.monotonic() + timeout_s
 
     def refuse(self, error: kafka.KafkaError | None, _record: kafka.Message, at: int = 0) -> None:
         """Take the library's callback for a record that is not stored."""
-        if error is not None:
-            self.refused[at] = error
+        if error is None:
+            return
+        if error.code() in _PURGED:
+            self.purged = error
+        else:
+            self.refused.setdefault(at, error)
 
     def check(self, left: int) -> None:
         """Raise `KafkaException` if the number of records that are not yet stored has not changed for too long."""

@@ -4,6 +4,7 @@ The sink itself refuses messages that no record can contain or that are larger t
 before it checks whether the message is stored, so a message is refused at every try.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -17,6 +18,7 @@ from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.cluster import Cluster, Rules
 from connectors.kafka.content import Record, encode
 from connectors.kafka.destinations import ALLOWED, Subject, subject_of, topic_of
+from connectors.kafka.failures import TransactionExpired
 from connectors.kafka.producer import KafkaProducer
 from connectors.kafka.registry import UNUSABLE, Schemas
 from connectors.kafka.schemas import body_writer
@@ -30,6 +32,7 @@ PREFIX = "correlator-"
 """Begins the names of transactions and of the groups with the numbers, so that rights can be granted by prefix."""
 _MOST_NOTED = 200
 """Number of refused numbers that fit into the metadata of an offset, whose limit is 4,096 bytes."""
+_log = logging.getLogger("connectors.kafka")
 _source_of = attrgetter("source")
 _numbers = msgspec.json.Decoder(list[int])
 
@@ -121,6 +124,14 @@ class KafkaSink:
         self._producer = None
 
     def _send(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Send messages of one source. If a transaction has expired, a new producer sends, once, what is not stored."""
+        try:
+            return self._try(source, part)
+        except TransactionExpired:
+            self._drop()
+            return self._try(source, part)
+
+    def _try(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Send messages of one source. Messages of a session have no source, so repeats are not recognised."""
         results: list[SendRejected | None] = [None] * len(part)
         records = self._prepare(part, results)
@@ -234,6 +245,8 @@ class KafkaSink:
         if self._are_gone:
             for name in sorted(new):
                 self._last = max(self._last, self._read_tail(name, first))
+                told = "%s: the cluster has forgotten the number of %s; the last messages of the topic '%s' go up to %d"
+                _log.warning(told, self._where, self._source, name, self._last)
         self._looked_at |= new
 
     def _read_tail(self, name: str, first: int) -> int:

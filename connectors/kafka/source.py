@@ -61,8 +61,9 @@ class KafkaSource:
         child.
 
         Waits at most `timeout_s` for partitions, because other consumers that are gone or busy may hold them.
-        Raises `ConnectionLost`: E7010 if there is no such topic; E7062 if a topic does not hold the next message any
-        more; E7063 if `start` is `committed` and the group has no offset; W7020, once, if a topic was made again.
+        Raises `ConnectionLost`: E7010 if there is no such topic or partition; E7062 if a topic does not hold the next
+        message any more; E7063 if `start` is `committed` and the group has no offset; W7020, once, if a topic was made
+        again.
         """
         if self._member is not None:
             self._process.check(self._where)

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import confluent_kafka as kafka
 
-from connectors.kafka.broker import LOG, KafkaBroker
+from connectors.kafka.broker import KafkaBroker
 from connectors.kafka.cluster import Topic
 from connectors.kafka.content import headers_of
 from connectors.kafka.failures import Complaints, lost, timed_out, translated
+from connectors.kafka.log import LOG
 
 _GROUP = "correlator-reader"
 """Name of a group, which consumers must have; this one commits nothing."""

@@ -372,7 +372,7 @@ CODES = {
     "E7045": "Another program has changed a table of a lake at the same time; the sender reads the table again.",
     "E7046": "Another process has written to a database with the source of a sender; the sender connects again.",
     "E7050": "No engine answers a command: none runs with this file, or it belongs to another user.",
-    "E7061": "Another producer of Kafka has taken over the transactions of a source, or a transaction took too long.",
+    "E7061": "Another producer of Kafka has taken over the transactions of a source.",
     "E7062": "A topic of Kafka does not hold the next message of a receiver any more: retention removed it.",
     "E7063": "A receiver with start: committed needs offsets that its group does not have.",
     "E7064": "A topic of Kafka takes smaller messages than its sender knows.",

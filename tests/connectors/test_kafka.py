@@ -1,13 +1,17 @@
 """The Kafka connector against a real broker: numbers and transactions of senders, groups and offsets of receivers."""
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
 
 import confluent_kafka as confluent
 import pytest
 
+from connectors.kafka.cluster import Cluster
 from connectors.kafka.examination import _of_cluster
 from connectors.kafka.member import GroupMember
 from connectors.kafka.offsets import GroupOffsets
@@ -100,6 +104,11 @@ def codes(results: Sequence[SendRejected | None]) -> list[str | None]:
     return [None if one is None else one.code for one in results]
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the connector has logged."""
+    return [record.getMessage() for record in caplog.records if record.name == "connectors.kafka"]
+
+
 def lost_by(source: KafkaSource) -> ConnectionLost:
     """The `ConnectionLost` that ends receiving."""
     deadline = time.monotonic() + PATIENCE_S
@@ -124,6 +133,50 @@ def offer(one: confluent.Producer, topic: str, *contents: bytes) -> None:
     for content in contents:
         one.produce(topic, content)
     assert one.flush(ANSWER_S) == 0
+
+
+def expiring(kafka: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch, place: str, times: int) -> list[str]:
+    """Let so many transactions expire before this call of their producer; returns the places where they did."""
+    late: list[str] = []
+
+    class Late(confluent.Producer):
+        def begin_transaction(self) -> None:
+            self._produced = 0
+            super().begin_transaction()
+
+        def produce(self, *arguments: Any, **options: Any) -> None:
+            self._produced += 1
+            if self._produced == 3:
+                self._expire("produce")
+            super().produce(*arguments, **options)
+
+        def send_offsets_to_transaction(self, *arguments: Any) -> None:
+            self._expire("offsets")
+            super().send_offsets_to_transaction(*arguments)
+
+        def commit_transaction(self, *arguments: Any) -> None:
+            self._expire("commit")
+            super().commit_transaction(*arguments)
+
+        def _expire(self, now: str) -> None:
+            if now == place and len(late) < times:
+                assert self.flush(ANSWER_S) == 0
+                with closing(Cluster("t", kafka.connection()._broker)) as cluster:
+                    wait_until(lambda: not cluster.held_back(cluster.topic(topic)))
+                late.append(now)
+
+    monkeypatch.setattr(confluent, "Producer", Late)
+    return late
+
+
+@contextlib.contextmanager
+def short_transactions(kafka: KafkaServer, topic: str) -> Iterator[KafkaSink]:
+    """A sink whose transactions expire after two seconds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("connectors.kafka.broker._TRANSACTION_MS", 2000)
+        with closing(kafka.connection(timeout_s=2).sink(sender(topic))) as sink:
+            sink.connect()
+            yield sink
 
 
 # --- senders ---
@@ -172,6 +225,45 @@ def test_a_producer_that_is_shut_out_says_so_and_stores_nothing_twice(kafka: Kaf
         one.connect()
         one.send(numbered(topic, 3, 5))
     assert values(kafka, topic) == texts(1, 5)
+
+
+@pytest.mark.parametrize("place", ["produce", "offsets", "commit"])
+def test_a_transaction_that_expired_is_no_rival(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    topic = kafka.topic()
+    late = expiring(kafka, topic, monkeypatch, place, times=1)
+    with short_transactions(kafka, topic) as sink:
+        assert codes(sink.send(numbered(topic, 1, 3))) == [None] * 3
+        assert late == [place]
+        assert codes(sink.send(numbered(topic, 2, 5))) == [None] * 4
+    assert values(kafka, topic) == texts(1, 5)
+    assert number_is(kafka, topic, 5)
+
+
+def test_transactions_that_always_expire_are_reported(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.topic()
+    late = expiring(kafka, topic, monkeypatch, "offsets", times=2)
+    with short_transactions(kafka, topic) as sink:
+        with pytest.raises(ConnectionLost, match=r"E7023 senders\.s: a transaction lasted .* ends one after 2 s"):
+            sink.send(numbered(topic, 1, 3))
+        assert late == ["offsets"] * 2
+        sink.connect()
+        assert codes(sink.send(numbered(topic, 1, 3))) == [None] * 3
+    assert values(kafka, topic) == texts(1, 3)
+
+
+def test_two_senders_with_one_source_are_both_told(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    with sink_of(kafka, topic) as one, sink_of(kafka, topic) as other:
+        one.send(numbered(topic, 1, 1))
+        other.send(numbered(topic, 2, 2))
+        for number, sink in zip(range(3, 9), itertools.cycle((one, other)), strict=False):
+            with pytest.raises(ConnectionLost, match="E7061"):
+                sink.send(numbered(topic, number, number))
+            sink.connect()
+            assert codes(sink.send(numbered(topic, number, number))) == [None]
+    assert values(kafka, topic) == texts(1, 8)
 
 
 def test_refused_messages_are_refused_alone_and_again(kafka: KafkaServer) -> None:
@@ -224,6 +316,33 @@ def test_what_only_the_broker_knows_to_be_wrong_is_found(kafka: KafkaServer, rel
     assert values(kafka, topic) == [b"1", b"2", b"4", b"5", b"7"]
 
 
+def test_a_large_batch_is_one_transaction(kafka: KafkaServer) -> None:
+    topic, number = kafka.topic(), 5000
+    with sink_of(kafka, topic) as sink:
+        assert codes(sink.send(numbered(topic, 1, number))) == [None] * number
+        assert codes(sink.send(numbered(topic, 1, number))) == [None] * number
+    records = kafka.records(topic)
+    assert [record.value() for record in records] == texts(1, number)
+    assert [record.offset() for record in records] == list(range(number)), "no end of a transaction in between"
+
+
+@pytest.mark.parametrize("reliability", [Reliability.EXACTLY_ONCE, Reliability.AT_LEAST_ONCE])
+def test_one_refused_message_of_a_large_batch_is_found_without_waiting_for_a_time_out(
+    kafka: KafkaServer, reliability: Reliability
+) -> None:
+    topic, number = kafka.topic(), 5000
+    messages: list[bytes | Message] = [Message(text, {}, "key") for text in texts(1, number)]
+    messages[3000] = Message(b"no key")
+    with closing(kafka.connection(timeout_s=300).sink(sender(topic, reliability))) as sink:
+        sink.connect()
+        kafka.configure(topic, cleanup_policy="compact")
+        began_s = time.monotonic()
+        results = codes(sink.send(batch(topic, 1, *messages)))
+        assert time.monotonic() - began_s < 150, "it waited for a time-out"
+    assert results == [None if at != 3000 else "E8102" for at in range(number)]
+    assert values(kafka, topic) == [text for text in texts(1, number) if text != b"3001"]
+
+
 def test_the_limit_is_that_of_the_topic(kafka: KafkaServer) -> None:
     large, small = kafka.topic(max_message_bytes="2000000"), kafka.topic(max_message_bytes="5000")
     with sink_of(kafka, None) as sink:
@@ -246,7 +365,7 @@ def test_a_limit_that_was_lowered_is_read_again(kafka: KafkaServer) -> None:
     assert values(kafka, topic) == [b"first", b"second"]
 
 
-def test_if_the_number_is_gone_the_topic_says_what_it_has(kafka: KafkaServer) -> None:
+def test_if_the_number_is_gone_the_topic_says_what_it_has(kafka: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
     topic = kafka.topic(2)
     with sink_of(kafka, topic) as sink:
         for number in range(1, 21, 2):
@@ -254,7 +373,12 @@ def test_if_the_number_is_gone_the_topic_says_what_it_has(kafka: KafkaServer) ->
     kafka.delete_group(name_of(topic))
     kafka.publish(topic, {"value": b"foreign", "headers": {"uniqueMessageId": f"999999:{life(topic)}"}})
     with sink_of(kafka, topic) as sink:
+        assert not told(caplog)
         sink.send(numbered(topic, 5, 22))
+        sink.send(numbered(topic, 22, 22))
+    source = life(topic)
+    what = f"the cluster has forgotten the number of {source}; the last messages of the topic '{topic}' go up to 20"
+    assert told(caplog) == [f"senders.s: {what}"]
     found = values(kafka, topic)
     assert sorted(found, key=lambda one: (len(one), one)) == [*texts(1, 22), b"foreign"]
     assert number_is(kafka, topic, 22)
@@ -528,6 +652,38 @@ def test_where_a_new_group_begins(kafka: KafkaServer) -> None:
         source.connect()
 
 
+def test_a_group_begins_at_given_offsets(kafka: KafkaServer) -> None:
+    topic = kafka.topic(3)
+    kafka.publish(topic, *[{"value": b"%d" % n, "partition": p} for p in range(3) for n in range(10 * p, 10 * p + 4)])
+    with source_of(kafka, receiver(topic, "given", start={"0": 3, 1: 4})) as source:
+        chunks = take(source, 5)
+        assert sorted(bodies(chunks)) == [b"20", b"21", b"22", b"23", b"3"]
+        kafka.publish(topic, {"value": b"14", "partition": 1})
+        assert bodies(take(source, 1)) == [b"14"]
+        source.acknowledge(tokens(chunks))
+    assert kafka.offsets("given") == {(topic, 0): 4, (topic, 1): 4, (topic, 2): 4}
+    with source_of(kafka, receiver(topic, "given", start={0: 0})) as source:
+        assert bodies(take(source, 1)) == [b"14"], "the group has begun"
+
+
+@pytest.mark.parametrize(
+    ("start", "error"),
+    [
+        ({0: 1}, r"E7062 receivers\.r: the receiver is to start at offset 1 .* which holds offsets 2 to 4\."),
+        ({0: 5}, "E7062 .* at offset 5 "),
+        ({0: 4, 1: 0}, "E7010 .* an offset for partition 1, which the topic does not have"),
+    ],
+)
+def test_given_offsets_that_are_not_there_are_told(kafka: KafkaServer, start: dict[int, int], error: str) -> None:
+    topic = kafka.topic()
+    kafka.publish(topic, *[{"value": text} for text in texts(1, 4)])
+    kafka.delete_records(topic, 2)
+    source = kafka.connection().source(receiver(topic, start=start))
+    with pytest.raises(ConnectionLost, match=error):
+        source.connect()
+    assert (topic, 0) not in kafka.offsets("r")
+
+
 def test_a_new_partition_is_read_from_its_beginning(kafka: KafkaServer) -> None:
     topic = kafka.topic()
     with source_of(
@@ -548,6 +704,22 @@ def test_a_deletion_comes_back_as_one(kafka: KafkaServer) -> None:
         assert codes(sink.send(batch(topic, 1, message))) == [None]
     _, back = kafka.records(topic)
     assert (back.value(), back.key(), dict(back.headers() or ())["h"]) == (None, b"\xff", b"\xfe")
+
+
+def test_a_message_that_is_sent_on_gets_a_time_and_a_partition_of_its_own(kafka: KafkaServer) -> None:
+    here, there = kafka.topic(2), kafka.topic(2)
+    at = 1 - confluent.murmur2(b"key", 2)
+    kafka.publish(here, {"value": b"1", "key": b"key", "partition": at, "timestamp": 5_000})
+    with source_of(kafka, receiver(here, "own")) as source:
+        (message,) = take(source, 1)[0].messages
+    assert message.headers is not None
+    assert (message.headers.timestamp, message.properties["kafka_partition"]) == (5_000, at)
+    before_ms = time.time_ns() // 1_000_000
+    with sink_of(kafka, there) as sink:
+        assert codes(sink.send(batch(there, 1, message))) == [None]
+    (back,) = kafka.records(there)
+    assert back.timestamp()[1] >= before_ms
+    assert back.partition() == 1 - at, "where its key puts it"
 
 
 def test_a_receiver_of_a_missing_topic_waits(kafka: KafkaServer) -> None:

@@ -39,6 +39,7 @@ def sender(destination: str | None = "topic:orders", **options: object) -> Sende
         ({"bootstrap_servers": "me:geheim99@h:1"}, "E1022", "Set sasl.username and sasl.password in client"),
         ({"bootstrap_servers": ["a:1"]}, "E1022", "connections.k.bootstrap_servers"),
         ({"timeout_s": 0}, "E1022", "connections.k.timeout_s"),
+        ({"timeout_s": 301}, "E1022", "connections.k.timeout_s"),
         ({"client": "security.protocol=SSL"}, "E1022", "is not a mapping"),
         ({"client": {"security.protocl": "SSL"}}, "E1022", "No such configuration property"),
         ({"client": {"session.timeout.ms": "long"}}, "E1022", "session.timeout.ms"),
@@ -97,6 +98,11 @@ def test_a_file_that_only_the_engine_has_is_not_looked_for() -> None:
         ("topic:orders", {"start": "first"}, "E1022"),
         ("topic:orders", {"start": 17}, "E1022"),
         ("topic:orders", {"start": "2026-01-31T12:00:00"}, "E1022"),
+        ("topic:orders", {"start": {}}, "E1022"),
+        ("topic:orders", {"start": {0: -1}}, "E1022"),
+        ("topic:orders", {"start": {"first": 7}}, "E1022"),
+        ("topic:orders", {"start": {0: True}}, "E1022"),
+        ("topic:^orders.*", {"start": {0: 7}}, "E1022"),
     ],
 )
 def test_receivers(destination: str, options: dict[str, object], code: str) -> None:
@@ -166,6 +172,7 @@ def test_where_a_receiver_begins() -> None:
     assert start_of(receiver()) == Start("earliest")
     assert start_of(receiver(start="committed")) == Start("committed")
     assert start_of(receiver(start="2026-01-31T12:00:00Z")) == Start("time", 1_769_860_800_000)
+    assert start_of(receiver(start={0: 17, "1": 2**62 // 10})) == Start("offsets", 0, {0: 17, 1: 2**62 // 10})
 
 
 def test_features_follow_the_settings_of_the_client() -> None:

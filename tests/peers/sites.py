@@ -10,7 +10,7 @@ from typing import Protocol
 import confluent_kafka as kafka
 import msgspec
 
-from connectors.kafka.broker import LOG
+from connectors.kafka.log import LOG
 from correlator import Message
 from tests.benchmarks.rabbitmq.bench_shovel import Queues, shovel
 from tests.connectors.rabbit import opened, outgoing, sender

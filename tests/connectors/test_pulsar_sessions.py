@@ -1,6 +1,7 @@
 """Sessions over a real Pulsar broker: the tests that hold over every broker, and tests for Pulsar alone."""
 
 import json
+import time
 
 import pulsar as client
 import pytest
@@ -134,12 +135,13 @@ def test_q8_a_subscription_that_is_not_durable_outlives_a_failed_reconnect(pulsa
     assert pulsar.subscriptions(topic.removeprefix("topic:")) == {}
 
 
+def refuse(*_):
+    raise client.exceptions.NotConnected
+
+
 def test_q8_a_subscription_that_is_not_durable_ends_although_its_last_acknowledgement_fails(
     pulsar: PulsarServer, connection, monkeypatch
 ):
-    def lose(*_):
-        raise client.exceptions.NotConnected
-
     topic = f"topic:{pulsar.name()}"
     session = connection.create_session(AcknowledgeMode.CLIENT)
     consumer = session.create_shared_consumer(topic, "news")
@@ -147,10 +149,29 @@ def test_q8_a_subscription_that_is_not_durable_ends_although_its_last_acknowledg
     receive(consumer, 1)
     consumer.close()
     assert list(pulsar.subscriptions(topic.removeprefix("topic:"))) == ["news:nondurable"]
-    monkeypatch.setattr(client.Consumer, "acknowledge", lose)
+    monkeypatch.setattr(client.Consumer, "acknowledge", refuse)
     with pytest.raises(ConnectionLost):
         session.acknowledge()
     assert pulsar.subscriptions(topic.removeprefix("topic:")) == {}
+
+
+def test_q8_closing_a_lost_consumer_waits_some_seconds_for_a_broker_that_does_not_answer(
+    pulsar: PulsarServer, monkeypatch
+):
+    topic = f"topic:{pulsar.name()}"
+    with world_of(pulsar, timeout_s=120).factory().create_connection() as connection:
+        session = connection.create_session(AcknowledgeMode.CLIENT)
+        consumer = session.create_consumer(topic)
+        send(session, topic, numbered(1))
+        receive(consumer, 1)
+        monkeypatch.setattr(client.Consumer, "acknowledge", refuse)
+        with pytest.raises(ConnectionLost):
+            session.acknowledge()
+        with pulsar.frozen():
+            began = time.monotonic()
+            session.close()
+            assert time.monotonic() - began < 60
+    assert len(pulsar.subscriptions(topic.removeprefix("topic:"))) == 1
 
 
 def test_q8_a_subscription_for_one_consumer_takes_no_type_for_several(connection):

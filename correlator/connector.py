@@ -198,8 +198,8 @@ class Source(Protocol):
 
     A receiver calls `connect`. Then it calls `receive` until a batch is full, `acknowledge`, and so on. After a
     `ConnectionLost` of any method it calls `connect` again. It calls `close` once, at the end. A session also calls
-    `reject`, and acknowledges in any order. Without a connection all methods except `connect` and `close` raise
-    `ConnectionLost`.
+    `reject`, and acknowledges in any order. After each `ConnectionLost` it calls `close`, and later `connect` again or,
+    at the end, `close` again. Without a connection all methods except `connect` and `close` raise `ConnectionLost`.
 
     A message has the headers that the broker has set. The engine drops a message whose header `expiration` has passed.
     `receiver` and `destination` of a message are `None`. So is its header `delivery_delay_ms`: the delay does not begin

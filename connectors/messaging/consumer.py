@@ -189,7 +189,9 @@ class Consumer:
         """Close the consumer. The session can still acknowledge the messages that the program has received.
 
         Messages that the program has not received go back to the broker. If a destination has one reader at a time,
-        such as a file or a stream, its unacknowledged messages are redelivered to the next consumer.
+        such as a file or a stream, its unacknowledged messages are redelivered to the next consumer. On RabbitMQ and
+        Pulsar the subscription of `create_consumer(topic)` ends with the consumer: its unacknowledged messages are
+        lost, also those of an emulated transaction, whose `commit` then does not report it.
 
         Any thread may call it. It waits until no listener of the session runs, unless a listener makes the call. If
         another thread waits in `receive`, that call returns `None`; if it waits for room in a full destination, its

@@ -265,4 +265,6 @@ class Intake:
             yield self.source
         except ConnectionLost:
             self.let_go()  # otherwise nobody would get the messages that the broker holds for this consumer
+            if self._is_retired:
+                self.source.close()  # the first call left open whether `connect` follows
             raise

@@ -16,12 +16,12 @@ class Selections:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._used: dict[tuple[str, Subscriber], list[str | None]] = {}
+        self._used: dict[tuple[str, str, bool], list[str | None]] = {}
 
     def enter(self, where: str, topic: str, subscription: Subscriber, selector: str | None) -> None:
         """Note a consumer. Raises `UsageError` E7517 if another consumer of the subscription uses another selector."""
         with self._lock:
-            used = self._used.setdefault((topic, subscription), [])
+            used = self._used.setdefault(_key(topic, subscription), [])
             if used and used[0] != selector:
                 what = f"a consumer of the subscription {quoted(subscription.name)} uses another selector"
                 raise UsageError("E7517", where, what, "", "Use the same, close that consumer, or use another name")
@@ -29,8 +29,13 @@ class Selections:
 
     def leave(self, topic: str, subscription: Subscriber) -> None:
         """Note that a consumer was closed."""
+        key = _key(topic, subscription)
         with self._lock:
-            used = self._used[topic, subscription]
-            used.pop()
-            if not used:
-                del self._used[topic, subscription]
+            self._used[key].pop()
+            if not self._used[key]:
+                del self._used[key]
+
+
+def _key(topic: str, subscription: Subscriber) -> tuple[str, str, bool]:
+    """What names a subscription at the broker: RabbitMQ and Pulsar have one of a name, whether it is shared or not."""
+    return topic, subscription.name, subscription.durable

@@ -340,7 +340,7 @@ class Session:
         Raises:
             UsageError: E7510 if the topic or the name is missing, E7511 if the connector cannot delete subscriptions,
                 E7512 if there is no such subscription, E7513 while it has a consumer, E7501 if the session is closed.
-            ConfigError: E1215 for a wrong destination, E1222 for a queue.
+            ConfigError: E1215 for a wrong destination, E1222 for a queue, E1022 for a name that the connector refuses.
             ConnectionLost: the broker cannot be reached, or does not allow it.
         """
         self._check()

@@ -80,8 +80,8 @@ class PulsarConnection:
     def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> PulsarSource:
         """A consumer of a topic; see `correlator.connector.Subscribing`. The session applies the selector.
 
-        A subscription that is not durable stays at the broker if its last consumer loses its connection, or its process
-        is killed.
+        A subscription that is not durable stays at the broker if the process is killed, or if the broker cannot be
+        reached when its last consumer is closed.
         """
         subscription = subscription_of_subscriber(receiver, subscriber, self._broker)
         return PulsarSource(f"receivers.{receiver.id}", self._broker, subscription, receiver, None)

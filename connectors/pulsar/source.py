@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import msgspec
 import pulsar
@@ -28,6 +29,8 @@ LONGEST_WAIT_S = 1.0
 MOST_LEFT_OUT = 1000
 """Most messages that one call of `receive` skips, so that it returns even if no message matches the selector."""
 _MOST_AHEAD = 1000
+_CLOSE_TIMEOUT_S = 5
+"""Longest wait in seconds for each answer of the broker when `close` has to connect."""
 
 
 class _Unacknowledged(msgspec.Struct, frozen=True, gc=False):
@@ -86,25 +89,27 @@ class PulsarSource:
         self._consumer: pulsar.Consumer | None = None
         self._schemas: Schemas | None = None
         self._waiting: PriorityBuffer[_Unacknowledged] | None = None
+        self._has_subscribed = False
+        """Whether the broker may have the subscription because of this source."""
         self._has_failed = False
-        """Whether the present connection was lost, so that the consumer is needed again."""
+        """Whether a call has raised `ConnectionLost` since the last `close`, so that `connect` may follow."""
         self._forget()
 
     def connect(self) -> None:
         """Subscribe again: the broker redelivers unacknowledged messages, oldest first."""
-        self.close()
-        self._has_failed = False
-        self._link = PulsarLink(self._where, self._broker)
+        self._disconnect()
+        link = PulsarLink(self._where, self._broker)
         try:
-            self._link.open()
-            self._consumer = self._link.subscribe(self._subscription, self._ahead)
+            self._subscribe(link)
             if self._subscription.use_schema:
-                self._schemas = Schemas(self._where, self._broker, self._link)
+                self._schemas = Schemas(self._where, self._broker, link)
             if self._broker.priority_mapping:
-                self._waiting = PriorityBuffer(self._most + self._ahead * self._parts(self._link))
-        except BaseException:
-            self.close()
+                self._waiting = PriorityBuffer(self._most + self._ahead * self._parts(link))
+        except BaseException as error:
+            self._has_failed = isinstance(error, ConnectionLost)
+            self._disconnect()
             raise
+        self._has_failed = False
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """Return the next messages; messages that were given back come first. See `connector.Source`."""
@@ -143,12 +148,34 @@ class PulsarSource:
     def close(self) -> None:
         """Close the consumer after its acknowledgements; the next consumer gets the unacknowledged messages.
 
-        The last consumer of a subscription that is not durable deletes it, unless its connection was lost: then
-        `connect` finds the messages that have come meanwhile.
+        The last consumer of a subscription that is not durable deletes it, except in the first call after
+        `ConnectionLost`: then `connect` finds the messages that have come meanwhile. If `close` is called again
+        instead, the source connects to delete the subscription, and waits at most some seconds for the broker.
         """
-        if self._consumer is not None and not self._subscription.is_durable and not self._has_failed:
-            with suppress(pulsar.PulsarException):  # the broker refuses it while there are other consumers
-                self._consumer.unsubscribe()
+        if self._has_failed:
+            self._has_failed = False
+        elif self._has_subscribed and not self._subscription.is_durable:
+            self._unsubscribe()
+            self._has_subscribed = False
+        self._disconnect()
+
+    def _subscribe(self, link: PulsarLink) -> pulsar.Consumer:
+        self._link = link
+        link.open()
+        self._consumer = link.subscribe(self._subscription, self._ahead)
+        self._has_subscribed = True
+        return self._consumer
+
+    def _unsubscribe(self) -> None:
+        hasty = replace(self._broker, timeout_s=min(self._broker.timeout_s, _CLOSE_TIMEOUT_S))
+        with suppress(ConnectionLost, pulsar.PulsarException):  # the broker refuses it while there are other consumers
+            consumer = self._consumer
+            if consumer is None or not consumer.is_connected():
+                self._disconnect()
+                consumer = self._subscribe(PulsarLink(self._where, hasty))
+            consumer.unsubscribe()
+
+    def _disconnect(self) -> None:
         if self._link is not None:
             self._link.close()
         self._link = self._consumer = self._schemas = None

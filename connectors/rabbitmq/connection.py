@@ -7,6 +7,7 @@ from typing import Any
 from connectors.rabbitmq.broker import broker
 from connectors.rabbitmq.browsing import copies
 from connectors.rabbitmq.destinations import (
+    check_subscription,
     destination_of_receiver,
     destination_of_sender,
     destination_of_subscriber,
@@ -99,7 +100,11 @@ class RabbitConnection:
             raise UsageError("E2027", quoted(destination), "the broker has no such queue") from error
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
-        """Delete the queue of a subscription; see `correlator.connector.Unsubscribable`."""
+        """Delete the queue of a subscription; see `correlator.connector.Unsubscribable`.
+
+        Raises `ConfigError` E1022 for a name with a colon.
+        """
+        check_subscription(f"unsubscribe {topic}", subscription)
         queue = subscription_queue(check_destination(self._where, topic).name, subscription)
         if not delete_queue(self._where, self._broker, queue, topic):
             raise UsageError("E7512", topic, f"it has no subscription {quoted(subscription)}")

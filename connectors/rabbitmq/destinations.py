@@ -129,10 +129,21 @@ def subscription_queue(topic: str, subscription: str) -> str:
     return f"{topic}:{subscription}"
 
 
+def check_subscription(where: str, name: str) -> None:
+    """Raise `ConfigError` E1022 for a name that could make one queue of two topics' subscriptions.
+
+    Sessions check it. Receivers of engines may have such names.
+    """
+    if ":" in name:
+        what = f"{quoted(name)} is not the name of a subscription: its queue could be that of another topic"
+        raise ConfigError("E1022", where, what, "A name without ':'")
+
+
 def destination_of_subscriber(
     receiver: ReceiverSettings, subscriber: Subscriber, broker: RabbitBroker
 ) -> RabbitDestination:
-    """The queue of a session's consumer of a topic. Raises `ConfigError` for a wrong destination or option."""
+    """The queue of a session's consumer of a topic. Raises `ConfigError` for a wrong destination, name or option."""
+    check_subscription(f"receivers.{receiver.id}.subscription", subscriber.name)
     if subscriber.durable:
         made = destination_of_receiver(receiver, broker)
         expires = EXPIRES if is_temporary(receiver.destination) else {}
@@ -140,7 +151,10 @@ def destination_of_subscriber(
     # Quorum queues are for messages that must not be lost: they cannot be exclusive.
     passing = replace(receiver, durable_topic_subscription_name=f"{subscriber.name or uuid.uuid4().hex}{_PASSING}")
     made = destination_of_receiver(passing, replace(broker, queue_type="classic"))
-    return replace(made, exclusive=not subscriber.shared, auto_delete=subscriber.shared)
+    if not subscriber.shared:
+        return replace(made, exclusive=True)
+    # The server deletes an `auto_delete` queue after its last consumer, so it keeps one that never had a consumer.
+    return replace(made, auto_delete=True, arguments={**made.arguments, **EXPIRES})
 
 
 def destination_of_sender(sender: SenderSettings, broker: RabbitBroker) -> RabbitDestination | None:

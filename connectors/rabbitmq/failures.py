@@ -21,8 +21,8 @@ _PRECONDITION = 406
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelFault(ConnectionFault):
-    """The reason for which the server closed a channel, with its reply code and reply text."""
+class ServerFault(ConnectionFault):
+    """The reason for which the server closed a channel or connection, with its reply code and reply text."""
 
     reply_code: int = 0
     reply_text: str = ""
@@ -53,17 +53,16 @@ def of_closing(error: BaseException, broker: RabbitBroker) -> ConnectionFault:
         what = f"nothing was heard from {broker.address} for more than {broker.heartbeat_s} s"
         return ConnectionFault("E7022", what)
     if isinstance(error, exceptions.ConnectionClosed):
-        return ConnectionFault(
-            "E7001", f"{broker.address} closed the connection ({error.reply_code} {error.reply_text})"
-        )
+        code, text = error.reply_code, error.reply_text
+        return ServerFault("E7001", f"{broker.address} closed the connection ({code} {text})", "", "", code, text)
     return ConnectionFault("E7001", f"the connection to {broker.address} was lost ({_reason(_cause(error))})")
 
 
-def of_channel(error: exceptions.ChannelClosed) -> ChannelFault:
+def of_channel(error: exceptions.ChannelClosed) -> ServerFault:
     """Return why the server has closed a channel."""
     code, text = error.reply_code, error.reply_text
     code_of_ours, what, todo = _of_reply(code, text)
-    return ChannelFault(code_of_ours, what, "", todo, code, text)
+    return ServerFault(code_of_ours, what, "", todo, code, text)
 
 
 def _of_reply(code: int, text: str) -> tuple[str, str, str]:
@@ -71,7 +70,7 @@ def _of_reply(code: int, text: str) -> tuple[str, str, str]:
     said = f"{text} ({code})"
     if code == _MISSING:
         return NO_SUCH_DESTINATION, said, ""
-    if code == _LOCKED or (code == _REFUSED and "exclusive use" in text):
+    if _is_in_use(code, text):
         return IN_USE, said, ""
     if code == _REFUSED:
         return "E7007", said, ""
@@ -81,6 +80,12 @@ def _of_reply(code: int, text: str) -> tuple[str, str, str]:
         todo = "Acknowledge sooner, or raise the server's consumer_timeout"
         return "E7019", f"a batch was held longer than the server allows: {said}", todo
     return "E7025", f"the server closed the channel: {said}", ""
+
+
+def _is_in_use(code: int, text: str) -> bool:
+    """Return whether another consumer stands against consuming, or against the deletion of an unused queue."""
+    refused = (code == _REFUSED and "exclusive use" in text) or (code == _PRECONDITION and text.endswith("in use"))
+    return code == _LOCKED or refused
 
 
 def _of_unequal(unequal: re.Match[str]) -> tuple[str, str]:

@@ -5,9 +5,12 @@ from contextlib import contextmanager
 
 from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.destinations import EXPIRES, RabbitDestination
+from connectors.rabbitmq.failures import ServerFault
 from connectors.rabbitmq.link import RabbitLink
-from correlator.connector import NO_SUCH_DESTINATION
+from correlator.connector import IN_USE, NO_SUCH_DESTINATION
 from correlator.errors import ConnectionLost, UsageError
+
+_NOT_IMPLEMENTED = 540
 
 
 def make_temporary(where: str, broker: RabbitBroker, queue: str) -> None:
@@ -20,18 +23,37 @@ def make_temporary(where: str, broker: RabbitBroker, queue: str) -> None:
 def delete_queue(where: str, broker: RabbitBroker, queue: str, destination: str) -> bool:
     """Delete a queue with its messages; returns whether it was there.
 
-    Raises `UsageError` E7513 while it has a consumer, `ConnectionLost`.
+    Raises `UsageError` E7513 while it has a consumer, `ConnectionLost`. A quorum queue may get a consumer between the
+    look at its consumers and the deletion: then it is deleted nevertheless.
+    """
+    try:
+        if not _delete(where, broker, queue, if_unused=True):
+            _delete(where, broker, queue, if_unused=False)
+    except ConnectionLost as error:
+        if error.code == IN_USE:
+            what = "somebody consumes from it"
+            raise UsageError("E7513", destination, what, "", "Close the consumer first") from error
+        if error.code != NO_SUCH_DESTINATION:
+            raise
+        return False
+    return True
+
+
+def _delete(where: str, broker: RabbitBroker, queue: str, *, if_unused: bool) -> bool:
+    """Delete a queue that has no consumer; returns whether the server accepts the condition `if_unused`.
+
+    Quorum queues do not have it. Raises `ConnectionLost`, with code `IN_USE` or `NO_SUCH_DESTINATION` in these cases.
     """
     with _linked(where, broker) as link:
-        try:
-            there = link.ask(RabbitDestination(queue=queue).queue_declaration(passive=True))
-        except ConnectionLost as error:
-            if error.code != NO_SUCH_DESTINATION:
-                raise
-            return False
+        there = link.ask(RabbitDestination(queue=queue).queue_declaration(passive=True))
         if there.method.consumer_count:
-            raise UsageError("E7513", destination, "somebody consumes from it", "", "Close the consumer first")
-        link.ask(lambda channel, reply: channel.queue_delete(queue, callback=reply))
+            raise ConnectionLost(IN_USE, where, f"queue '{queue}' has a consumer")
+        try:
+            link.ask(lambda channel, reply: channel.queue_delete(queue, if_unused=if_unused, callback=reply))
+        except ConnectionLost:
+            if isinstance(link.fault, ServerFault) and link.fault.reply_code == _NOT_IMPLEMENTED:
+                return False
+            raise
         return True
 
 

@@ -12,7 +12,7 @@ from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.confirms import BatchInFlight, RabbitPublication
 from connectors.rabbitmq.content import encode
 from connectors.rabbitmq.destinations import RabbitDestination, Route, route_to
-from connectors.rabbitmq.failures import ChannelFault
+from connectors.rabbitmq.failures import ServerFault
 from connectors.rabbitmq.link import RabbitLink
 from connectors.rabbitmq.publisher import ConfirmChannel
 from connectors.rabbitmq_server import ConnectionFault
@@ -161,7 +161,7 @@ class RabbitSink:
 
     def _go_on_after(self, fault: ConnectionFault, link: RabbitLink, flight: BatchInFlight) -> None:
         """Continue after the server has closed the channel because of one message; raise any other fault."""
-        if not (isinstance(fault, ChannelFault) and link.connected):
+        if not (isinstance(fault, ServerFault) and link.connected):
             raise fault.error(self._where)
         what = f"the broker refused it: {fault.reply_text} ({fault.reply_code})"
         flight.channel_closed(_REFUSED_BY_CLOSING.get(fault.reply_code, "E8106"), what)

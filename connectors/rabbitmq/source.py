@@ -50,9 +50,11 @@ class RabbitSource:
         try:
             link.open()
             self._declare(link)
+            if self._destination.is_alone:
+                self._refuse_others(link, own=0)
             link.consume(self._destination.queue, self._prefetch, exclusive=self._destination.is_alone)
             if self._destination.is_alone:
-                self._refuse_others(link)
+                self._refuse_others(link, own=1)
         except BaseException:
             self.close()
             raise
@@ -110,13 +112,15 @@ class RabbitSource:
             what = f"queue '{self._destination.queue}' was gone and has been declared again; its messages are lost"
             raise ConnectionLost("W7020", self._where, what)
 
-    def _refuse_others(self, link: RabbitLink) -> None:
-        """Raise `ConnectionLost` if the queue has other consumers: quorum queues ignore that a consumer is exclusive.
+    def _refuse_others(self, link: RabbitLink, *, own: int) -> None:
+        """Raise `ConnectionLost` if the queue has more than its `own` consumers: quorum queues ignore that a consumer
+        is exclusive.
 
-        Of two consumers that begin at the same time, each sees the other one.
+        Before the source consumes, since a quorum queue counts each message that it sends to a refused consumer as a
+        delivery; and after, since of two consumers that begin at the same time each sees the other one only then.
         """
         there = link.ask(self._destination.queue_declaration(passive=True)).method.consumer_count
-        if there > 1:
+        if there > own:
             raise ConnectionLost(IN_USE, self._where, f"queue '{self._destination.queue}' has another consumer")
 
     def _is_there(self, link: RabbitLink) -> bool:

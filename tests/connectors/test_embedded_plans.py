@@ -90,10 +90,11 @@ def test_a_claim_and_what_ends_it_read_few_rows(broker, destination):
         few(source, source.acknowledge, claimed.tokens[30:])
 
 
-def test_a_consumer_with_a_selector_reads_a_page_and_what_it_takes(broker):
+def test_a_consumer_with_a_selector_reads_the_queue_once_and_then_what_it_takes(broker):
+    """Its second look reads the numbers once more, since a message may have become visible after later ones."""
     source = broker.source(broker.session(), selector="n IS NULL")
-    for _ in range(OFTEN):
-        claimed = few(source, source.receive, BATCH, 0.0, most=2 * DEPTH + FEW)
+    for most in (2 * DEPTH + FEW, DEPTH + FEW, *[FEW] * OFTEN):
+        claimed = few(source, source.receive, BATCH, 0.0, most=most)
         assert len(claimed.tokens) == BATCH
         few(source, source.acknowledge, claimed.tokens)
 

@@ -79,6 +79,11 @@ class Embedded:
             sink.connect()  # whoever connects strikes off the consumers of killed processes
         return [one.subscription for one in self._connection().administration().subscriptions(topic)]
 
+    def left_of_temporary(self, topic) -> list[str]:
+        """What the broker has of a temporary topic that has ended."""
+        destinations = self._connection().administration().destinations()
+        return [one.destination for one in destinations if one.destination == topic]
+
     def _connection(self) -> EmbeddedConnection:
         return EmbeddedConnection("c", ConnectionSettings(type="embedded", options=self.options))
 
@@ -149,6 +154,10 @@ class Rabbit:
         start = f"{topic.removeprefix('topic:')}:"
         names = self._server.control("list_queues", "name", "--no-table-headers").splitlines()
         return [name.removeprefix(start) for name in names if name.startswith(start)]
+
+    def left_of_temporary(self, topic) -> list[str]:
+        """Queues of durable subscriptions are left: they end after a day."""
+        return [name for name in self.subscriptions(topic) if name != "news"]
 
     def restart(self) -> None:
         self._server.write_definitions()
@@ -224,6 +233,10 @@ class Pulsar:
 
     def subscriptions(self, topic) -> list[str]:
         return list(self._server.subscriptions(topic.removeprefix("topic:")))
+
+    def left_of_temporary(self, topic) -> list[str]:
+        names = self._server.request("GET", "persistent/public/default")
+        return [name for name in names if name.endswith(f"/{topic.removeprefix('topic:')}")]
 
     def by_priority(self):
         return f"queue:{partitioned(self._server, 20)}", {"priority_mapping": "linear"}, {}
@@ -675,7 +688,7 @@ def test_s1_9_a_temporary_queue_belongs_to_its_connection_and_ends_with_it(broke
             send(session, ended, [Message(b"late")])
 
 
-def test_s1_9_a_temporary_topic_belongs_to_its_connection(factory, session):
+def test_s1_9_a_temporary_topic_belongs_to_its_connection_and_ends_with_it(broker, factory, session):
     with factory.create_connection() as connection:
         own = connection.create_session()
         topic = own.create_temporary_topic()
@@ -684,6 +697,8 @@ def test_s1_9_a_temporary_topic_belongs_to_its_connection(factory, session):
         consumers = [own.create_consumer(topic), own.create_shared_durable_consumer(topic, "news")]
         send(session, topic, numbered(1))
         assert [bodies(receive(consumer, 1)) for consumer in consumers] == [["1"], ["1"]]
+        assert broker.left_of_temporary(topic) != []
+    until(lambda: broker.left_of_temporary(topic) == [])
 
 
 @pytest.mark.parametrize("mode", [AUTO, CLIENT, INDIVIDUAL, DUPS_OK, NO_ACKNOWLEDGE])
@@ -896,6 +911,20 @@ def test_s5_3_with_emulate_transactions_a_commit_is_real_where_the_broker_has_tr
         session.close()
         assert sorted([*taken, *(body for body, _ in rest(outside, queue))]) == ["1", "2", "3"]
         assert [body for body, _ in rest(outside, out)] == (["2"] if broker.is_service else [])
+
+
+def test_s5_3_a_closed_consumer_without_a_subscription_leaves_nothing_to_a_transaction_that_is_emulated(broker):
+    topic = broker.topic()
+    factory = ConnectionFactory(broker.connector, broker.options, emulate_transactions=not broker.is_service)
+    with factory.create_connection() as connection:
+        outside, session = connection.create_session(), connection.create_session(TRANSACTED)
+        consumer = session.create_consumer(topic)
+        send(outside, topic, numbered(1))
+        receive(consumer, 1)
+        consumer.close()
+        until(lambda: len(broker.subscriptions(topic)) == (1 if broker.is_service else 0))
+        session.commit()
+        until(lambda: broker.subscriptions(topic) == [])
 
 
 def test_q14_a_prepared_transaction_survives_a_start_and_one_that_is_not_prepared_is_rolled_back(broker):

@@ -2,10 +2,12 @@
 
 import json
 
+import pulsar as client
 import pytest
 
 from connectors.messaging import AcknowledgeMode
 from connectors.pulsar import PulsarConnection
+from connectors.pulsar.link import PulsarLink
 from correlator.cli import main
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import Message, Outgoing
@@ -87,6 +89,67 @@ def test_q8_a_subscription_that_is_not_durable_outlives_a_lost_connection(pulsar
         consumer.receive(PATIENCE_S)
     assert bodies(receive(consumer, 1)) == ["1"]
     session.close()
+    assert pulsar.subscriptions(topic.removeprefix("topic:")) == {}
+
+
+def held_and_lost(pulsar, session, topic, consumer):
+    """The consumer holds a message, and then loses its connection to the topic."""
+    send(session, topic, numbered(1))
+    receive(consumer, 1)
+    pulsar.request("PUT", f"{pulsar.path(topic.removeprefix('topic:'))}/unload")
+
+
+@pytest.mark.parametrize("notices", [True, False])
+@pytest.mark.parametrize("create", ["create_consumer", "create_shared_consumer"])
+def test_q8_a_subscription_that_is_not_durable_ends_although_its_consumer_was_lost(
+    pulsar: PulsarServer, connection, create, notices
+):
+    topic = f"topic:{pulsar.name()}"
+    session = connection.create_session(AcknowledgeMode.CLIENT)
+    consumer = getattr(session, create)(topic, *(() if create == "create_consumer" else ("news",)))
+    held_and_lost(pulsar, session, topic, consumer)
+    if notices:
+        with pytest.raises(ConnectionLost):
+            consumer.receive(PATIENCE_S)
+    session.close()
+    assert pulsar.subscriptions(topic.removeprefix("topic:")) == {}
+
+
+def test_q8_a_subscription_that_is_not_durable_outlives_a_failed_reconnect(pulsar: PulsarServer, monkeypatch):
+    def lose(*_):
+        raise ConnectionLost("E7001", "here", "the line is cut")
+
+    topic = f"topic:{pulsar.name()}"
+    with world_of(pulsar, priority_mapping="linear").factory().create_connection() as connection:
+        session = connection.create_session(AcknowledgeMode.CLIENT)
+        consumer = session.create_consumer(topic)
+        held_and_lost(pulsar, session, topic, consumer)
+        with pytest.raises(ConnectionLost):
+            consumer.receive(PATIENCE_S)
+        with monkeypatch.context() as patch:
+            patch.setattr(PulsarLink, "partitions", lose)  # after it has subscribed
+            with pytest.raises(ConnectionLost, match="the line is cut"):
+                consumer.receive(0)
+        assert bodies(receive(consumer, 1)) == ["1"]
+    assert pulsar.subscriptions(topic.removeprefix("topic:")) == {}
+
+
+def test_q8_a_subscription_that_is_not_durable_ends_although_its_last_acknowledgement_fails(
+    pulsar: PulsarServer, connection, monkeypatch
+):
+    def lose(*_):
+        raise client.exceptions.NotConnected
+
+    topic = f"topic:{pulsar.name()}"
+    session = connection.create_session(AcknowledgeMode.CLIENT)
+    consumer = session.create_shared_consumer(topic, "news")
+    send(session, topic, numbered(1))
+    receive(consumer, 1)
+    consumer.close()
+    assert list(pulsar.subscriptions(topic.removeprefix("topic:"))) == ["news:nondurable"]
+    monkeypatch.setattr(client.Consumer, "acknowledge", lose)
+    with pytest.raises(ConnectionLost):
+        session.acknowledge()
     assert pulsar.subscriptions(topic.removeprefix("topic:")) == {}
 
 

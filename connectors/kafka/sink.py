@@ -124,12 +124,19 @@ class KafkaSink:
         self._producer = None
 
     def _send(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Send messages of one source. If a transaction has expired, a new producer sends, once, what is not stored."""
+        """Send messages of one source. If a transaction has expired, a new producer sends, once, what is not stored.
+
+        Raises `ConnectionLost` E7061 if the cluster then has a number that this sink has not sent: another producer has
+        used the source.
+        """
         try:
             return self._try(source, part)
-        except TransactionExpired:
+        except TransactionExpired as expired:
             self._drop()
-            return self._try(source, part)
+            results = self._try(source, part)
+            if self._last > part[-1].sequence:
+                raise expired.__cause__ or expired from None
+            return results
 
     def _try(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Send messages of one source. Messages of a session have no source, so repeats are not recognised."""

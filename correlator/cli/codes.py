@@ -420,7 +420,7 @@ CODES = {
     "E7105": "A flow control window must be 0 or more messages.",
     "E7501": "A connection, session, consumer, producer or browser is used after it, or its session, was closed.",
     "E7502": "A consumer holds its limit of unacknowledged messages; acknowledge them or recover the session.",
-    "E7503": "A consumer of a file or stream, whose readers all get every message, needs a subscription.",
+    "E7503": "A consumer of a file, a stream, or a topic without kinds of subscriptions must name its subscription.",
     "E7504": "An object to be sent is not a message: no body or properties, or a wrong type of headers or destination.",
     "E7505": "A session is used by a thread other than that of its listeners, or within a completion.",
     "E7506": "A listener or completion makes a call that would wait for its own end.",

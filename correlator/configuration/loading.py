@@ -171,7 +171,8 @@ def _read(
     has_shares = any(key.text == "shares" for key, _ in tree.entries)
     values = Values(Interpolation(environment, findings, shares=has_shares), findings)
     settings = Reader(values, findings).read(tree, root)
-    public = public_secrets(tree, values.plain_secrets)
+    connections = settings.connections if isinstance(settings, EngineSettings) else {}
+    public = public_secrets(tree, values.plain_secrets, {name: one.type for name, one in connections.items()})
     in_file = [one for one in values.plain_secrets if findings.position(one) != OVERRIDDEN and one not in public]
     check_plain_secrets(in_file, findings, others_read=others_read)
     if check_import is not None:

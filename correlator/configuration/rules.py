@@ -63,12 +63,13 @@ def check_plain_secrets(paths: Collection[str], findings: Findings, *, others_re
             findings.warn("W9001", path, "password in the config file", "", "Use ${NAME} or ${file:/path}")
 
 
-def public_secrets(tree: MappingNode, secrets: Collection[str]) -> set[str]:
+def public_secrets(tree: MappingNode, secrets: Collection[str], types: Mapping[str, str]) -> set[str]:
     """Return those of the secrets that everybody knows, as the connectors of their connections say.
 
     Args:
         tree: the file.
         secrets: the paths of all secrets in it.
+        types: the type of each connection, by name.
     """
     connections = next((node for key, node in tree.entries if key.text == "connections"), None)
     found: set[str] = set()
@@ -79,7 +80,7 @@ def public_secrets(tree: MappingNode, secrets: Collection[str]) -> set[str]:
         if {member(path, one) for one in options}.isdisjoint(secrets):
             continue
         with contextlib.suppress(ConfigError):  # `check_engine` reports it
-            factory = connector(options.get("type", ""), path)
+            factory = connector(types.get(name.text, ""), path)
             if isinstance(factory, TellsPublicSecrets):
                 found.update(member(path, one) for one in factory.public_secrets(options))
     return found

@@ -48,6 +48,8 @@ def _postgres_problem(rest: str) -> str | None:
     authority = re.split(r"[/#]", rest, maxsplit=1)[0]
     if "@" in rest and "@" not in authority:
         return "has an '@' after the host: in a password, write '/' as %2F, '?' as %3F and '#' as %23"
+    if "," in authority.rpartition("@")[2]:
+        return "has several hosts; a store has one host and one port"
     found = _HOST.fullmatch(authority.rpartition("@")[2])
     if found is None:
         return "an IPv6 address must stand in brackets, as in [::1]"

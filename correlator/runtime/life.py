@@ -89,4 +89,6 @@ class Life:
         """Raise `NotDone` E8309 unless the engine runs: it neither starts nor stops; `UsageError` E2050 in a child."""
         self.refuse_child()
         if self.phase is not Phase.STARTED or not self.threads_running:
-            raise NotDone("E8309", quoted(where), f"the engine is {self.shown}", "It must run", "Repeat it later")
+            # `shown` would look again whether the threads run, which they may by now.
+            phase = "starting" if self.phase is Phase.STARTED else self.phase.value
+            raise NotDone("E8309", quoted(where), f"the engine is {phase}", "It must run", "Repeat it later")

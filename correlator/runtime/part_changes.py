@@ -29,7 +29,7 @@ class PartChanges:
         registry: records the parts.
         life: says whether parts can change now.
         parts: returns the parts of the engine.
-        remover: returns what carries removals out; `None` before the end of the recovery.
+        remover: returns what carries removals out; `None` before the handlers of the recovery run.
         run: starts the thread of an actor, if the threads of the engine run.
     """
 

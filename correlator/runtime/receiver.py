@@ -46,7 +46,7 @@ class Receiver(Actor):
         intake: decides what the receiver does with its messages.
         source: the consumer, not yet connected.
         mapper: makes events of messages.
-        targets: the contexts that get the events, and hear of the end of the source.
+        targets: the contexts that get the events; its `ended` tells the engine of the end of the source.
         writer: stores batches; `None` for an engine without a store.
         clock: monotonic seconds for time-outs and back-off, and the time of day for the expiry of messages.
         statuses: gets each new status of the receiver.

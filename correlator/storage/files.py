@@ -31,7 +31,7 @@ LOCAL_FUSE = frozenset({
 """The FUSE file systems that keep files on disks of this machine; most others do not."""
 SIDECARS = ("-wal", "-shm", ".lock", ".witness")
 _COARSEST_NS = 3_000_000_000
-"""Seconds; more than the resolution of file times in any local file system (FAT has 2 s)."""
+"""Nanoseconds; more than the resolution of file times in any local file system (FAT has 2 s)."""
 _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 

@@ -230,6 +230,7 @@ ROWS = [
             ("sqlite://orders.db", "three slashes"),
             ("postgresql://host:70000/db", "port 70000"),
             ("'postgresql:///db'", "has no host"),
+            ("postgresql://h1:5432,h2:5433/db", "several hosts"),
             ("postgresql", "'postgresql' is not the URL of a store"),
             ("postgresql://host:0/", "port 0 is not in"),
             ("postgresql://host:x", "the port is not a number"),
@@ -421,6 +422,13 @@ def test_the_password_that_everybody_knows_is_no_secret_on_loopback(settings, ty
     assert read_file(file, EngineFile).warnings == ()
 
 
+def test_a_type_may_come_from_the_environment(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(connection("password: guest", "'${BROKER}'"))
+    file.chmod(0o644)
+    assert read_file(file, EngineFile, environment={"BROKER": "rabbitmq"}).warnings == ()
+
+
 @pytest.mark.parametrize(
     ("settings", "type_"),
     [
@@ -456,9 +464,18 @@ def test_30_secret_file(tmp_path):
     assert read_text(text, EngineFile).warnings == ()
 
 
-@pytest.mark.parametrize("url", ["sqlite:///data/orders.db", "sqlite:////srv/orders.db", "postgresql://me@host/orders"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///data/orders.db",
+        "sqlite:////srv/orders.db",
+        "postgresql://me@host/orders",
+        "postgresql://me:p@ss@host/orders",
+        "'postgresql://me@[::1]:5432/orders'",
+    ],
+)
 def test_31_good_stores(url):
-    assert read_text(GOOD.replace("sqlite:///orders.db", url), EngineFile).settings.store == url
+    assert read_text(GOOD.replace("sqlite:///orders.db", url), EngineFile).settings.store == url.strip("'")
 
 
 def test_34_window_smaller_than_a_batch():

@@ -126,7 +126,7 @@ def test_a_sink_that_takes_a_lost_connection_for_a_confirm_is_found(impatient, m
 
 
 def test_a_source_that_does_not_wait_for_the_commit_is_found(impatient, monkeypatch):
-    def consume(self, queue, prefetch):
+    def consume(self, queue, prefetch, *, exclusive=False):
         self.ask(lambda channel, reply: channel.basic_consume(queue, print, auto_ack=True, callback=reply))
 
     monkeypatch.setattr(RabbitLink, "consume", consume)

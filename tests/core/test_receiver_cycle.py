@@ -140,8 +140,9 @@ def test_a_batch_closes_at_its_bytes(size, closed):
 @pytest.mark.parametrize(("now", "closed"), [(5.9, False), (6.0, True), (6.1, True)])
 def test_a3_12_a_batch_closes_its_interval_after_the_first_message(now, closed):
     batch = a_batch()
-    batch.add([Message(b"")], [1], 5.0, 0.0)
-    batch.add([Message(b"")], [2], 5.5, 0.0)
+    batch.add([Message(b"")], [1], 5.0, 7.0)
+    batch.add([Message(b"")], [2], 5.5, 8.0)
+    assert batch.began == 7.0
     assert batch.closed(now) is closed
     assert batch.remaining(5.5) == 0.5
 

@@ -751,7 +751,7 @@ def test_what_only_our_application_tells_is_no_fault_of_another_one() -> None:
     wrong = []
     for name, bad, _ in BAD:
         history = bad().history
-        others = History(replace(history.setup, told=False, on_error="stop"))
+        others = History(replace(history.setup, told=False))
         for record in history.records:
             if record.kind not in told | {"configured"}:
                 others.add(*record)

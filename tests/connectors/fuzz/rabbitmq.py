@@ -90,7 +90,7 @@ class FedLink:
     def ask(self, _: Any) -> None:
         """Answer every question as if everything existed."""
 
-    def consume(self, _: str, prefetch: int) -> None:
+    def consume(self, _: str, prefetch: int, *, exclusive: bool = False) -> None:
         """Begin to deliver."""
         self._prefetch = prefetch
 

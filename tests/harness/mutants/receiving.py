@@ -60,7 +60,7 @@ def ids_not_persisted(patches: Patches) -> None:
     _change_write(patches, ids=None, rewritten=(), forgotten=())
 
 
-@mutant("ids_not_reloaded", "a start does not read the ids", "E1", "E6")
+@mutant("ids_not_reloaded", "a start does not read the ids", "A4", "E1", "E6")
 def ids_not_reloaded(patches: Patches) -> None:
     """After a start, redelivered messages are handled again."""
     patches.replace(DuplicateDetector, "restore", lambda _: lambda self, segments, confirmed: None)

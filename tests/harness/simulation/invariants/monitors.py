@@ -34,7 +34,7 @@ def application_invents_nothing(facts: Facts) -> Iterator[str]:
 @further("G6")
 def failed_handlers_are_dead_letters(facts: Facts) -> Iterator[str]:
     """Check that each EXACTLY_ONCE input whose handler failed has exactly one dead letter."""
-    if facts.rest is None or not facts.rest.reached or facts.setup.on_error != "dead_letter":
+    if not facts.setup.told or facts.rest is None or not facts.rest.reached or facts.setup.on_error != "dead_letter":
         return
     letters = Counter(
         body for _, _, checkpoint in facts.checkpoints for kind, _, _, body in checkpoint.dead if kind == "handler"

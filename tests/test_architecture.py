@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.harness.points import points
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("correlator", "connectors", "pyspark_correlator")
 
@@ -372,34 +374,12 @@ def _is_set(node: ast.expr, names: set[str]) -> bool:
 # --- fault points ---
 
 
-def fault_points() -> list[str]:
-    """Every name of a fault point in the source: of `point`, of a step of a transaction, of the points around one."""
-    found = []
-    for path in sources("correlator", "connectors"):
-        if part_of(name_of(path)) == "testing":
-            continue
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Call) and _called(node) in (
-                "point",
-                "_point",
-                "TransactionStep",
-                "_Points",
-                "_dead",
-            ):
-                found += [
-                    one.value
-                    for one in node.args
-                    if isinstance(one, ast.Constant) and isinstance(one.value, str) and "." in one.value
-                ]
-    return found
-
-
 def test_fault_points_have_names_of_their_own():
-    assert [name for name, count in Counter(fault_points()).items() if count > 1] == []
+    assert [name for name, count in Counter(one.name for one in points()).items() if count > 1] == []
 
 
 def test_there_are_fault_points_on_every_way():
-    families = {name.split(".")[0] for name in fault_points()}
+    families = {one.name.split(".")[0] for one in points()}
     assert families >= {"rx", "ck", "tx", "rec", "cfg", "ac", "app", "flush", "stop"}
 
 

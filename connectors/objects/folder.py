@@ -65,7 +65,7 @@ class Folder:
         """
         with self._translated():
             if not (self._path / folder).is_dir():
-                raise ConnectionLost(NO_SUCH_DESTINATION, self._where, f"there is not a folder {self._path / folder}")
+                raise ConnectionLost(NO_SUCH_DESTINATION, self._where, f"there is no folder {self._path / folder}")
             yield from self._below(folder, folder)
 
     def _below(self, path: str, folder: str) -> Iterator[Found]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.destinations import RabbitDestination
-from connectors.rabbitmq.link import RabbitLink
+from connectors.rabbitmq.link import opened
 from connectors.rabbitmq.source import RabbitSource
 from correlator.events import Message
 from correlator.settings import ReceiverSettings
@@ -59,12 +59,8 @@ def _wait_until_given_back(where: str, broker: RabbitBroker, destination: Rabbit
 
 def _ready(where: str, broker: RabbitBroker, destination: RabbitDestination) -> int:
     """Return the number of messages that no consumer holds."""
-    link = RabbitLink(where, broker)
-    try:
-        link.open()
+    with opened(where, broker) as link:
         return int(link.ask(destination.queue_declaration(passive=True)).method.message_count)
-    finally:
-        link.close()
 
 
 def _holding(queue: str, share: int) -> ReceiverSettings:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from connectors.rabbitmq import management
 from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.destinations import RabbitDestination, destination_of_receiver, destination_of_sender
-from connectors.rabbitmq.link import RabbitLink
+from connectors.rabbitmq.link import RabbitLink, opened
 from connectors.rabbitmq.management import Queue
 from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
@@ -30,16 +30,13 @@ def examine(
 
     Declares no queue. If a queue does not exist yet, examines its configured arguments.
     """
-    link = RabbitLink(where, broker)
     deadline = time.monotonic() + management.COLLECTING_S
     try:
-        link.open()
-        for part in _parts(broker, receivers, senders):
-            yield from _findings(part, broker, link, deadline)
+        with opened(where, broker) as link:
+            for part in _parts(broker, receivers, senders):
+                yield from _findings(part, broker, link, deadline)
     except ConnectionLost as error:
         yield error
-    finally:
-        link.close()
 
 
 def _parts(

@@ -8,8 +8,9 @@ connection. Delivery tags then begin at 1 again.
 
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 from pika import SelectConnection, exceptions, frame, spec
@@ -331,3 +332,14 @@ class RabbitLink:
             self._loop.stop()
         else:
             self._wire.cut()
+
+
+@contextmanager
+def opened(where: str, broker: RabbitBroker) -> Iterator[RabbitLink]:
+    """Open a link for some requests, and close it at the end. Raises `ConnectionLost`."""
+    link = RabbitLink(where, broker)
+    try:
+        link.open()
+        yield link
+    finally:
+        link.close()

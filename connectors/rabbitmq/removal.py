@@ -1,12 +1,9 @@
 """Makes temporary queues, and deletes queues that nobody consumes from."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.destinations import EXPIRES, RabbitDestination
 from connectors.rabbitmq.failures import ServerFault
-from connectors.rabbitmq.link import RabbitLink
+from connectors.rabbitmq.link import opened
 from correlator.connector import IN_USE, NO_SUCH_DESTINATION
 from correlator.errors import ConnectionLost, UsageError
 
@@ -16,7 +13,7 @@ _NOT_IMPLEMENTED = 540
 def make_temporary(where: str, broker: RabbitBroker, queue: str) -> None:
     """Make a queue that the server deletes by itself, should nobody else do so. Raises `ConnectionLost`."""
     arguments = {"x-queue-type": "classic", **EXPIRES}
-    with _linked(where, broker) as link:
+    with opened(where, broker) as link:
         RabbitDestination(queue=queue, arguments=arguments).declare_on(link)
 
 
@@ -44,7 +41,7 @@ def _delete(where: str, broker: RabbitBroker, queue: str, *, if_unused: bool) ->
 
     Quorum queues do not have it. Raises `ConnectionLost`, with code `IN_USE` or `NO_SUCH_DESTINATION` in these cases.
     """
-    with _linked(where, broker) as link:
+    with opened(where, broker) as link:
         there = link.ask(RabbitDestination(queue=queue).queue_declaration(passive=True))
         if there.method.consumer_count:
             raise ConnectionLost(IN_USE, where, f"queue '{queue}' has a consumer")
@@ -55,13 +52,3 @@ def _delete(where: str, broker: RabbitBroker, queue: str, *, if_unused: bool) ->
                 return False
             raise
         return True
-
-
-@contextmanager
-def _linked(where: str, broker: RabbitBroker) -> Iterator[RabbitLink]:
-    link = RabbitLink(where, broker)
-    try:
-        link.open()
-        yield link
-    finally:
-        link.close()

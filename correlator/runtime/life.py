@@ -88,7 +88,6 @@ class Life:
     def refuse_unless_running(self, where: str) -> None:
         """Raise `NotDone` E8309 unless the engine runs: it neither starts nor stops; `UsageError` E2050 in a child."""
         self.refuse_child()
-        if self.phase is not Phase.STARTED or not self.threads_running:
-            # `shown` would look again whether the threads run, which they may by now.
-            phase = "starting" if self.phase is Phase.STARTED else self.phase.value
-            raise NotDone("E8309", quoted(where), f"the engine is {phase}", "It must run", "Repeat it later")
+        shown = self.shown  # read once: another thread may change it
+        if shown != Phase.STARTED.value:
+            raise NotDone("E8309", quoted(where), f"the engine is {shown}", "It must run", "Repeat it later")

@@ -44,9 +44,7 @@ class Publisher:
         timeout_s: float | None,
     ) -> None:
         """Give a message to a receiver, and wait until it is received for good."""
-        receiver = self._receiver(to)
-        message = _message(receiver, event, unique_id, key, properties)
-        source = _program_of(receiver)
+        receiver, source, message = self._prepared(to, event, unique_id, key, properties)
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while (done := source.offer(message)) is None:
             if not source.wait_for_room(_left(until)) and _left(until) <= 0:
@@ -65,13 +63,18 @@ class Publisher:
         properties: Mapping[str, Any] | None,
     ) -> None:
         """Do the same without blocking the event loop."""
-        receiver = self._receiver(to)
-        message = _message(receiver, event, unique_id, key, properties)
-        source = _program_of(receiver)
+        _, source, message = self._prepared(to, event, unique_id, key, properties)
         done: Future[None] | None
         while (done := source.offer(message)) is None:
             await asyncio.to_thread(source.wait_for_room, _ROOM_S)
         await asyncio.wrap_future(done)
+
+    def _prepared(
+        self, to: str, event: Any, unique_id: str | None, key: str | None, properties: Mapping[str, Any] | None
+    ) -> tuple[Receiver, TakesFromProgram, Message]:
+        receiver = self._receiver(to)
+        message = _message(receiver, event, unique_id, key, properties)
+        return receiver, _program_of(receiver), message
 
     def _receiver(self, name: str) -> Receiver:
         self._life.refuse_unless_running(name)

@@ -93,7 +93,7 @@ CASES = {
             "lint": (0, "senders[0].options.destination: each batch is an object"),
             "explain": (0, "Nothing is lost, and every message has its effect once"),
             "plan": (0, NEW),
-            "doctor": (4, "E7010 receivers.in: there is not a folder "),
+            "doctor": (4, "E7010 receivers.in: there is no folder "),
         },
     ),
 }

@@ -40,7 +40,7 @@ from tests.connectors.test_messaging import (
     rest,
     send,
 )
-from tests.connectors.test_messaging_asynchronous import ran
+from tests.connectors.test_messaging_asynchronous import cancelled, ran
 from tests.connectors.test_messaging_service import until
 from tests.connectors.test_pulsar_priorities import all_here, partitioned  # noqa: F401  # a fixture
 from tests.pulsar_server import PulsarServer
@@ -794,13 +794,7 @@ def test_asyncio_a_cancelled_receive_loses_nothing(broker, factory, mode):
             session = await connection.create_session(mode)
             consumer = await session.create_consumer(queue)
             for message in numbered(20):
-                task = asyncio.create_task(consumer.receive())
-                sending = asyncio.create_task(sender.send(message))
-                await asyncio.sleep(0)
-                task.cancel()
-                await sending
-                with contextlib.suppress(asyncio.CancelledError):
-                    found.append(await task)  # it had a message at once, which an earlier task has left
+                found += await cancelled(consumer, sender, message)
             for message in found:
                 await session.acknowledge(message)
             await session.close()

@@ -253,13 +253,20 @@ def test_chunks_are_bounded(tmp_path: Path, sources: Callable[..., PolledSource]
 # --- commits out of order ---
 
 
+def by_transaction(
+    server: PostgresServer, sources: Callable[..., PolledSource], **options: str
+) -> tuple[str, PolledSource]:
+    """A fresh table in the order of transactions, and its source."""
+    url = server.fresh_schema()
+    execute(url, WITH_TRANSACTION)
+    return url, sources(url, options={**BY_TRANSACTION, **options})
+
+
 @pytest.mark.postgres
 def test_commits_out_of_order(postgres_server: PostgresServer, sources: Callable[..., PolledSource]) -> None:
     """Transactions begin one after the other and commit in another order. A poller behind the last id loses rows."""
-    url = postgres_server.fresh_schema()
-    execute(url, WITH_TRANSACTION)
+    url, source = by_transaction(postgres_server, sources, poll_interval="10ms")
     chance = random.Random(7)
-    source = sources(url, options={**BY_TRANSACTION, "poll_interval": "10ms"})
     naive: list[object] = []
     seen: list[object] = []
     with ExitStack() as stack:
@@ -289,9 +296,7 @@ def test_a_prepared_transaction_is_not_passed(
     postgres_server: PostgresServer, sources: Callable[..., PolledSource]
 ) -> None:
     """It belongs to no session, and may commit much later. A poller behind the last id would lose its row."""
-    url = postgres_server.fresh_schema()
-    execute(url, WITH_TRANSACTION)
-    source = sources(url, options=BY_TRANSACTION)
+    url, source = by_transaction(postgres_server, sources)
     with psycopg.connect(url) as program:
         program.execute("INSERT INTO t (name) VALUES ('prepared')")
         program.execute("PREPARE TRANSACTION 'polled'")
@@ -310,9 +315,7 @@ def test_a_prepared_transaction_is_not_passed(
 def test_rows_of_other_programs_wait_for_an_open_transaction(
     postgres_server: PostgresServer, sources: Callable[..., PolledSource]
 ) -> None:
-    url = postgres_server.fresh_schema()
-    execute(url, WITH_TRANSACTION)
-    source = sources(url, options=BY_TRANSACTION)
+    url, source = by_transaction(postgres_server, sources)
     with psycopg.connect(url) as slow:
         slow.execute("INSERT INTO t (name) VALUES ('slow')")
         execute(url, "INSERT INTO t (name) VALUES ('fast')")

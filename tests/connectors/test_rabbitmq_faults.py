@@ -119,18 +119,18 @@ def engine(name, path, connection, *, monitor, source, reliability, target=None)
     return Engine(settings, connections={"rabbit": connection})
 
 
+def forwards(path, connection, queues, reliability):
+    """An engine that forwards from the first to the second queue."""
+    source, target = queues
+    return engine(
+        "forwarding", path, connection, monitor="Forwards", source=source, target=target, reliability=reliability
+    )
+
+
 @contextlib.contextmanager
 def pipeline(connection, path, queues, reliability):
     """Two engines: one forwards from the first to the second queue, the other counts the messages of the second."""
-    forwarding = engine(
-        "forwarding",
-        path,
-        connection,
-        monitor="Forwards",
-        source=queues[0],
-        target=queues[1],
-        reliability=Reliability.EXACTLY_ONCE,
-    )
+    forwarding = forwards(path, connection, queues, Reliability.EXACTLY_ONCE)
     counting = engine("counting", path, connection, monitor="Counts", source=queues[1], reliability=reliability)
     with forwarding, counting:
         yield
@@ -170,15 +170,7 @@ def test_r14_a_message_whose_confirm_is_lost_with_the_connection_is_kept_and_sen
     queues = rabbit.queue(), rabbit.queue()
     with FaultProxy(rabbit.port) as proxy:
         connection = rabbit.connection(port=proxy.port)
-        forwarding = engine(
-            "forwarding",
-            tmp_path,
-            connection,
-            monitor="Forwards",
-            source=queues[0],
-            target=queues[1],
-            reliability=Reliability.AT_LEAST_ONCE,
-        )
+        forwarding = forwards(tmp_path, connection, queues, Reliability.AT_LEAST_ONCE)
         with forwarding, opened(rabbit.connection().source(receiver(queues[1]))) as source:
             injection = proxy.inject(fault(PUBLISH))
             feed(rabbit, queues[0], 1, 2)

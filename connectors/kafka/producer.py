@@ -30,6 +30,7 @@ again and again. They do not always tell which record was refused.
 """
 _PURGED = frozenset({kafka.KafkaError._PURGE_QUEUE, kafka.KafkaError._PURGE_INFLIGHT})  # noqa: SLF001  # public names
 """The errors of records that the library has dropped since another one of their transaction has failed."""
+_STOPPED = kafka.KafkaError._STATE  # noqa: SLF001  # a public name
 _LOOK_S = 0.2
 T = TypeVar("T")
 _MARKED = 0
@@ -130,6 +131,24 @@ class KafkaProducer:
     def _carry_out(self, records: Sequence[Record]) -> Mapping[int, kafka.KafkaError]:
         """Send the records; return the refusals by index. Raises after any other error."""
         client, flight = self._opened, _Flight(self._broker.timeout_s)
+        stopped = self._produce(records, flight)
+        while (left := client.flush(_LOOK_S)) and not (flight.refused and self._name):
+            flight.check(left)
+        for error in flight.refused.values():
+            if error.code() not in _REFUSED:
+                raise kafka.KafkaException(error)
+        dropped = flight.purged or stopped
+        if dropped is not None and not (flight.refused and self._name):
+            raise kafka.KafkaException(dropped)
+        return dict(flight.refused)
+
+    def _produce(self, records: Sequence[Record], flight: "_Flight") -> kafka.KafkaError | None:
+        """Let the library send the records.
+
+        Return the error with which it takes no more of them, since it knows that one of the transaction has failed. It
+        may report only later which one, and why.
+        """
+        client = self._opened
         settle: Callable[..., None] = flight.refuse
         for one in records:
             if not self._name:  # with transactions it does not matter which record was refused
@@ -140,16 +159,14 @@ class KafkaProducer:
                 except BufferError:
                     client.poll(_LOOK_S)
                     flight.check(len(client))
+                except kafka.KafkaException as error:
+                    cause: kafka.KafkaError = error.args[0]
+                    if cause.code() != _STOPPED:
+                        raise
+                    return cause
                 else:
                     break
-        while (left := client.flush(_LOOK_S)) and not (flight.refused and self._name):
-            flight.check(left)
-        for error in flight.refused.values():
-            if error.code() not in _REFUSED:
-                raise kafka.KafkaException(error)
-        if flight.purged is not None and not (flight.refused and self._name):
-            raise kafka.KafkaException(flight.purged)
-        return dict(flight.refused)
+        return None
 
     def _commit(self, marks: list[kafka.TopicPartition]) -> None:
         """Put the marks into the transaction, and commit it. The cluster has to answer twice."""

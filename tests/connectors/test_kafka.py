@@ -367,6 +367,38 @@ def test_one_refused_message_of_a_large_batch_is_found_without_waiting_for_a_tim
         assert sorted(stored) == sorted(others)
 
 
+@pytest.mark.parametrize("reported", [True, False], ids=["reported", "not yet reported"])
+def test_a_message_that_is_refused_while_others_are_produced_is_found(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, *, reported: bool
+) -> None:
+    """The library then takes no further record into the transaction, whether or not it has reported the refusal."""
+    waited: list[bool] = []
+
+    class Slow(confluent.Producer):
+        """Produces its first record, and returns when the broker has refused this record."""
+
+        def produce(self, *arguments: Any, **options: Any) -> None:
+            produce = super().produce
+            produce(*arguments, **options)
+            if waited:
+                return
+            waited.append(True)
+            if reported:
+                self.flush(ANSWER_S)
+                return
+            with pytest.raises(confluent.KafkaException, match="Erroneous state"):
+                wait_until(lambda: produce(*arguments, **options), ANSWER_S)
+
+    topic = kafka.topic()
+    with sink_of(kafka, topic) as sink:
+        kafka.configure(topic, cleanup_policy="compact")
+        monkeypatch.setattr(confluent, "Producer", Slow)
+        messages = [Message(b"no key"), Message(b"2", {}, "key"), Message(b"3", {}, "key")]
+        assert codes(sink.send(batch(topic, 1, *messages))) == ["E8102", None, None]
+    assert waited
+    assert values(kafka, topic) == [b"2", b"3"]
+
+
 def test_the_limit_is_that_of_the_topic(kafka: KafkaServer) -> None:
     large, small = kafka.topic(max_message_bytes="2000000"), kafka.topic(max_message_bytes="5000")
     with sink_of(kafka, None) as sink:

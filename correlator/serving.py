@@ -43,7 +43,7 @@ RequestHeaders = Sequence[tuple[bytes, bytes]]
 """The headers of a request, with names in lower case."""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """The answer to a request.
 
     Attributes:
@@ -59,12 +59,12 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-def told(status: int, what: str, headers: Mapping[str, str] = {}) -> Answer:
+def told(status: int, what: str, headers: Mapping[str, str] = {}) -> Response:
     """An answer that is a line of text."""
-    return Answer(status, f"{what}\n".encode(), headers=headers)
+    return Response(status, f"{what}\n".encode(), headers=headers)
 
 
-async def begin(send: Send, answer: Answer, *, streamed: bool = False) -> None:
+async def begin(send: Send, answer: Response, *, streamed: bool = False) -> None:
     """Send the head of an answer; without its length if the body is `streamed`."""
     length = {} if streamed else {"content-length": str(len(answer.body))}
     headers = {"content-type": answer.kind, **length, **_SAFETY, **answer.headers}
@@ -72,7 +72,7 @@ async def begin(send: Send, answer: Answer, *, streamed: bool = False) -> None:
     await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
 
 
-async def respond(send: Send, answer: Answer, method: str) -> None:
+async def respond(send: Send, answer: Response, method: str) -> None:
     """Send a whole answer; for the method HEAD without its body."""
     await begin(send, answer)
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})

@@ -18,7 +18,7 @@ TRACE = "correlator_trace"
 _log = logging.getLogger("correlator.trace")
 
 
-class Event(StrEnum):
+class DeliveryEvent(StrEnum):
     """What happens to a message. The first ten are the steps of a delivery in their order, for a message of a queue."""
 
     SENT = "sent"
@@ -77,7 +77,7 @@ def id_of(message: Message) -> str:
     return (message.headers.message_id if message.headers is not None else None) or ""
 
 
-def log(event: Event, message_id: str, destination: str, **details: object) -> None:
+def log(event: DeliveryEvent, message_id: str, destination: str, **details: object) -> None:
     """Log what happens to a traced message. `details` are further arguments of the record.
 
     An id with control characters appears in quotes, with escapes: any program may have chosen it.

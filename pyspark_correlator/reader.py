@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from correlator.errors import StoreError
 from correlator.storage import scanning
 from correlator.storage.database import reading
-from correlator.storage.scanning import Chosen, Moment, Part
+from correlator.storage.scanning import Chosen, Part, StoreVersion
 from pyspark_correlator.options import Reading
 from pyspark_correlator.rows import SHAPES
 
@@ -28,7 +28,7 @@ from pyspark_correlator.rows import SHAPES
 class TablePart(InputPartition):
     """A part of a table, and the moment at which the table was divided; `None` if it was not."""
 
-    def __init__(self, part: Part, share: int, moment: Moment | None) -> None:
+    def __init__(self, part: Part, share: int, moment: StoreVersion | None) -> None:
         super().__init__(share)
         self.part = part
         self.share = share
@@ -209,5 +209,5 @@ class LetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
 
-def _offset(number: int, moment: Moment) -> dict[str, int]:
+def _offset(number: int, moment: StoreVersion) -> dict[str, int]:
     return {"number": number, "epoch": moment.epoch}

@@ -18,7 +18,7 @@ from connectors.embedded.sql import Sql, now_ms
 from connectors.embedded.storing import Arrival, NewMessage
 from correlator import tracing
 from correlator.events import Message, PropertyValue
-from correlator.tracing import Event
+from correlator.tracing import DeliveryEvent
 
 OLDEST, LOW_PRIORITY, UNDELIVERABLE, ERROR = "OLDEST", "LOW_PRIORITY", "UNDELIVERABLE", "ERROR"
 """Reasons for which a message is dead, besides EXPIRED: it made room for newer messages, or for messages of higher
@@ -123,7 +123,7 @@ def _buried(why: Circumstances, death: Death, message_id: str, content: bytes, a
             "message %s of %s is dead: %s, %s", message_id, why.destination, why.ending.reason, why.ending.comment
         )
     if tracing.traces(message):
-        tracing.log(Event.DEAD, message_id, why.destination, reason=why.ending.reason)
+        tracing.log(DeliveryEvent.DEAD, message_id, why.destination, reason=why.ending.reason)
     if not _says(message, PRESERVE, default=bool(why.use_dmq)):
         return None
     truncated = _says(message, TRUNCATE, default=False)

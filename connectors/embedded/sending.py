@@ -12,7 +12,7 @@ from connectors.embedded.limits import Crowded, Gatekeeper, Refusal, Verdict
 from connectors.embedded.sql import Sql
 from connectors.embedded.storing import Arrival, NewMessage
 from correlator import tracing
-from correlator.tracing import Event
+from correlator.tracing import DeliveryEvent
 
 MOST_LIVES = 100
 """Most sources of BEST_EFFORT senders that a destination remembers: such a sender has a new source after each start."""
@@ -75,7 +75,7 @@ class Terms:
     def tell_stored(self) -> None:
         """Log that the traced messages are stored, after the commit."""
         for message_id, destination in self.placed.items():
-            tracing.log(Event.STORED, message_id, destination)
+            tracing.log(DeliveryEvent.STORED, message_id, destination)
 
 
 def make_missing(connection: Connection, names: Collection[str]) -> None:
@@ -132,7 +132,7 @@ def store(connection: Connection, name: str, entries: Sequence[NewMessage], term
             fresh = [at for at in fresh if at not in verdict.refused and at not in verdict.waiting]
         if new:
             for message_id in storing.append(connection, there, readers, new, drawn.sent_at):
-                tracing.log(Event.PLACED, message_id, name)
+                tracing.log(DeliveryEvent.PLACED, message_id, name)
                 terms.placed[message_id] = name
     _remember(connection, there.id, sources, [entries[at] for at in fresh])
     return verdict

@@ -35,7 +35,7 @@ from correlator.errors import ConnectionLost
 from correlator.events import UNREADABLE, Message
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
-from correlator.tracing import Event
+from correlator.tracing import DeliveryEvent
 
 _REAP_S = 5.0
 """Seconds after which a waiting consumer looks again for messages of dead consumers."""
@@ -216,7 +216,7 @@ class EmbeddedSource:
         """Log, after the commit, which traced messages have left the queue or subscription."""
         if self._traced:
             for message_id in self._untraced(numbers):
-                tracing.log(Event.REMOVED, message_id, self.destination)
+                tracing.log(DeliveryEvent.REMOVED, message_id, self.destination)
 
     def _untraced(self, numbers: Sequence[int]) -> list[str]:
         """Stop tracing these messages; return the ids of the messages that were traced."""
@@ -304,7 +304,7 @@ class EmbeddedSource:
             if tracing.is_marked(message):
                 self._traced[one.stored.number] = one.stored.message_id
                 consumer = self._holder.consumer
-                tracing.log(Event.ROUTED, one.stored.message_id, self.destination, consumer=consumer)
+                tracing.log(DeliveryEvent.ROUTED, one.stored.message_id, self.destination, consumer=consumer)
 
     def _plan_next_look(self, begin: float) -> None:
         """Decide when to look again, unless a bell rings, after a look that began at `begin` and found nothing."""

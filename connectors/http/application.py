@@ -17,9 +17,9 @@ from connectors.http.endpoint import Endpoint, Outcome, Request
 from connectors.http.signatures import SIGNED, is_signed, is_timely
 from correlator.events import SOURCE_ID, UNIQUE_ID, Headers, Message, PropertyValue
 from correlator.serving import (
-    Answer,
     Receive,
     RequestHeaders,
+    Response,
     Scope,
     Send,
     bears,
@@ -68,7 +68,7 @@ class Rules:
 class Refused(Exception):
     """A request is refused; the client gets the answer."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Response) -> None:
         super().__init__(answer.status)
         self.answer = answer
 
@@ -103,7 +103,7 @@ class Application:
             return
         await respond(send, answer, scope["method"])
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
         if scope["path"] not in self._places:
             raise Refused(told(404, "no receiver has this path"))
         if scope["method"] != "POST":
@@ -159,7 +159,7 @@ class Application:
         properties: Mapping[str, PropertyValue],
         *,
         has_lines: bool,
-    ) -> Answer:
+    ) -> Response:
         """Let the receiver store the messages, and wait for it; a repeat waits for the first request with its key."""
         digest = hashlib.sha256(body).digest()
         id_ = key or uuid.uuid4().hex
@@ -179,7 +179,7 @@ class Application:
             endpoint.withdraw(request)
             raise Refused(_later("the message is not stored yet"))
         if request.answer.result() is Outcome.STORED:
-            return Answer(202, msgspec.json.encode({"id": id_}), "application/json")
+            return Response(202, msgspec.json.encode({"id": id_}), "application/json")
         raise Refused(_conflict(id_) if request.answer.result() is Outcome.CONFLICT else _later("it was not stored"))
 
     def _messages(
@@ -268,17 +268,17 @@ def _properties(rules: Rules, headers: RequestHeaders) -> dict[str, PropertyValu
     return {name: b", ".join(values).decode("latin-1") for name, values in found.items() if values}
 
 
-def _later(what: str) -> Answer:
+def _later(what: str) -> Response:
     return told(503, what, _AGAIN)
 
 
-def _conflict(id_: str) -> Answer:
+def _conflict(id_: str) -> Response:
     return told(422, f"another body was sent with the key {id_} before")
 
 
-def _too_large(most: int) -> Answer:
+def _too_large(most: int) -> Response:
     return told(413, f"the body has more than {most} bytes")
 
 
-def _unauthorized(what: str) -> Answer:
+def _unauthorized(what: str) -> Response:
     return told(401, what, {"www-authenticate": "Bearer"})

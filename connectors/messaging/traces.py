@@ -7,27 +7,27 @@ from typing import Any
 from correlator import tracing
 from correlator.errors import CorrelatorError, SendRejected
 from correlator.events import Message, Outgoing
-from correlator.tracing import Event
+from correlator.tracing import DeliveryEvent
 
 
 def sent(batch: Sequence[Outgoing]) -> list[Outgoing]:
     """Log that messages are passed to the connector; return those that are traced."""
     traced = [out for out in batch if tracing.traces(out.message)]
     for out in traced:
-        tracing.log(Event.SENT, out.message_id, out.destination)
+        tracing.log(DeliveryEvent.SENT, out.message_id, out.destination)
     return traced
 
 
 def confirmed(traced: Sequence[Outgoing]) -> None:
     """Log that the broker has these messages."""
     for out in traced:
-        tracing.log(Event.CONFIRMED, out.message_id, out.destination)
+        tracing.log(DeliveryEvent.CONFIRMED, out.message_id, out.destination)
 
 
 def failed(traced: Sequence[Outgoing], error: CorrelatorError) -> None:
     """Log that these messages were refused, or that their outcome is unknown."""
     for out in traced:
-        tracing.log(Event.FAILED, out.message_id, out.destination, code=error.code)
+        tracing.log(DeliveryEvent.FAILED, out.message_id, out.destination, code=error.code)
 
 
 def answered(traced: Sequence[Outgoing], batch: Sequence[Outgoing], results: Sequence[SendRejected | None]) -> None:
@@ -59,26 +59,26 @@ class TracedDeliveries:
             for message, token in zip(messages, tokens, strict=True):
                 if tracing.is_marked(message):
                     self._held.append((token, tracing.id_of(message)))
-                    self._log(Event.DISPATCHED, self._held[-1:])
+                    self._log(DeliveryEvent.DISPATCHED, self._held[-1:])
 
     def delivered(self, message: Message) -> None:
         """Log that the program gets a message, if it is traced."""
         if tracing.traces(message):
-            tracing.log(Event.DELIVERED, tracing.id_of(message), self._destination)
+            tracing.log(DeliveryEvent.DELIVERED, tracing.id_of(message), self._destination)
 
     def acknowledged(self, tokens: Sequence[Any]) -> None:
         """Log that the traced messages among these are to be acknowledged."""
-        self._log(Event.ACKNOWLEDGED, self._among(tokens))
+        self._log(DeliveryEvent.ACKNOWLEDGED, self._among(tokens))
 
     def settled(self, tokens: Sequence[Any]) -> None:
         """Log that the traced messages among these are acknowledged, and forget them."""
-        self._end(Event.SETTLED, tokens)
+        self._end(DeliveryEvent.SETTLED, tokens)
 
     def returned(self, tokens: Sequence[Any] | None = None) -> None:
         """Log that the traced messages among these are redelivered, and forget them; by default all held messages."""
-        self._end(Event.RETURNED, [token for token, _ in self._held] if tokens is None else tokens)
+        self._end(DeliveryEvent.RETURNED, [token for token, _ in self._held] if tokens is None else tokens)
 
-    def _end(self, event: Event, tokens: Sequence[Any]) -> None:
+    def _end(self, event: DeliveryEvent, tokens: Sequence[Any]) -> None:
         if ended := self._among(tokens):
             self._log(event, ended)
             self._held = [pair for pair in self._held if not any(pair is one for one in ended)]
@@ -92,7 +92,7 @@ class TracedDeliveries:
             return []
         return [pair for pair in self._held if any(pair[0] is token for token in tokens)]
 
-    def _log(self, event: Event, held: Sequence[tuple[Any, str]]) -> None:
+    def _log(self, event: DeliveryEvent, held: Sequence[tuple[Any, str]]) -> None:
         for _, message_id in held:
             tracing.log(event, message_id, self._destination)
 

@@ -22,7 +22,7 @@ PATIENCE_S = 10.0
 """Seconds that an engine may take to answer, in addition to the time that the request allows."""
 
 
-class Refused(CorrelatorError):
+class RefusedByEngine(CorrelatorError):
     """A refusal by the engine; the command ends with the status that the engine names."""
 
     def __init__(self, problem: Problem) -> None:
@@ -66,7 +66,7 @@ def ask(place: Sequence[Path], request: Request, wait_s: float = 0.0) -> dict[st
         except OSError as error:
             raise _no_answer(where, error) from error
     if answer.problem is not None:
-        raise Refused(answer.problem)
+        raise RefusedByEngine(answer.problem)
     return _result(answer, where)
 
 

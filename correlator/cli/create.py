@@ -21,7 +21,7 @@ _SUFFIX = ".template"
 """The ending of the names of templates that tools would otherwise take for the finished files."""
 
 
-class Template(StrEnum):
+class ProjectTemplate(StrEnum):
     """What `correlator create` can make: a project with monitors and an embedded broker, or one with a pipeline."""
 
     EMBEDDED = "embedded"
@@ -29,7 +29,7 @@ class Template(StrEnum):
 
 
 _WORDS = {
-    Template.EMBEDDED: {
+    ProjectTemplate.EMBEDDED: {
         "about": "A monitor adds up what each customer has to pay. It is in `monitors.py`, and its crash test in\n"
         "`test_crashes.py`.",
         "code": "@name@.yaml monitors.py",
@@ -37,7 +37,7 @@ _WORDS = {
         "output": "bills",
         "test": "pytest",
     },
-    Template.PIPELINE: {
+    ProjectTemplate.PIPELINE: {
         "about": "A pipeline on Spark picks large orders. Its steps and their tests are in `@name@.yaml`, and its\n"
         "crash test in `test_crashes.py`.",
         "code": "@name@.yaml",
@@ -59,9 +59,9 @@ def create(
         Path, typer.Argument(metavar="NAME", help="The directory to make; its name becomes the name of the engine.")
     ],
     template: Annotated[
-        Template,
+        ProjectTemplate,
         typer.Option(help="embedded: monitors in Python. pipeline: steps in YAML, which Spark runs."),
-    ] = Template.EMBEDDED,
+    ] = ProjectTemplate.EMBEDDED,
 ) -> None:
     """Make a project that runs: configuration, code, crash test, and files for systemd and containers.
 
@@ -78,7 +78,7 @@ def create(
     write_line(f"Next: cd {directory}, and read README.md")
 
 
-def files_of(template: Template, name: str) -> dict[str, str]:
+def files_of(template: ProjectTemplate, name: str) -> dict[str, str]:
     """Return the content of each file of a project, by its name."""
     kinds = resources.files("correlator.cli") / "templates"
     found = [one for kind in ("common", template.value) for one in (kinds / kind).iterdir()]

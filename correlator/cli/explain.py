@@ -37,7 +37,7 @@ class MessagePath(NamedTuple):
     sender: PathEnd | None
 
 
-class Unhandled(NamedTuple):
+class UnhandledType(NamedTuple):
     """A receiver whose messages no monitor handles: their type, and the receiver's setting `unhandled`."""
 
     receiver: PathEnd
@@ -113,16 +113,16 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
     write_table("Settings", EffectiveSetting._fields, settings)
 
 
-def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
+def unhandled_of(settings: PipelineFile) -> Iterator[UnhandledType]:
     """Return the receivers that no pipeline or bridge names and whose messages no monitor listens for."""
     classes: list[type[Monitor]] = [resolve(monitor.type) for monitor in settings.monitors]
     connections, taken = _connections(settings), settings.taken
     for receiver in settings.receivers:
         if receiver.id not in taken and (event_type := unhandled_type(receiver, classes)) is not None:
-            yield Unhandled(_end(receiver, connections), event_type.__name__, receiver.unhandled)
+            yield UnhandledType(_end(receiver, connections), event_type.__name__, receiver.unhandled)
 
 
-def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator[MessagePath]:
+def paths_of(settings: PipelineFile, unhandled: Iterable[UnhandledType]) -> Iterator[MessagePath]:
     """Return every path through the engine, except for the receivers whose messages nobody handles.
 
     Messages of a receiver that a pipeline names go to the senders of its routes. Messages of a receiver that a bridge
@@ -250,18 +250,18 @@ def _write_path(path: MessagePath, promise: Guarantee) -> None:
     write_line("")
 
 
-def _write_unhandled(one: Unhandled) -> None:
+def _write_unhandled(one: UnhandledType) -> None:
     write_line(f"{_named(one.receiver)} -> nobody")
     write_line(f"  {_nobody(one)}.")
     write_line(f"  unhandled: {one.policy}: {_POLICIES[one.policy]}.")
     write_line("")
 
 
-def _nobody(one: Unhandled) -> str:
+def _nobody(one: UnhandledType) -> str:
     return f"No monitor listens for {one.event}: nobody handles a message"
 
 
-def _unhandled_as_json(one: Unhandled) -> dict[str, object]:
+def _unhandled_as_json(one: UnhandledType) -> dict[str, object]:
     return {
         "receiver": one.receiver.id,
         "event": one.event,

@@ -54,7 +54,7 @@ def publish(
         loaded = load_engine(file)
     with telling(loaded.secrets.redact), _lines_of(messages) as lines:
         place = loaded.settings.destinations.get(destination, destination)
-        publisher = Publisher(_sink(connection, place, loaded.settings), place)
+        publisher = CountingPublisher(_sink(connection, place, loaded.settings), place)
         try:
             publisher.publish(_bodies(lines, text=text))
         except CorrelatorError:
@@ -67,7 +67,7 @@ def publish(
         publisher.raise_refused()
 
 
-class Publisher:
+class CountingPublisher:
     """Sends messages to one destination, and counts them.
 
     Attributes:

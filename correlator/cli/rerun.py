@@ -18,7 +18,7 @@ from correlator.core.tape import CutTaken, Start
 from correlator.errors import RecoveryRefused, UsageError, quoted
 from correlator.reliability import SENDING
 from correlator.runtime.comparison import (
-    Group,
+    OrderedSends,
     SendDifference,
     SentLine,
     StateDifference,
@@ -146,7 +146,7 @@ class _Copy(NamedTuple):
 
 def _compared(
     before: Sequence[SentLine] | None, again: Replayed, settings: EngineSettings, through: int | None
-) -> tuple[Counter[Group], list[SendDifference]]:
+) -> tuple[Counter[OrderedSends], list[SendDifference]]:
     """Compare the sends; sends that the life made after the checkpoint `through` do not count."""
     if before is None:
         return Counter(), []
@@ -165,7 +165,7 @@ def _states(copy: _Copy, again: Replayed) -> list[StateDifference]:
 
 def _tell(
     again: Replayed,
-    equal: Counter[Group],
+    equal: Counter[OrderedSends],
     sends: Sequence[SendDifference],
     states: Sequence[StateDifference],
     *,
@@ -204,7 +204,7 @@ def _tell(
         write_line(f"the first {MOST_SHOWN} are shown; --json prints all")
 
 
-def _counts(equal: Counter[Group], sends: Sequence[SendDifference]) -> list[tuple[Any, ...]]:
+def _counts(equal: Counter[OrderedSends], sends: Sequence[SendDifference]) -> list[tuple[Any, ...]]:
     kinds = Counter((one.group, one.kind) for one in sends)
     groups = dict.fromkeys([*equal, *(one.group for one in sends)])
     return [(*one, equal[one], *(kinds[one, kind] for kind in COUNTS[4:])) for one in groups]

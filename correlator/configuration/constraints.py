@@ -23,7 +23,7 @@ _UNITS = {"duration": ("E1025", "a duration", " seconds"), "size": ("E1026", "a 
 Show = Callable[[object], str]
 
 
-class Problem(NamedTuple):
+class ValueProblem(NamedTuple):
     """Why a value is refused: the arguments of an error without the place."""
 
     code: str
@@ -32,7 +32,7 @@ class Problem(NamedTuple):
     todo: str = ""
 
 
-def problem_of(value: Any, type_: SettingType, show: Show) -> Problem | None:
+def problem_of(value: Any, type_: SettingType, show: Show) -> ValueProblem | None:
     """Check a value that already has the bare type of its setting; returns the problem, or `None`.
 
     Args:
@@ -45,7 +45,7 @@ def problem_of(value: Any, type_: SettingType, show: Show) -> Problem | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or _in_range(value, type_):
         return None
     code = _UNITS.get(type_.marks.get("unit", ""), ("E1022",))[0]
-    return Problem(code, f"{show(str(value))} is out of range, must be {noun_of(type_)}")
+    return ValueProblem(code, f"{show(str(value))} is out of range, must be {noun_of(type_)}")
 
 
 def _in_range(value: float, type_: SettingType) -> bool:
@@ -55,49 +55,49 @@ def _in_range(value: float, type_: SettingType) -> bool:
     return finite and low and above and (type_.le is None or value <= type_.le)
 
 
-def _problem_of_text(text: str, type_: SettingType, show: Show) -> Problem | None:
+def _problem_of_text(text: str, type_: SettingType, show: Show) -> ValueProblem | None:
     if "identifier" in type_.marks:
         return problem_of_name(text, show)
     if storable(text) != text:
-        return Problem("E1022", f"{show(text)} has half of a surrogate pair, which no file, broker or store takes")
+        return ValueProblem("E1022", f"{show(text)} has half of a surrogate pair, which no file, broker or store takes")
     if "selector" in type_.marks:
         return _problem_of_selector(text)
     if "import_path" in type_.marks and not _IMPORT_PATH.fullmatch(text):
-        return Problem("E1501", f"{show(text)} is not an import path", "Write module:Class")
+        return ValueProblem("E1501", f"{show(text)} is not an import path", "Write module:Class")
     if not (type_.min_length or 0) <= len(text) <= (type_.max_length or len(text)):
         most = f" and at most {type_.max_length}" if type_.max_length else ""
         must = f"must have at least {type_.min_length or 0}{most}"
-        return Problem("E1022", f"{show(text)} has {len(text)} characters, {must}")
+        return ValueProblem("E1022", f"{show(text)} has {len(text)} characters, {must}")
     return None
 
 
-def problem_of_name(text: str, show: Show) -> Problem | None:
+def problem_of_name(text: str, show: Show) -> ValueProblem | None:
     """Check a name that code, messages and the store use: 1 to 200 printable characters; returns the problem."""
     if not text.strip():
-        return Problem("E1210", "is empty, must be a name")
+        return ValueProblem("E1210", "is empty, must be a name")
     if len(text) > _LONGEST_NAME:
-        return Problem("E1210", f"{show(text)} is longer than {_LONGEST_NAME} characters")
+        return ValueProblem("E1210", f"{show(text)} is longer than {_LONGEST_NAME} characters")
     if not text.isprintable():
-        return Problem("E1210", f"{show(text)} contains control characters")
+        return ValueProblem("E1210", f"{show(text)} contains control characters")
     return None
 
 
-def _problem_of_selector(text: str) -> Problem | None:
+def _problem_of_selector(text: str) -> ValueProblem | None:
     try:
         Selector.parse(text, "")
     except ConfigError as error:
-        return Problem(error.code, error.what, error.allowed, error.todo)
+        return ValueProblem(error.code, error.what, error.allowed, error.todo)
     return None
 
 
-def problem_of_choice(shown: str, type_: SettingType, hint: str = "") -> Problem:
+def problem_of_choice(shown: str, type_: SettingType, hint: str = "") -> ValueProblem:
     """Return the problem of a value that is none of the choices of a setting; `shown` is the value for the message."""
     code, noun = (
         ("E1203", "a reliability mode") if type_.bare is Reliability else ("E1022", "one of the possible values")
     )
     *others, last = type_.choices
     allowed = f"Use {', '.join(others)} or {last}" if others else f"Use {last}"
-    return Problem(code, f"{shown} is not {noun}", allowed, hint)
+    return ValueProblem(code, f"{shown} is not {noun}", allowed, hint)
 
 
 def noun_of(type_: SettingType) -> str:
@@ -185,7 +185,7 @@ def _refuse_type(value: object, type_: SettingType, path: str, findings: Finding
         if wanted is not None:  # code gave the text of an enumeration's member instead of the member
             of = type(wanted).__name__
             what = f"{findings.show(value)} is of type {type(value).__name__}, must be of type {of}"
-            problem = Problem(problem.code, what, f"Use {of}.{wanted.name}")
+            problem = ValueProblem(problem.code, what, f"Use {of}.{wanted.name}")
         _report(problem, path, findings)
         return
     noun = "a mapping" if type_.is_mapping else "a list" if type_.is_list else noun_of(type_)
@@ -194,6 +194,6 @@ def _refuse_type(value: object, type_: SettingType, path: str, findings: Finding
     findings.error("E1022", path, what)
 
 
-def _report(problem: Problem | None, path: str, findings: Findings) -> None:
+def _report(problem: ValueProblem | None, path: str, findings: Findings) -> None:
     if problem is not None:
         findings.error(problem.code, path, problem.what, problem.allowed, problem.todo)

@@ -43,7 +43,7 @@ class Seen:
     next_end: float | None
 
 
-class Orders(NamedTuple):
+class Actions(NamedTuple):
     """What a member does after it has read the leases.
 
     Attributes:
@@ -113,14 +113,14 @@ class Assignment:
         self._lease_s = lease_s
         self._fates: dict[int, Fate] = {}
 
-    def look(self, seen: Seen) -> Orders:
+    def look(self, seen: Seen) -> Actions:
         """Compare the leases with the shares that run here; return what to do."""
         mine = {lease.number: lease.epoch for lease in seen.mine}
         drop = [number for number, epoch in self.leases.items() if mine.get(number) != epoch and self._drops(number)]
         part = 0 if self.leaving else fair_parts(seen.count, {**seen.others, self._me: len(mine)})[self._me]
         start = [] if self.leaving else self.begin(seen.mine)
         take = max(0, min(part - len(mine), seen.free))
-        return Orders(start, self._leaves(part), drop, take, self._wait(seen, wanting=part != len(mine)))
+        return Actions(start, self._leaves(part), drop, take, self._wait(seen, wanting=part != len(mine)))
 
     def begin(self, leases: Iterable[Lease]) -> list[Lease]:
         """Note that shares start here. Return them, except for shares that still run here from before."""

@@ -1,8 +1,8 @@
 """Records of all inputs of a context, from which a replay repeats what the context did.
 
 The work of a context of monitors depends on these inputs alone: the runs that entered its queue, the engine time, how
-much work the context did before each cut interrupted it, and the answers to its few questions (`Taken.answers`). Events
-from other contexts are recorded by value, so a replay repeats each context by itself. A `Tape` collects the inputs of
+much work the context did before each cut interrupted it, and the answers to its few questions
+(`ContextInputs.answers`). Events from other contexts are recorded by value, so a replay repeats each context by itself. A `Tape` collects the inputs of
 one context. It also stands between the context and the shared routes: what the context sees of these routes changes
 only between two steps of its work, and each change is recorded.
 
@@ -48,7 +48,7 @@ class Visible(msgspec.Struct, frozen=True, array_like=True, gc=False):
     grant: list[str]
 
 
-class Taken(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ContextInputs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The inputs of one context since the last record about it.
 
     Attributes:
@@ -129,7 +129,7 @@ class Hook(msgspec.Struct, frozen=True, array_like=True, tag="hook", gc=False):
     """A life-cycle method was called on monitors."""
 
     name: str
-    taken: list[Taken]
+    taken: list[ContextInputs]
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
@@ -144,7 +144,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
         failed: whether the next event, or the last timer, ended the work by an exception.
     """
 
-    taken: Taken
+    taken: ContextInputs
     engine_time: float
     wall_time: float
     fired: int
@@ -155,7 +155,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
 class LeftOut(msgspec.Struct, frozen=True, array_like=True, tag="left_out", gc=False):
     """A condemned event became a dead letter."""
 
-    taken: Taken
+    taken: ContextInputs
     suspect: Suspect
 
 
@@ -170,7 +170,7 @@ class CutTaken(msgspec.Struct, frozen=True, array_like=True, tag="cut", gc=False
         senders: for each sender, the last number up to which its sends were settled.
     """
 
-    taken: list[Taken]
+    taken: list[ContextInputs]
     number: int
     digest: bytes
     engine_time: float
@@ -184,7 +184,7 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end", gc=False):
 Record = Start | State | Changed | Batch | Forgotten | Added | Hook | Step | LeftOut | CutTaken | End
 
 
-class View(Routes):
+class ContextRoutes(Routes):
     """The routes as one context sees them; they change when `refresh` is called.
 
     Args:
@@ -284,7 +284,7 @@ class Tape:
         self._entries: list[Entry] = []
         self._answers: list[Any] = []
         self._visible: Visible | None = None
-        self.view = View(shared, self._answers_append)
+        self.view = ContextRoutes(shared, self._answers_append)
 
     def entered(self, run: Run) -> None:
         """Note that a run entered the queue."""
@@ -304,9 +304,9 @@ class Tape:
         """Take over the shared routes, before the context works or a life-cycle method is called."""
         self._visible = self.view.refresh() or self._visible
 
-    def taken(self) -> Taken:
+    def taken(self) -> ContextInputs:
         """Return the inputs since the last call."""
-        taken = Taken(self._context, self._entries, self._visible, self._answers[:])
+        taken = ContextInputs(self._context, self._entries, self._visible, self._answers[:])
         self._entries, self._visible = [], None
         self._answers.clear()
         return taken

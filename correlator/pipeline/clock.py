@@ -33,7 +33,7 @@ _decoder = msgspec.msgpack.Decoder(_Stored)
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class EventClock:
     """The event time of a step during a batch.
 
     Attributes:
@@ -61,7 +61,7 @@ class Clock:
         return moment(self.horizons[-1])
 
 
-def clock_of(rows: Iterable[tuple[Place, int]], expires: float, stored: bytes | None) -> Clock | None:
+def clock_of(rows: Iterable[tuple[Place, int]], expires: float, stored: bytes | None) -> EventClock | None:
     """The event time of a step during a batch; `None` for a batch without rows.
 
     Args:
@@ -82,7 +82,7 @@ def clock_of(rows: Iterable[tuple[Place, int]], expires: float, stored: bytes | 
         horizon = moved
     if not places:
         return None
-    return Clock(tuple(places), tuple(horizons), msgspec.msgpack.encode(_Stored(latest, horizon)))
+    return EventClock(tuple(places), tuple(horizons), msgspec.msgpack.encode(_Stored(latest, horizon)))
 
 
 class DueKeys:

@@ -15,7 +15,7 @@ ENDS_WITHIN_S = 30.0
 """Seconds that the batch may take to end after its jobs were cancelled."""
 
 
-class Deadline:
+class BatchDeadline:
     """Gives up a batch that takes much longer than the batches before. Used by the pipeline's thread.
 
     Args:

@@ -32,7 +32,7 @@ from correlator.pipeline import cluster, jvm
 from correlator.pipeline.arrow_rows import in_order
 from correlator.pipeline.compiled import INPUT, CompiledPipeline
 from correlator.pipeline.compiler import compile_pipeline
-from correlator.pipeline.deadline import Deadline
+from correlator.pipeline.deadline import BatchDeadline
 from correlator.pipeline.envelope import CLOCK, DEAD, FORWARD, MESSAGE, REWRITE, SEND
 from correlator.pipeline.halving import Overlay, in_halves, joined
 from correlator.pipeline.headers import STANDARD_HEADERS, property_text
@@ -110,7 +110,7 @@ class SparkProcessor:
         self._reads_properties = self._reads_numbers or not decodes_first
         self._compiled: CompiledPipeline | None = None
         self._planning = Planning()
-        self._deadline = Deadline()
+        self._deadline = BatchDeadline()
         self._failures = 0
         self._has_served = False
         self._since = 0.0

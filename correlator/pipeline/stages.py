@@ -18,7 +18,7 @@ from correlator.core.steps import clock_of_step, owner_of
 from correlator.errors import HandlerFailed
 from correlator.pipeline import envelope
 from correlator.pipeline.arrow_rows import KEYED_SCHEMA, in_place
-from correlator.pipeline.clock import Clock, DueKeys, clock_of
+from correlator.pipeline.clock import DueKeys, EventClock, clock_of
 from correlator.pipeline.envelope import CLOCK, KEY, TIME
 from correlator.pipeline.worker import ArrowFunction, DecodeFunction, KeyedFunction
 from correlator.ports import StateView
@@ -82,18 +82,18 @@ class KeyedWork:
         return {key: value for key in keys if (value := state.get(self.owner, key.encode())) is not None}
 
     def apply(
-        self, rows: DataFrame, states: dict[str, bytes], *, clock: Clock | None = None, ending: bool = False
+        self, rows: DataFrame, states: dict[str, bytes], *, clock: EventClock | None = None, ending: bool = False
     ) -> DataFrame:
         """The rows that the step makes."""
         return rows.mapInArrow(replace(self.function, states=states, clock=clock, ending=ending), self.schema)
 
     def worked(
-        self, rows: pa.Table, states: dict[str, bytes], *, clock: Clock | None = None, ending: bool = False
+        self, rows: pa.Table, states: dict[str, bytes], *, clock: EventClock | None = None, ending: bool = False
     ) -> pa.Table:
         """The rows that the step makes, in this thread; raises `HandlerFailed` E5510 if the step fails."""
         return self._called(replace(self.function, states=states, clock=clock, ending=ending), rows)
 
-    def clock(self, rows: pa.Table, state: StateView) -> Clock | None:
+    def clock(self, rows: pa.Table, state: StateView) -> EventClock | None:
         """The event time of the step during a batch; `None` if the step does not need it.
 
         Args:
@@ -104,7 +104,7 @@ class KeyedWork:
             return None
         return clock_of(in_place(rows), self.expires, state.get(clock_of_step(self.name), b""))
 
-    def followed(self, clock: Clock, present: Iterable[str], state: StateView) -> pa.Table:
+    def followed(self, clock: EventClock, present: Iterable[str], state: StateView) -> pa.Table:
         """The rows of the keys that follow the event time of the step without a row of their own in the batch.
 
         One more row carries the new event time of the step.

@@ -21,7 +21,7 @@ from correlator.core.keyed import Handled, KeyedMonitor, KeyedRun
 from correlator.errors import StateError, printable, quoted
 from correlator.pipeline import arrow_rows, envelope
 from correlator.pipeline.binary import Format, Malformed
-from correlator.pipeline.clock import Clock, Place
+from correlator.pipeline.clock import EventClock, Place
 from correlator.pipeline.correlation import pairs_class
 from correlator.pipeline.envelope import DEAD, HIDDEN, KEY, PART, POSITION, STATE, TIME
 from correlator.pipeline.sessions import sessions_class
@@ -163,7 +163,7 @@ class KeyedFunction:
     schema: pa.Schema
     hidden: pa.Schema
     states: dict[str, bytes]
-    clock: Clock | None = None
+    clock: EventClock | None = None
     ending: bool = False
     following: bool = False
 
@@ -212,7 +212,7 @@ class KeyedFunction:
             return self._handle_in_time(run, rows, self.clock)
         return self._handle_rows(run, rows)
 
-    def _handle_in_time(self, run: KeyedRun, rows: list[_Row], clock: Clock) -> Iterator[tuple[_Row, Handled]]:
+    def _handle_in_time(self, run: KeyedRun, rows: list[_Row], clock: EventClock) -> Iterator[tuple[_Row, Handled]]:
         """Handle rows like `_handle_rows`; between the rows, the key follows the event time of the step."""
         for given in () if self.following else rows:
             place = given.position, given.part
@@ -224,7 +224,9 @@ class KeyedFunction:
                 yield from ((row, handled) for handled in run.follow(horizon))
         yield from self._follow(run, rows[-1], clock, None)
 
-    def _follow(self, run: KeyedRun, row: _Row, clock: Clock, before: Place | None) -> Iterator[tuple[_Row, Handled]]:
+    def _follow(
+        self, run: KeyedRun, row: _Row, clock: EventClock, before: Place | None
+    ) -> Iterator[tuple[_Row, Handled]]:
         """Let the key follow the event time of the step up to a place. The result belongs to the row that moves it."""
         while run.due is not None and (place := clock.reaches(run.due)) is not None:
             if before is not None and place >= before:

@@ -50,7 +50,7 @@ class SentLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cause: Cause
 
 
-class Group(NamedTuple):
+class OrderedSends(NamedTuple):
     """The sends by one sender to one destination with one key."""
 
     sender: str
@@ -71,7 +71,7 @@ class SendDifference(NamedTuple):
     """
 
     kind: str
-    group: Group
+    group: OrderedSends
     cause: Cause
     fields: list[FieldChange]
     before: SentLine | None
@@ -106,7 +106,7 @@ def line_of(output: Output) -> SentLine:
 
 def compare_sends(
     before: Iterable[SentLine], now: Iterable[SentLine], senders: Iterable[SenderSettings]
-) -> tuple[Counter[Group], list[SendDifference]]:
+) -> tuple[Counter[OrderedSends], list[SendDifference]]:
     """Compare the sends of a life with those of a rerun.
 
     Args:
@@ -118,12 +118,12 @@ def compare_sends(
     """
     stamps = {one.id: {getattr(one, name) for name in _STAMPS} for one in senders}
     default = {getattr(SenderSettings(id="-", connection="-"), name) for name in _STAMPS}
-    places: dict[tuple[Group, Cause], tuple[list[SentLine], list[SentLine]]] = {}
+    places: dict[tuple[OrderedSends, Cause], tuple[list[SentLine], list[SentLine]]] = {}
     for side, lines in enumerate((before, now)):
         for line in lines:
-            group = Group(line.sender, line.destination, line.key)
+            group = OrderedSends(line.sender, line.destination, line.key)
             places.setdefault((group, line.cause), ([], []))[side].append(line)
-    equal: Counter[Group] = Counter()
+    equal: Counter[OrderedSends] = Counter()
     differences: list[SendDifference] = []
     for (group, cause), (old, new) in places.items():
         stamped = stamps.get(group.sender, default)

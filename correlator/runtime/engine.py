@@ -33,7 +33,7 @@ from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
 from correlator.runtime.commits import COMMIT_PATIENCE_S, Commits
 from correlator.runtime.control.address import sockets_of
-from correlator.runtime.control.orders import Orders
+from correlator.runtime.control.orders import RequestHandler
 from correlator.runtime.control.server import ControlServer
 from correlator.runtime.engine_status import EngineStatus
 from correlator.runtime.http.shown import Shown
@@ -160,7 +160,7 @@ class Engine:
         self._parts = self._make_parts(engine_time=EngineTime(self._clock), writer=None)
         self._services: Services | None = None
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
-        orders = Orders(self)
+        orders = RequestHandler(self)
         control = ControlServer(sockets_of(settings), orders.answer)
         self._stored = settings.store if store is None else None
         shown = Shown(self.status, self.timeline, self._paths_through, orders.answer, self._stored)

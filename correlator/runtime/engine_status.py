@@ -11,7 +11,7 @@ from correlator.runtime.parts import Parts
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.reporter import resident_bytes
 from correlator.runtime.sender import Sender
-from correlator.runtime.status import CheckpointCounters, Place, Status
+from correlator.runtime.status import CheckpointCounters, Location, Status
 from correlator.runtime.supervisor import Supervisor
 
 
@@ -49,7 +49,7 @@ class EngineStatus:
             phase=self._life.shown,
             time=self._clock.wall(),
             started=self._life.began,
-            places={name: Place(part.settings.connection, part.settings.destination) for name, part in both.items()},
+            places={name: Location(part.settings.connection, part.settings.destination) for name, part in both.items()},
             deliveries={name: part.targets.names for name, part in receivers.items()},
             pipeline_senders={thread.context.name: thread.processor.senders for thread in processors},
             reliabilities={name: part.settings.reliability for name, part in both.items()},

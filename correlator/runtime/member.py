@@ -30,7 +30,7 @@ from correlator.configuration import (
     schema_of,
 )
 from correlator.core.backoff import Backoff
-from correlator.core.shares import Assignment, Fate, Lease, Orders, valid_for
+from correlator.core.shares import Actions, Assignment, Fate, Lease, valid_for
 from correlator.errors import ConfigError, CorrelatorError, Fenced, StoreError, UsageError
 from correlator.processes import Maker
 from correlator.runtime.actor import Actor
@@ -319,7 +319,7 @@ class Keeper(Actor):
             self.threads = {**self.threads, lease.number: thread}
             thread.start()
 
-    def _tell(self, orders: Orders) -> None:
+    def _tell(self, orders: Actions) -> None:
         for number in orders.leave:
             self.threads[number].tell(Fate.LEAVE if self.drains else Fate.DROP)
         for number in orders.drop:

@@ -25,7 +25,7 @@ _TELLING = (*_LISTENING, "spawn", "acknowledge_and_resume", "subscribe", "update
 
 
 @dataclass(slots=True)
-class Send:
+class SendCall:
     """A call of `send` with a literal sender.
 
     Attributes:
@@ -59,7 +59,7 @@ class Application:
     acknowledges: set[str | None] = field(default_factory=set)
     updates_windows: bool = False
     subscriptions: set[str | None] = field(default_factory=set)
-    sends: list[Send] = field(default_factory=list)
+    sends: list[SendCall] = field(default_factory=list)
     changes: dict[tuple[type, str], str] = field(default_factory=dict)
     told_all: bool = True
 
@@ -203,7 +203,7 @@ class _Code(ast.NodeVisitor):
         if to is not None:
             event_type = self._resolved(event.func) if isinstance(event, ast.Call) else _UNKNOWN
             where = f"{self._file}{call.lineno}"
-            self._found.sends.append(Send(to, event_type if isinstance(event_type, type) else None, where))
+            self._found.sends.append(SendCall(to, event_type if isinstance(event_type, type) else None, where))
 
     def _spawn(self, call: ast.Call) -> None:
         cls = self._resolved(_argument(call, 0, "cls"))

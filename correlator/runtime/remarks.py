@@ -9,7 +9,7 @@ from correlator.core.registry import default_senders
 from correlator.errors import quoted
 from correlator.events import FlowControlMarker, Message
 from correlator.reliability import RECEIVING
-from correlator.runtime.monitor_code import Application, Send, application_of
+from correlator.runtime.monitor_code import Application, SendCall, application_of
 from correlator.runtime.names import resolve
 from correlator.settings import EngineSettings, ReceiverSettings
 
@@ -94,7 +94,7 @@ def _begins_anew(cls: type[Monitor]) -> Iterator[str]:
             yield name
 
 
-def _of_channel(send: Send, application: Application, channels: set[str | None]) -> Iterator[Remark]:
+def _of_channel(send: SendCall, application: Application, channels: set[str | None]) -> Iterator[Remark]:
     channel = send.to.removeprefix(CHANNEL)
     if channel not in channels and None not in channels and application.told_all:
         what = f"{send.where} sends to channel {quoted(channel)}, which no context receives"

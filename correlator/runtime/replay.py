@@ -27,6 +27,7 @@ from correlator.core.tape import (
     Added,
     Batch,
     Changed,
+    ContextInputs,
     CutTaken,
     End,
     Entry,
@@ -37,7 +38,6 @@ from correlator.core.tape import (
     Start,
     State,
     Step,
-    Taken,
     Visible,
 )
 from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
@@ -151,7 +151,7 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
             "A replay needs the settings of the recording",
             "Name the configuration of that time, or none",
         )
-    again = Replay(str(path), start, states, recorded)
+    again = ReplayRun(str(path), start, states, recorded)
     for record in records:
         again.carry_out(record)
     return again.replayed
@@ -173,7 +173,7 @@ def settings_in(start: Start) -> EngineSettings:
     return msgspec.json.decode(start.settings, type=EngineSettings)
 
 
-class Replay:
+class ReplayRun:
     """One replay: the parts of an engine, and the code that carries out each record.
 
     Attributes:
@@ -312,7 +312,7 @@ class Replay:
         for key in [key for key in self._batches if key[0] == receiver]:
             del self._batches[key]
 
-    def _take(self, taken: Taken) -> None:
+    def _take(self, taken: ContextInputs) -> None:
         view, queue = self._views[taken.context], self._context(taken.context).queue
         view.take(taken)
         for entry in taken.entries:
@@ -457,7 +457,7 @@ class Replay:
             for sent, cause in zip(outbox.take(count), causes, strict=False)
         ]
 
-    def _difference(self, taken: Taken, what: str) -> RecoveryRefused:
+    def _difference(self, taken: ContextInputs, what: str) -> RecoveryRefused:
         return self._refusal(f"context {taken.context}: {what}")
 
     def _refusal(self, what: str) -> RecoveryRefused:
@@ -492,7 +492,7 @@ class _ReplayedView(Routes):
         self._sink = _Sink()
         self._looked = False
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: ContextInputs) -> None:
         """Set the routes and the answers for the next stretch of work."""
         self._answers.extend(taken.answers)
         if taken.visible is not None:

@@ -38,7 +38,7 @@ class Planned(NamedTuple, Generic[R]):
     result: R
 
 
-class Group:
+class PlannedTransaction:
     """The requests of one transaction that are planned so far, and the facts that plans depend on.
 
     Args:
@@ -66,7 +66,7 @@ class Request(Generic[R]):
         planned.
         """
 
-    def plan(self, group: Group) -> Planned[R]:
+    def plan(self, group: PlannedTransaction) -> Planned[R]:
         """Plan what to write. Changes nothing but the group. May raise the errors of `Store.read_state`."""
         raise NotImplementedError
 
@@ -123,14 +123,14 @@ class ReceiveRequest(Request[Accepted]):
             if self.sure.beyond > self.sure.doubtful_through:
                 detector.confirm(self.receiver, self.sure.beyond, after=self.sure.doubtful_through)
 
-    def plan(self, group: Group) -> Planned[Accepted]:
+    def plan(self, group: PlannedTransaction) -> Planned[Accepted]:
         """Recognise duplicates, and number the other messages."""
         if self.domain is None:
             mapped = self.mapped
             return self._planned(group, mapped.messages, mapped.events, mapped.dead_letters)
         return self._deduplicated(self.domain, group)
 
-    def _deduplicated(self, domain: str, group: Group) -> Planned[Accepted]:
+    def _deduplicated(self, domain: str, group: PlannedTransaction) -> Planned[Accepted]:
         point("rx.dedup.lookup")
         mapped, earlier, domains = self.mapped, group.detections.setdefault(domain, []), group.domains
         candidates = Candidates(self.receiver, self.batch, mapped.ids, mapped.sources, mapped.digests)
@@ -150,7 +150,7 @@ class ReceiveRequest(Request[Accepted]):
 
     def _planned(
         self,
-        group: Group,
+        group: PlannedTransaction,
         messages: Sequence[Message],
         events: Sequence[Any],
         letters: Sequence[DeadLetter],
@@ -175,7 +175,7 @@ class CheckpointRequest(Request[None]):
 
     cut: Cut
 
-    def plan(self, group: Group) -> Planned[None]:
+    def plan(self, group: PlannedTransaction) -> Planned[None]:
         """Plan the rows of the cut, and place its changed state in segments of the state log.
 
         May read state segments from the store, and then raises the errors of `Store.read_state`.
@@ -194,7 +194,7 @@ class SuspectRequest(Request[None]):
 
     commit: SuspectCommit
 
-    def plan(self, group: Group) -> Planned[None]:
+    def plan(self, group: PlannedTransaction) -> Planned[None]:
         """Plan to write the note unchanged: it depends on nothing else in the group."""
         del group
         return Planned(self.commit, _nothing_to_apply, None)
@@ -206,7 +206,7 @@ class RegistryRequest(Request[None]):
 
     registry: RegistryCommit
 
-    def plan(self, group: Group) -> Planned[None]:
+    def plan(self, group: PlannedTransaction) -> Planned[None]:
         """Plan to write the change unchanged; afterwards the duplicate detectors know the receivers of each domain."""
         domains = group.domains
 
@@ -226,7 +226,7 @@ class ReturnRequest(Request[None]):
 
     commit: ReceiveCommit
 
-    def plan(self, group: Group) -> Planned[None]:
+    def plan(self, group: PlannedTransaction) -> Planned[None]:
         """Plan to write the messages unchanged: they depend on nothing else in the group."""
         del group
         return Planned(self.commit, _nothing_to_apply, None)
@@ -238,7 +238,7 @@ class DiscardRequest(Request[None]):
 
     commit: DiscardCommit
 
-    def plan(self, group: Group) -> Planned[None]:
+    def plan(self, group: PlannedTransaction) -> Planned[None]:
         """Plan to write the deletion unchanged: it depends on nothing else in the group."""
         del group
         return Planned(self.commit, _nothing_to_apply, None)

@@ -28,12 +28,25 @@ from correlator.core.instances import type_name
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
 from correlator.core.routes import Acknowledge, Routes, nothing_left
-from correlator.core.tape import Added, Batch, CutTaken, End, Entry, Hook, LeftOut, Record, Start, State, Step, Taken
+from correlator.core.tape import (
+    Added,
+    Batch,
+    ContextInputs,
+    CutTaken,
+    End,
+    Entry,
+    Hook,
+    LeftOut,
+    Record,
+    Start,
+    State,
+    Step,
+)
 from correlator.errors import RecoveryRefused
 from correlator.events import Message, Outgoing, SenderFlushed
 from correlator.runtime.parts import Callbacks, Parts
 from correlator.runtime.registry import Registry
-from correlator.runtime.replay import Replay, Replayed, UnopenedConnection, opened, settings_in
+from correlator.runtime.replay import Replayed, ReplayRun, UnopenedConnection, opened, settings_in
 from correlator.settings import EngineSettings, SenderSettings
 
 MOST_ROUNDS = 100
@@ -143,7 +156,7 @@ class _Lane:
     sent: deque[Run] = field(default_factory=deque)
     worked: float = -math.inf
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: ContextInputs) -> None:
         """Note which runs entered the queue in the life."""
         self.entries.extend(taken.entries)
         self.recorded.extend((bool(entry.receiver), entry.count) for entry in taken.entries if entry.count)
@@ -171,7 +184,7 @@ class _Lane:
         return None
 
 
-class _Rerun(Replay):
+class _Rerun(ReplayRun):
     """One rerun.
 
     Attributes:
@@ -281,7 +294,7 @@ class _Rerun(Replay):
 
     # --- what enters the queues ---
 
-    def _take(self, taken: Taken) -> None:
+    def _take(self, taken: ContextInputs) -> None:
         self._lanes[taken.context].take(taken)
         self._allow_acknowledgements()
 

@@ -69,7 +69,7 @@ class ContextCounters:
     busy_s: float = 0.0
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """The place from which a receiver receives, or to which a sender sends: a connection, and the configured
     destination, if any.
     """
@@ -153,7 +153,7 @@ class Status:
     phase: str
     time: float
     started: float
-    places: Mapping[str, Place]
+    places: Mapping[str, Location]
     deliveries: Mapping[str, Sequence[str]]
     pipeline_senders: Mapping[str, Sequence[str]]
     reliabilities: Mapping[str, Reliability]

@@ -13,7 +13,7 @@ MOST_ENTRIES = 1000
 _LONGEST_TEXT = 500
 
 
-class Entry(NamedTuple):
+class TimelineEntry(NamedTuple):
     """One change.
 
     Attributes:
@@ -43,7 +43,7 @@ class News(NamedTuple):
         open: whether more entries may come.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[TimelineEntry]
     missed: bool
     after: str
     open: bool
@@ -60,7 +60,7 @@ class Timeline:
         self._wall = wall
         self._life = secrets.token_hex(4)
         self._count = 0
-        self._entries: deque[Entry] = deque(maxlen=MOST_ENTRIES)
+        self._entries: deque[TimelineEntry] = deque(maxlen=MOST_ENTRIES)
         self._open = True
         self._changed = threading.Condition()
 
@@ -69,7 +69,7 @@ class Timeline:
         short = {key: value[:_LONGEST_TEXT] if isinstance(value, str) else value for key, value in values.items()}
         with self._changed:
             self._count += 1
-            self._entries.append(Entry(self._place(self._count), self._wall(), name, short))
+            self._entries.append(TimelineEntry(self._place(self._count), self._wall(), name, short))
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from correlator.ports import Store
 from correlator.runtime.actor import Actor
 from correlator.runtime.intervals import STABLE_S, LogIntervals
 from correlator.runtime.logs import get_logger
-from correlator.runtime.requests import Group, Planned, ReceiveRequest, Request
+from correlator.runtime.requests import Planned, PlannedTransaction, ReceiveRequest, Request
 from correlator.settings import DuplicateDetectionSettings
 
 R = TypeVar("R")
@@ -166,7 +166,7 @@ class Writer(Actor):
             return ()
         for one in waiting:
             one.request.prepare(self.domains)
-        group = Group(self._engine_time(), self.domains, self.state_log, self.store)
+        group = PlannedTransaction(self._engine_time(), self.domains, self.state_log, self.store)
         try:
             self._unknown = ()  # nothing is sent yet: if planning loses the connection, `resolve` concludes no request
             planned = [_InTransaction(one, one.request.plan(group)) for one in waiting]

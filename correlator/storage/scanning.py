@@ -25,7 +25,7 @@ _LARGEST = 2**63 - 1
 Key = tuple[Any, ...]
 
 
-class Moment(NamedTuple):
+class StoreVersion(NamedTuple):
     """A moment of a store. Every transaction that changes rows raises one of the two numbers."""
 
     epoch: int
@@ -62,7 +62,7 @@ class NumberedMessage(NamedTuple):
     message: Message
 
 
-def moment(connection: Connection, where: str) -> Moment:
+def moment(connection: Connection, where: str) -> StoreVersion:
     """The present moment of a store.
 
     Raises:
@@ -70,7 +70,7 @@ def moment(connection: Connection, where: str) -> Moment:
     """
     migrate.refuse_other(connection, where)
     row = connection.execute(select(tables.engine)).first()
-    return Moment(0, 0) if row is None else Moment(row.epoch, row.commit_number)
+    return StoreVersion(0, 0) if row is None else StoreVersion(row.epoch, row.commit_number)
 
 
 def receive_log(connection: Connection, part: Part, chosen: Chosen) -> Iterator[NumberedMessage]:

@@ -88,7 +88,7 @@ def crashtest(
         raise typer.Exit(VIOLATED)
 
 
-def _levels(asked: str, again: replay.Replay | None) -> Sequence[str]:
+def _levels(asked: str, again: replay.SavedFailure | None) -> Sequence[str]:
     """Return the levels to run: the level of the replay file if there is one, else those that the option names."""
     if again is not None:
         return [again.level]

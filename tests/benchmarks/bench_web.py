@@ -16,7 +16,7 @@ from collections.abc import Callable
 from connectors.http import HttpConnection
 from connectors.http.protocol import BoundedProtocol
 from correlator import Engine, Message, Monitor, Reliability, on
-from correlator.serving import Answer, HttpServer, Receive, Scope, Send, respond
+from correlator.serving import HttpServer, Receive, Response, Scope, Send, respond
 from correlator.settings import (
     ConnectionSettings,
     EngineSettings,
@@ -87,7 +87,7 @@ async def at_once(scope: Scope, receive: Receive, send: Send) -> None:
     """Read the body, and answer."""
     while (await receive()).get("more_body"):
         pass
-    await respond(send, Answer(202, b'{"id":"1"}', "application/json"), scope["method"])
+    await respond(send, Response(202, b'{"id":"1"}', "application/json"), scope["method"])
 
 
 def called(port: int, count: int) -> Result:

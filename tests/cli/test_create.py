@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from correlator.cli.create import LONGEST_NAME, Template, files_of
+from correlator.cli.create import LONGEST_NAME, ProjectTemplate, files_of
 from tests.cli.commands import assert_fails, run, start
 from tests.crash.projects import run_pytest
 
 PATIENCE_S = 120
 
 
-@pytest.fixture(params=list(Template))
+@pytest.fixture(params=list(ProjectTemplate))
 def project(request, tmp_path):
     """A project of each template."""
     made = run("create", "web-shop", "--template", request.param, cwd=tmp_path)
@@ -108,7 +108,7 @@ def test_o16_systemd_accepts_the_unit(project):
 
 
 def test_the_unit_waits_as_long_as_the_engine_does():
-    unit = files_of(Template.EMBEDDED, "shop")["shop.service"]
+    unit = files_of(ProjectTemplate.EMBEDDED, "shop")["shop.service"]
     assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=2min", "TimeoutStopSec=100"} <= set(unit.split("\n"))
 
 

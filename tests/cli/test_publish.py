@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from correlator.cli import main
-from correlator.cli.publish import Publisher
+from correlator.cli.publish import CountingPublisher
 from correlator.errors import ConnectionLost, UsageError
 from correlator.settings import SenderSettings
 from correlator.testing.memory import Faults, MemoryBroker
@@ -87,7 +87,7 @@ def publisher():
     broker = MemoryBroker()
     broker.faults = Refuses()
     sink = broker.connection().sink(SenderSettings(id="publish", connection="memory", destination="queue:q"))
-    made = Publisher(sink, "queue:q")
+    made = CountingPublisher(sink, "queue:q")
     made.broker = broker
     yield made
     made.close()

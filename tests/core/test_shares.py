@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from correlator.core.shares import Assignment, Fate, Lease, Orders, Seen, fair_parts, valid_for
+from correlator.core.shares import Actions, Assignment, Fate, Lease, Seen, fair_parts, valid_for
 
 LEASE_S = 9.0
 COUNT = 8
@@ -59,12 +59,12 @@ def seen(*mine: Lease, others: dict[str, int] | None = None, free: int = 0, next
 
 
 def test_a_lone_member_takes_everything_and_looks_again_soon():
-    assert Assignment("me", LEASE_S).look(seen(free=COUNT)) == Orders([], [], [], COUNT, 0.5)
+    assert Assignment("me", LEASE_S).look(seen(free=COUNT)) == Actions([], [], [], COUNT, 0.5)
 
 
 def test_a_standby_has_nothing_to_do():
     others = dict.fromkeys("abcdefgh", 1)
-    assert Assignment("z", LEASE_S).look(seen(others=others, next_end=8.0)) == Orders([], [], [], 0, LEASE_S / 3)
+    assert Assignment("z", LEASE_S).look(seen(others=others, next_end=8.0)) == Actions([], [], [], 0, LEASE_S / 3)
 
 
 def test_a_standby_looks_again_when_the_next_lease_ends():

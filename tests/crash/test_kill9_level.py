@@ -24,7 +24,7 @@ from correlator.testing.crashtest.killed import Kill9
 from correlator.testing.crashtest.runs import RunPlan
 from correlator.testing.kill9 import lives
 from correlator.testing.kill9.directory import HISTORY
-from correlator.testing.kill9.intents import Intent, Intents
+from correlator.testing.kill9.intents import AnnouncedTransaction, Intents
 from correlator.testing.kill9.wire import Job, Kill, Reader, frame
 from correlator.testing.kill9.zygote import LOG, Zygote
 from correlator.testing.schedule import KILL, Fault, draw_rates
@@ -105,8 +105,8 @@ def body(world: Any, destination: str = "queue:orders") -> None:
 # --- what took place ---
 
 
-def intent(number: int, epoch: int = 1) -> Intent:
-    return Intent(epoch, number, ())
+def intent(number: int, epoch: int = 1) -> AnnouncedTransaction:
+    return AnnouncedTransaction(epoch, number, ())
 
 
 def test_a_commit_that_was_done_took_place():
@@ -119,7 +119,7 @@ def test_a_commit_that_was_done_took_place():
 @pytest.mark.parametrize(
     ("commit", "took_place"), [(0, None), (1, intent(1))], ids=["killed before it", "killed after it"]
 )
-def test_a_commit_that_the_child_did_not_survive_is_looked_up(commit: int, took_place: Intent | None):
+def test_a_commit_that_the_child_did_not_survive_is_looked_up(commit: int, took_place: AnnouncedTransaction | None):
     intents = Intents()
     intents.announced(intent(1))
     assert intents.settled(1, commit) == took_place
@@ -129,7 +129,7 @@ def test_a_commit_that_the_child_did_not_survive_is_looked_up(commit: int, took_
 def test_a_commit_that_was_rolled_back_is_announced_again():
     intents = Intents()
     intents.announced(intent(1))
-    intents.announced(Intent(1, 1, ("other",)))
+    intents.announced(AnnouncedTransaction(1, 1, ("other",)))
     assert intents.done(1).writes == ("other",)
 
 

@@ -13,7 +13,7 @@ from correlator.errors import ConfigError, HandlerFailed, TryAgain
 from correlator.events import Message
 from correlator.pipeline import cluster, deadline, processor, spark
 from correlator.pipeline.cluster import Address, Executor, failed, lost, masters_of, own_host
-from correlator.pipeline.deadline import Deadline
+from correlator.pipeline.deadline import BatchDeadline
 from correlator.pipeline.spark import reason
 from correlator.pipeline.spec import DecodeStep, LookupStep, PythonStep, RouteStep, SparkSettings
 from correlator.runtime.clock import Clock
@@ -208,7 +208,7 @@ class Watch(Clock):
 
 def test_a_deadline_is_three_times_the_slowest_of_the_last_twenty():
     clock = Watch()
-    one = Deadline(clock)
+    one = BatchDeadline(clock)
 
     def take(seconds):
         with one.over(lambda: None, lambda: None):
@@ -232,7 +232,7 @@ def test_a_deadline_is_three_times_the_slowest_of_the_last_twenty():
 def test_a_batch_that_does_not_end_when_it_is_cancelled_is_killed(monkeypatch):
     monkeypatch.setattr(deadline, "LEAST_S", 0.01)
     monkeypatch.setattr(deadline, "ENDS_WITHIN_S", 0.01)
-    one, killed = Deadline(), threading.Event()
+    one, killed = BatchDeadline(), threading.Event()
     with pytest.raises(RuntimeError), one.over(lambda: None, killed.set):
         assert killed.wait(60)
         raise RuntimeError

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from correlator import Engine
-from correlator.cli.asking import Refused, ask
+from correlator.cli.asking import RefusedByEngine, ask
 from correlator.errors import ConnectionLost, NotDone, UsageError
 from correlator.runtime import logs as engine_logs
 from correlator.runtime import timeline as timelines
@@ -244,7 +244,7 @@ def test_the_socket_does_what_the_engine_does(world, script, monkeypatch):
             (Drain("receiver", "x", 0.0), "E8307"),
             (SetLevel("INFO"), "E2048"),
         ):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RefusedByEngine) as refused:
                 ask(at, request)
             assert (refused.value.code, refused.value.exit_status) == (code, 2)
     assert not path.exists()
@@ -325,7 +325,7 @@ def test_more_clients_than_the_engine_serves(controlled, monkeypatch):
         for _ in range(server.MOST_CONNECTIONS):
             held.append(socket.socket(socket.AF_UNIX))
             held[-1].connect(str(place(controlled)[0]))
-        with pytest.raises(Refused, match=r"E2049 .*too many commands"):
+        with pytest.raises(RefusedByEngine, match=r"E2049 .*too many commands"):
             ask(place(controlled), Ask())
     finally:
         for one in held:
@@ -334,14 +334,14 @@ def test_more_clients_than_the_engine_serves(controlled, monkeypatch):
 
 
 def answers(engine):
-    with suppress(Refused, ConnectionLost):
+    with suppress(RefusedByEngine, ConnectionLost):
         return ask(place(engine), Ask())
     return None
 
 
 def test_a_bug_of_a_command_ends_neither_the_engine_nor_the_command(controlled, monkeypatch):
     monkeypatch.setattr(Engine, "status", lambda _: 1 / 0)
-    with pytest.raises(Refused, match=r"E2070 .*internal error ZeroDivisionError"):
+    with pytest.raises(RefusedByEngine, match=r"E2070 .*internal error ZeroDivisionError"):
         ask(place(controlled), Ask())
 
 
@@ -427,17 +427,17 @@ def test_a_request_during_recovery_and_during_the_stop_is_answered(world, script
     starting.start()
     recovery.wait_reached()
     assert ask(place(engine), Ask())["phase"] == "starting"
-    with pytest.raises(Refused, match=r"E8309 'in': the engine is starting") as refused:
+    with pytest.raises(RefusedByEngine, match=r"E8309 'in': the engine is starting") as refused:
         ask(place(engine), Pause("receiver", "in"))
     assert refused.value.exit_status == 1
-    with pytest.raises(Refused, match="E8309"):
+    with pytest.raises(RefusedByEngine, match="E8309"):
         ask(place(engine), TakeCheckpoint(1.0))
     recovery.open()
     starting.join(PATIENCE_S)
     ending = threading.Thread(target=engine.stop)
     ending.start()
     stopping.wait_reached()
-    with pytest.raises(Refused, match=r"E8309 'in': the engine is stopping"):
+    with pytest.raises(RefusedByEngine, match=r"E8309 'in': the engine is stopping"):
         ask(place(engine), Pause("receiver", "in"))
     stopping.open()
     ending.join(PATIENCE_S)
@@ -474,7 +474,7 @@ def test_the_level_of_the_log_changes(world, capsys):
             ask(at, SetLevel("DEBUG", "tests.some_library"))
             ask(at, SetLevel("DEBUG", "tests.some_library"))
             log.debug("of %s", "a library")
-            with pytest.raises(Refused, match=r"E2048 .*Did you mean 'tests.some_library'"):
+            with pytest.raises(RefusedByEngine, match=r"E2048 .*Did you mean 'tests.some_library'"):
                 ask(at, SetLevel("DEBUG", "tests.some_librar"))
         shown = capsys.readouterr().err
         assert "unheard" not in shown

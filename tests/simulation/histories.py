@@ -9,7 +9,7 @@ from correlator.testing.invariants.history import (
     Checkpointed,
     History,
     Published,
-    Received,
+    ReceivedBatch,
     ReceiverFacts,
     Rest,
     Sent,
@@ -87,7 +87,7 @@ class Story:
         return self.published("orders", Published(pid, uid, uid.partition(":")[2], pid.rstrip("'"), flaw, unselected))
 
     def received(self, who: str, first: int, *pids: str, ids: Any = (), time: float = 0.0, dead: Any = ()) -> "Story":
-        return self.add("received", who, Received(first, pids, tuple(ids), tuple(dead), time))
+        return self.add("received", who, ReceivedBatch(first, pids, tuple(ids), tuple(dead), time))
 
     def delivered(self, who: str, *pids: str, life: int = 1) -> "Story":
         return self.add("delivered", who, pids, life)

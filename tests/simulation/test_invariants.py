@@ -17,10 +17,10 @@ from correlator.testing.invariants.history import (
     Declined,
     History,
     Published,
-    Received,
+    ReceivedBatch,
     ReceiverFacts,
     Sent,
-    Unmapped,
+    UnmappedMessage,
 )
 from tests.harness.simulation.changes import Bill, Parts
 from tests.simulation.histories import Story
@@ -177,8 +177,8 @@ case(
 )
 case(
     "G13",
-    lambda: Story().add("received", "orders", Received(1, ("a",), ("1",), (), 7.0, 7.5)),
-    lambda: Story().add("received", "orders", Received(1, ("a",), ("1",), (), 7.0, 7.0)),
+    lambda: Story().add("received", "orders", ReceivedBatch(1, ("a",), ("1",), (), 7.0, 7.5)),
+    lambda: Story().add("received", "orders", ReceivedBatch(1, ("a",), ("1",), (), 7.0, 7.0)),
 )
 case(
     "G13",
@@ -253,8 +253,8 @@ case(
 )
 case(
     "W1",
-    lambda: windowed().add("granted", "orders", 2, 1).add("received", "orders", Received(1, ("a",), ()), 2),
-    lambda: windowed().add("granted", "orders", 2, 2).add("received", "orders", Received(1, ("a",), ()), 2),
+    lambda: windowed().add("granted", "orders", 2, 1).add("received", "orders", ReceivedBatch(1, ("a",), ()), 2),
+    lambda: windowed().add("granted", "orders", 2, 2).add("received", "orders", ReceivedBatch(1, ("a",), ()), 2),
 )
 case(
     "D1",
@@ -662,7 +662,7 @@ case("K4", lambda: declined(again=True), declined)
 def passed_by(*heard: str) -> Story:
     story = changing(configured(), configured(passing="side")).order("or0").order("or1")
     story.received("orders", 1, "or0")
-    story.add("received", "orders", Received(2, ("or1",), ()), life=2)
+    story.add("received", "orders", ReceivedBatch(2, ("or1",), ()), life=2)
     for one in heard:
         story.add("heard", data=one, life=2)
     return story.rest()
@@ -707,7 +707,7 @@ def unmapped_in(*checkpoints: int) -> Story:
     """The first of two messages, of which a pipeline has handled the first in the first life."""
     story = billed(changing(*LIVES).received("left", 1, "la0", "la1"), bill("la0", 1))
     for one in checkpoints:
-        story.add("unmapped", "left", Unmapped(1, one))
+        story.add("unmapped", "left", UnmappedMessage(1, one))
     return billed(story, bill("la1", 2), life=3).rest()
 
 

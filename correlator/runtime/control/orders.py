@@ -89,7 +89,7 @@ class Controlled(Protocol):
         ...
 
 
-class Orders:
+class RequestHandler:
     """Answers requests. Any number of threads may call `answer`.
 
     Args:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from correlator.serving import Answer
+from correlator.serving import Response
 
 DIRECTORY = Path(__file__).parent / "page"
 _KINDS = {
@@ -19,12 +19,12 @@ _POLICY = (
 _HEADERS = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer"}
 
 
-def page_files() -> Mapping[str, Answer]:
+def page_files() -> Mapping[str, Response]:
     """The answer for each file by its path: `/` and `/page/NAME`."""
     found = [path for path in sorted(DIRECTORY.rglob("*")) if path.suffix in _KINDS]
     files = {f"/page/{path.relative_to(DIRECTORY).as_posix()}": _read(path) for path in found}
     return {"/": files.pop("/page/index.html"), **files}
 
 
-def _read(path: Path) -> Answer:
-    return Answer(200, path.read_bytes(), _KINDS[path.suffix], _HEADERS)
+def _read(path: Path) -> Response:
+    return Response(200, path.read_bytes(), _KINDS[path.suffix], _HEADERS)

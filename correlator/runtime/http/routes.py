@@ -17,12 +17,12 @@ from correlator.errors import CorrelatorError
 from correlator.runtime.control.protocol import LONGEST_REQUEST, Problem
 from correlator.runtime.control.server import answer_to
 from correlator.runtime.http import stored
-from correlator.runtime.http.answers import Asked, Refused, as_json
+from correlator.runtime.http.answers import Asked, RequestRefused, as_json
 from correlator.runtime.http.events import KIND, MOST_STREAMS, Streams, gone
 from correlator.runtime.http.files import page_files
 from correlator.runtime.http.metrics import exposition
 from correlator.runtime.http.shown import Shown
-from correlator.serving import Answer, Receive, Scope, Send, bears, begin, is_for_this_machine, respond, told
+from correlator.serving import Receive, Response, Scope, Send, bears, begin, is_for_this_machine, respond, told
 
 LONGEST_PATH = 2048
 READ_S = 5.0
@@ -47,12 +47,12 @@ class Route(NamedTuple):
         open: whether clients without the token get an answer, too.
     """
 
-    make: Callable[[Asked, Receive], Awaitable[Answer]]
+    make: Callable[[Asked, Receive], Awaitable[Response]]
     methods: tuple[str, ...] = ("GET", "HEAD")
     open: bool = False
 
 
-class Routes:
+class Router:
     """Refuses what it does not serve, and calls the function of a route. The event loop of the server uses it.
 
     Args:
@@ -70,10 +70,10 @@ class Routes:
         self._reading = asyncio.Lock()
         status = shown.status
         self._routes = {
-            "/ping": Route(_plainly(lambda _: Answer(200, b"ok\n")), open=True),
+            "/ping": Route(_plainly(lambda _: Response(200, b"ok\n")), open=True),
             "/ready": Route(_plainly(self._ready), open=True),
             "/status": Route(_plainly(lambda _: as_json(200, status().to_dict()))),
-            "/metrics": Route(_plainly(lambda _: Answer(200, *exposition(status())))),
+            "/metrics": Route(_plainly(lambda _: Response(200, *exposition(status())))),
             "/events": Route(_plainly(self._events)),
             "/paths": Route(_plainly(self._paths)),
             "/letters": Route(partial(self._stored, stored.letters)),
@@ -97,7 +97,7 @@ class Routes:
         )
         try:
             answer = await self._route(asked).make(asked, receive)
-        except Refused as refused:
+        except RequestRefused as refused:
             answer = refused.answer
         if answer.kind == KIND and asked.method == "GET":
             await begin(send, answer, streamed=True)
@@ -106,24 +106,24 @@ class Routes:
             await respond(send, answer, asked.method)
 
     def _route(self, asked: Asked) -> Route:
-        """The route of a request. Raises `Refused`."""
+        """The route of a request. Raises `RequestRefused`."""
         if len(asked.path) + len(asked.query) > LONGEST_PATH:
-            raise Refused(told(414, f"the path has more than {LONGEST_PATH} characters"))
+            raise RequestRefused(told(414, f"the path has more than {LONGEST_PATH} characters"))
         if self._token is None and not is_for_this_machine(asked.headers):
-            raise Refused(told(421, "Host is none of 127.0.0.1, ::1 and localhost, and there is no token"))
+            raise RequestRefused(told(421, "Host is none of 127.0.0.1, ::1 and localhost, and there is no token"))
         route = self._routes.get(asked.path) or self._files.get(asked.path)
         if route is None:
             near = get_close_matches(asked.path, self._routes, n=1)
             hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(self._routes)}"
-            raise Refused(told(404, f"there is no such route. {hint}"))
+            raise RequestRefused(told(404, f"there is no such route. {hint}"))
         if asked.method not in route.methods:
             what = "this route is only read" if "POST" not in route.methods else "this route has no such method"
-            raise Refused(told(405, what, {"allow": ", ".join(route.methods)}))
+            raise RequestRefused(told(405, what, {"allow": ", ".join(route.methods)}))
         if not asked.trusted and not route.open:
-            raise Refused(self._untrusted(asked))
+            raise RequestRefused(self._untrusted(asked))
         return route
 
-    def _untrusted(self, asked: Asked) -> Answer:
+    def _untrusted(self, asked: Asked) -> Response:
         if asked.all(b"authorization"):
             now = monotonic()
             if len(self._wrong) == MOST_WRONG and now - self._wrong[0] < 60:
@@ -133,19 +133,19 @@ class Routes:
 
     # --- what it shows ---
 
-    def _events(self, asked: Asked) -> Answer:
+    def _events(self, asked: Asked) -> Response:
         asked.parameters("status")
         if self._streams.full:
             return told(503, f"there are {MOST_STREAMS} streams of events already")
-        return Answer(200, b"", KIND, {"x-accel-buffering": "no"})
+        return Response(200, b"", KIND, {"x-accel-buffering": "no"})
 
-    def _ready(self, asked: Asked) -> Answer:
+    def _ready(self, asked: Asked) -> Response:
         status = self._shown.status()
         reasons = status.not_ready()
         more = {"reasons": reasons, "paused": status.paused_parts()} if asked.trusted else {}
         return as_json(503 if reasons else 200, {"ready": not reasons} | more)
 
-    def _paths(self, asked: Asked) -> Answer:
+    def _paths(self, asked: Asked) -> Response:
         part = asked.parameters("part").get("part", "")
         known = self._shown.status().reliabilities
         if part not in known:
@@ -153,7 +153,7 @@ class Routes:
             return told(404, "no receiver or sender has this id" + (f". Did you mean {near[0]}?" if near else ""))
         return as_json(200, {"paths": self._shown.paths(part)})
 
-    async def _stored(self, read: Callable[[str, Asked], Answer], asked: Asked, _: Receive) -> Answer:
+    async def _stored(self, read: Callable[[str, Asked], Response], asked: Asked, _: Receive) -> Response:
         """Read the store in another thread, one client at a time."""
         url = self._shown.store
         if url is None:
@@ -164,13 +164,13 @@ class Routes:
             except CorrelatorError as error:
                 return told(503, str(error))
 
-    async def _private(self, read: Callable[[str, Asked], Answer], asked: Asked, receive: Receive) -> Answer:
+    async def _private(self, read: Callable[[str, Asked], Response], asked: Asked, receive: Receive) -> Response:
         """Read the store as `_stored` does, for data that the store hides from other users of this machine."""
         return told(403, _CLOSED) if self._token is None else await self._stored(read, asked, receive)
 
     # --- what it lets do ---
 
-    async def _control(self, asked: Asked, receive: Receive) -> Answer:
+    async def _control(self, asked: Asked, receive: Receive) -> Response:
         """Carry out a request in the form of the control socket.
 
         The answer to a GET says which commands are possible, and whether there is a store to read.
@@ -191,7 +191,7 @@ class Routes:
         async with self._orders:
             return await self._carry_out(body, receive)
 
-    async def _carry_out(self, body: bytes, receive: Receive) -> Answer:
+    async def _carry_out(self, body: bytes, receive: Receive) -> Response:
         left = threading.Event()
         work = asyncio.ensure_future(asyncio.to_thread(answer_to, body, lambda: not left.is_set(), self._shown.order))
         ended = asyncio.ensure_future(gone(receive))
@@ -206,17 +206,17 @@ class Routes:
         return as_json(200 if answer.problem is None else _status_of(answer.problem), answer)
 
 
-def _plainly(make: Callable[[Asked], Answer]) -> Callable[[Asked, Receive], Awaitable[Answer]]:
+def _plainly(make: Callable[[Asked], Response]) -> Callable[[Asked, Receive], Awaitable[Response]]:
     """Make a route that neither waits nor reads a body."""
 
-    async def route(asked: Asked, _: Receive) -> Answer:
+    async def route(asked: Asked, _: Receive) -> Response:
         return make(asked)
 
     return route
 
 
 async def _body(receive: Receive) -> bytes:
-    """The body of a request. Raises `Refused`."""
+    """The body of a request. Raises `RequestRefused`."""
     body, more = b"", True
     try:
         async with asyncio.timeout(READ_S):
@@ -225,10 +225,12 @@ async def _body(receive: Receive) -> bytes:
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
                 if len(body) > LONGEST_REQUEST:
-                    raise Refused(told(413, f"the body has more than {LONGEST_REQUEST} bytes", {"connection": "close"}))
+                    raise RequestRefused(
+                        told(413, f"the body has more than {LONGEST_REQUEST} bytes", {"connection": "close"})
+                    )
     except TimeoutError:
         what = f"the body has not come within {READ_S:g} s"
-        raise Refused(told(408, what, {"connection": "close"})) from None
+        raise RequestRefused(told(408, what, {"connection": "close"})) from None
     return body
 
 

@@ -3,7 +3,7 @@
 Needs the packages of the extra `http`, which are imported only if the settings ask for the server.
 """
 
-from correlator.runtime.http.routes import Routes
+from correlator.runtime.http.routes import Router
 from correlator.runtime.http.shown import Shown
 from correlator.runtime.logs import get_logger
 from correlator.serving import HttpServer, require
@@ -27,7 +27,7 @@ def serve(settings: HttpSettings, shown: Shown) -> HttpServer:
     """
     require(WHERE, _PACKAGES)
     server = HttpServer(WHERE, settings.host, settings.port)
-    routes = Routes(shown, settings.token)
+    routes = Router(shown, settings.token)
     server.start(routes, name="http", most_connections=MOST_CONNECTIONS, longest_header_bytes=LONGEST_HEADER_BYTES)
     host, port = server.address
     get_logger().info("serving HTTP", host=host, port=port)

@@ -14,7 +14,7 @@ class Shown(NamedTuple):
         status: returns the status.
         timeline: the last changes of state.
         paths: returns the paths through a receiver or sender (`paths_through`).
-        order: carries out a request of the control socket (`Orders.answer`).
+        order: carries out a request of the control socket (`RequestHandler.answer`).
         store: the URL of the store; `None` for an engine without one, or with one that a program has passed in.
     """
 

@@ -5,8 +5,8 @@ own.
 from typing import Any
 
 from correlator.core.deadletters import DeadLetterKind
-from correlator.runtime.http.answers import Asked, Refused, as_json, number
-from correlator.serving import Answer, told
+from correlator.runtime.http.answers import Asked, RequestRefused, as_json, number
+from correlator.serving import Response, told
 from correlator.storage import inspect
 from correlator.storage.inspect import DeadLetterRow, Selection
 from correlator.storage.letters import described
@@ -19,12 +19,12 @@ LONGEST_BODY = 65_536
 _LARGEST = 2**63 - 1
 
 
-def letters(url: str, asked: Asked) -> Answer:
+def letters(url: str, asked: Asked) -> Response:
     """The newest dead letters below a number, and how many there are of each kind and origin. Bodies are left out."""
     given = asked.parameters("kind", "origin", "below", "limit")
     kind = given.get("kind", "")
     if kind and kind not in list(DeadLetterKind):
-        raise Refused(told(400, f"there is no such kind. There are {', '.join(DeadLetterKind)}"))
+        raise RequestRefused(told(400, f"there is no such kind. There are {', '.join(DeadLetterKind)}"))
     selection = Selection(kind=kind, origin=given.get("origin", ""))
     below = number(given, "below", 1, _LARGEST, _LARGEST)
     limit = number(given, "limit", 1, MOST_LETTERS, MOST_LETTERS)
@@ -39,7 +39,7 @@ def letters(url: str, asked: Asked) -> Answer:
     )
 
 
-def letter(url: str, asked: Asked) -> Answer:
+def letter(url: str, asked: Asked) -> Response:
     """One dead letter with its message. A long body is cut."""
     wanted = number(asked.parameters("number"), "number", 1, _LARGEST)
     rows = inspect.dead_letters(url, Selection(numbers=[wanted]))
@@ -50,7 +50,7 @@ def letter(url: str, asked: Asked) -> Answer:
     return as_json(200, {**shown, "body_bytes": len(body), "cut": len(body) > LONGEST_BODY})
 
 
-def state(url: str, asked: Asked) -> Answer:
+def state(url: str, asked: Asked) -> Response:
     """The owners of state with the number of their keys; for one owner, its next keys with their values."""
     given = asked.parameters("owner", "after", "find")
     found = inspect.state(url)

@@ -14,7 +14,7 @@ from correlator.testing.crashtest.runs import Outcome, RunPlan
 from correlator.testing.schedule import Fault
 
 
-class Replay(msgspec.Struct, frozen=True, kw_only=True):
+class SavedFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a failed run, with the versions and files on which it depends.
 
     Attributes:
@@ -66,7 +66,7 @@ def write(directory: Path, config: Path, test: str, level: str, outcome: Outcome
         UsageError: E2424, the file cannot be written.
     """
     assert outcome.violated is not None
-    replay = Replay(
+    replay = SavedFailure(
         correlator=_version(),
         config=_digest(config),
         test=test,
@@ -83,10 +83,10 @@ def write(directory: Path, config: Path, test: str, level: str, outcome: Outcome
     return path
 
 
-def read(path: Path) -> Replay:
+def read(path: Path) -> SavedFailure:
     """Read a replay file. Raises `UsageError` E2423 for any other file."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Replay)
+        return msgspec.json.decode(path.read_bytes(), type=SavedFailure)
     except (OSError, msgspec.DecodeError) as error:
         what = f"is not a replay file: {error.strerror if isinstance(error, OSError) else error}"
         raise UsageError(

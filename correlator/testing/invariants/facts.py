@@ -11,7 +11,7 @@ from correlator.testing.invariants.history import (
     History,
     Kind,
     Published,
-    Received,
+    ReceivedBatch,
     Record,
     Rest,
     Sent,
@@ -35,7 +35,7 @@ class Stream:
 
     pids: list[str] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
-    segments: list[tuple[int, int, Received]] = field(default_factory=list)
+    segments: list[tuple[int, int, ReceivedBatch]] = field(default_factory=list)
 
 
 class Facts:

@@ -96,7 +96,7 @@ class Sent(NamedTuple):
     unique_id: str = ""
 
 
-class Received(NamedTuple):
+class ReceivedBatch(NamedTuple):
     """A committed batch.
 
     Attributes:
@@ -143,7 +143,7 @@ class Condemned(NamedTuple):
     body: bytes
 
 
-class Unmapped(NamedTuple):
+class UnmappedMessage(NamedTuple):
     """A stored message that a start could not map: its number, and the checkpoint that contains its dead letter."""
 
     number: int
@@ -175,7 +175,7 @@ class Checkpointed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
+class LifeConfiguration:
     """The configuration of one life, in runs in which it changes. A subclass adds what one application has.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from correlator.core.commit import Write
 
 
-class Intent(NamedTuple):
+class AnnouncedTransaction(NamedTuple):
     """A transaction that a child has announced."""
 
     epoch: int
@@ -26,16 +26,16 @@ class Intents:
     """
 
     def __init__(self) -> None:
-        self.open: Intent | None = None
+        self.open: AnnouncedTransaction | None = None
         self.last = 0
 
-    def announced(self, intent: Intent) -> None:
+    def announced(self, intent: AnnouncedTransaction) -> None:
         """Note that a transaction is about to be committed. A transaction that was announced before and not done was
         rolled back.
         """
         self.open = intent
 
-    def done(self, number: int) -> Intent:
+    def done(self, number: int) -> AnnouncedTransaction:
         """Note that the announced transaction is durable, and return it; raises `ValueError` when nobody announced
         it.
         """
@@ -46,7 +46,7 @@ class Intents:
         self.last = number
         return intent
 
-    def settled(self, epoch: int, number: int) -> Intent | None:
+    def settled(self, epoch: int, number: int) -> AnnouncedTransaction | None:
         """Decide about the open intent with the store of a dead writer; return the intent if its transaction was
         committed.
 

@@ -22,7 +22,7 @@ from correlator.testing.invariants.history import History, Kind, Rest
 from correlator.testing.invariants.violations import violations
 from correlator.testing.kill9 import draws, stored, wire
 from correlator.testing.kill9.brokers import ServedBrokers
-from correlator.testing.kill9.intents import Intent, Intents
+from correlator.testing.kill9.intents import AnnouncedTransaction, Intents
 from correlator.testing.kill9.session import Session, Statement
 from correlator.testing.kill9.stores import StoreOfRun
 from correlator.testing.kill9.zygote import LOG, Zygote
@@ -288,7 +288,7 @@ class ProcessRun:
         """Take a message of the child that is not a call of a broker."""
         match said:
             case wire.Intent():
-                self._intents.announced(Intent(said.epoch, said.number, wire.unpacked(said.writes)))
+                self._intents.announced(AnnouncedTransaction(said.epoch, said.number, wire.unpacked(said.writes)))
                 self._store.announced()
             case wire.Done():
                 with _disagreement():

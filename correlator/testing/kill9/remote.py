@@ -45,7 +45,7 @@ class OracleConnection:
         self._speaking = threading.Lock()
         self._calls = itertools.count(1)
         self._parts = itertools.count(1)
-        self._waiting: dict[int, queue.SimpleQueue[wire.Answer]] = {}
+        self._waiting: dict[int, queue.SimpleQueue[wire.CallResult]] = {}
         threading.Thread(target=self._listen, name="link", daemon=True).start()
 
     def tell(self, message: wire.Said) -> None:
@@ -60,7 +60,7 @@ class OracleConnection:
 
     def call(self, message: Callable[[int], wire.Said]) -> msgspec.Raw:
         """Send a call and wait for its answer; raises `ConnectionLost` if the oracle answers with it."""
-        number, answers = next(self._calls), queue.SimpleQueue[wire.Answer]()
+        number, answers = next(self._calls), queue.SimpleQueue[wire.CallResult]()
         self._waiting[number] = answers
         self.tell(message(number))
         answer = answers.get()
@@ -97,7 +97,7 @@ class OracleConnection:
                 os._exit(ORPHANED)
 
     def _hear(self, heard: wire.Heard) -> None:
-        if isinstance(heard, wire.Answer):
+        if isinstance(heard, wire.CallResult):
             self._waiting.pop(heard.call).put(heard)
         else:
             self.commands.put(heard.what)

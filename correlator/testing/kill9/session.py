@@ -61,7 +61,7 @@ class Session:
         """
         self._stopping = what == "stop"
         self._brokers.stirred = True
-        self._say(wire.Command(what))
+        self._say(wire.OracleCommand(what))
 
     def serve(self, timeout_s: float) -> None:
         """Read and answer what the child has sent; wait at most `timeout_s` seconds for it. `alive` tells whether it
@@ -129,7 +129,7 @@ class Session:
                     results = self._sinks[call.part].send(call.batch)
                     self._answer(call.call, [one and (one.code, one.where, one.what) for one in results])
         except ConnectionLost as lost:
-            self._say(wire.Answer(call.call, lost=(lost.code, lost.where, lost.what)))
+            self._say(wire.CallResult(call.call, lost=(lost.code, lost.where, lost.what)))
 
     def _receive(self, call: wire.Receive, due: float) -> None:
         """Answer when there are messages, or when the time is over."""
@@ -149,7 +149,7 @@ class Session:
                 try:
                     self._receive(call, due)
                 except ConnectionLost as lost:
-                    self._say(wire.Answer(call.call, lost=(lost.code, lost.where, lost.what)))
+                    self._say(wire.CallResult(call.call, lost=(lost.code, lost.where, lost.what)))
             else:
                 self._waiting.append((due, call))
 
@@ -157,7 +157,7 @@ class Session:
         return self._sources[part] if part in self._sources else self._sinks[part]
 
     def _answer(self, call: int, value: object) -> None:
-        self._say(wire.Answer(call, wire.raw(value)))
+        self._say(wire.CallResult(call, wire.raw(value)))
 
     def _say(self, heard: wire.Heard) -> None:
         with contextlib.suppress(OSError):  # if the child is dead, the next read notices it

@@ -229,7 +229,7 @@ Said = (
 """A message of a child to the oracle."""
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class CallResult(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The answer to a call; `lost` tells that the connection to the broker is lost."""
 
     call: int
@@ -237,13 +237,13 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=True):
     lost: Error | None = None
 
 
-class Command(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class OracleCommand(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A command of the oracle: `rest` (report when you are quiet) or `stop`."""
 
     what: str
 
 
-Heard = Answer | Command
+Heard = CallResult | OracleCommand
 """A message of the oracle to a child."""
 
 

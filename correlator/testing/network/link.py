@@ -112,7 +112,7 @@ class LinkLostError(Exception):
         self.upstream = upstream
 
 
-class Stream:
+class NetworkStream:
     """One direction of a connection.
 
     Attributes:
@@ -182,7 +182,7 @@ class ProxiedConnection:
         self._client = client
         self._injections = injections
         self._count = count
-        self._streams = {direction: Stream() for direction in Direction}
+        self._streams = {direction: NetworkStream() for direction in Direction}
         self._earlier = b""
         self._orphaned = False
         for injection in injections:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from correlator.core.acknowledgements import Sure
 from correlator.core.dedup import DuplicateDetector, EntryPlace
 from correlator.runtime.engine import Engine
-from correlator.testing.invariants.history import History, Received, Record
+from correlator.testing.invariants.history import History, ReceivedBatch, Record
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Doubts:
         keys = [(self._domains[record.who], pid) for pid in dict.fromkeys(record.data)]  # a chunk may contain one twice
         return [(key, self._open[key]) for key in keys if key in self._open]
 
-    def _stored(self, receiver: str, life: int, received: Received) -> None:
+    def _stored(self, receiver: str, life: int, received: ReceivedBatch) -> None:
         """Note that a batch was stored with its ids, including those of repeats, for all that the
         receiver holds in this life.
         """

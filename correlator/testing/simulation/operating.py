@@ -9,7 +9,7 @@ from correlator.ports import Processor
 from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.settings import EngineSettings
-from correlator.testing.invariants.history import Configured
+from correlator.testing.invariants.history import LifeConfiguration
 
 
 class StartOfLife(NamedTuple):
@@ -23,7 +23,7 @@ class StartOfLife(NamedTuple):
 
     settings: EngineSettings
     processors: Sequence[Processor] = ()
-    configured: Configured | None = None
+    configured: LifeConfiguration | None = None
 
 
 class Operator:

@@ -6,7 +6,7 @@ from correlator.connector import Features
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, SuspectCommit, Write
 from correlator.errors import ConnectionLost
 from correlator.events import DeadLetter, Message, Outgoing
-from correlator.testing.invariants.history import Checkpointed, Condemned, Kind, Received, Unmapped
+from correlator.testing.invariants.history import Checkpointed, Condemned, Kind, ReceivedBatch, UnmappedMessage
 from correlator.testing.memory import Faults
 from correlator.testing.schedule import AWAY_BESIDE, CUT_AGAIN, LATE, LOST_BESIDE, PART, Schedule
 
@@ -40,14 +40,14 @@ class DiskRecorder:
                     self._record("condemned", context, condemned)
                 for letter in write.dead_letters:
                     if letter.kind == "mapping":
-                        self._record("unmapped", letter.receiver, Unmapped(letter.number, write.number))
+                        self._record("unmapped", letter.receiver, UnmappedMessage(letter.number, write.number))
             elif isinstance(write, SuspectCommit):
                 self._record("noted", "", (tuple(write.contexts), tuple(write.suspects)))
 
 
-def _received(write: ReceiveCommit, clocked: float | None) -> Received:
+def _received(write: ReceiveCommit, clocked: float | None) -> ReceivedBatch:
     segment, ids = write.segment, write.ids
-    return Received(
+    return ReceivedBatch(
         segment.first if segment else 0,
         tuple(pid(message) for message in segment.messages) if segment else (),
         tuple(one for run in ids.runs for one in run.ids) if ids else (),

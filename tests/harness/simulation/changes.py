@@ -26,7 +26,7 @@ from correlator.settings import (
     ReceiverSettings,
     SenderSettings,
 )
-from correlator.testing.invariants.history import Configured, Published
+from correlator.testing.invariants.history import LifeConfiguration, Published
 from tests.harness.simulation import application
 
 LEFT, OTHER_LEFT, RIGHT = "queue:left", "queue:left2", "queue:right"
@@ -60,7 +60,7 @@ class Bill(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Parts(Configured):
+class Parts(LifeConfiguration):
     """The configuration of one life, as the invariants use it.
 
     Attributes:

@@ -2,9 +2,9 @@
 
 The work of a context of monitors depends on these inputs alone: the runs that entered its queue, the engine time, how
 much work the context did before each cut interrupted it, and the answers to its few questions
-(`ContextInputs.answers`). Events from other contexts are recorded by value, so a replay repeats each context by itself. A `Tape` collects the inputs of
-one context. It also stands between the context and the shared routes: what the context sees of these routes changes
-only between two steps of its work, and each change is recorded.
+(`ContextInputs.answers`). Events from other contexts are recorded by value, so a replay repeats each context by itself.
+A `Tape` collects the inputs of one context. It also stands between the context and the shared routes: what the context
+sees of these routes changes only between two steps of its work, and each change is recorded.
 
 Owner: the thread that holds the context's lock.
 """

@@ -1,7 +1,6 @@
 """Settings that code makes pass the rules of a file; parts that code adds, and the store keeps, pass them at each start."""
 
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from correlator.storage import codec, inspect
 from correlator.storage.forget import forget, holds
 from correlator.testing.memory import MemoryBroker, MemoryConnection
 from tests.runtime.flows import Hears
+from tests.waiting import wait_until
 
 RECEIVER = ReceiverSettings(id="orders", connection="memory", destination="queue:orders")
 SENDER = SenderSettings(id="bills", connection="memory", destination="queue:bills")
@@ -271,14 +271,6 @@ def test_a_part_can_be_removed_while_monitors_are_loaded(url: str, store: bool) 
     with made:
         wait_until(lambda: made.removed("orders") and made.removed("bills"))
         assert made.registry == {}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("waited in vain")
 
 
 class Forwards:

@@ -24,6 +24,7 @@ from tests.servers import PostgresServer, database_of, running
 from tests.storage import values
 from tests.storage.conftest import MakeStore
 from tests.storage.values import opened
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.postgres
 At = Callable[[str, Callable[[], object]], None]
@@ -54,14 +55,6 @@ def transaction_of_another(url: str, statement: str) -> Iterator[psycopg.Connect
         other.execute(statement)
         yield other
         other.rollback()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Until it holds; each look is a session of its own."""
-    for _ in range(1000):
-        if condition():
-            return
-    raise AssertionError("waited in vain")
 
 
 def wait_setting(server: PostgresServer, value: str) -> None:

@@ -183,6 +183,11 @@ class Facts:
         return records[-1][1].data if records else None
 
     @cached_property
+    def at_rest(self) -> bool:
+        """Whether the run came to rest in time. Only then must everything have arrived that was under way."""
+        return self.rest is not None and self.rest.reached
+
+    @cached_property
     def faulty(self) -> bool:
         """Whether any fault struck, or any engine died."""
         return bool(self.history.of("fault")) or any(life > 1 for life in self.lives)

@@ -116,7 +116,7 @@ def nothing_is_invented(facts: Facts) -> Iterator[str]:
 @invariant("G6", "every message that is given up has a record: a dead letter, with the part that gave it up")
 def nothing_is_silent(facts: Facts) -> Iterator[str]:
     """Check that each message that cannot be mapped has a dead letter."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     dead_pids = {pid for _, record in facts.history.of("received") for pid in record.data.dead}
     for receiver in facts.setup.receivers:

@@ -15,7 +15,7 @@ from correlator.testing.invariants.history import POISONED, Condemned
 )
 def poison_is_condemned(facts: Facts) -> Iterator[str]:
     """Check each number of the receive log that such a message has."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     letters = [record for _, record in facts.history.of("condemned") if record.who == "main"]
     condemned = Counter((record.data.receiver, record.data.number) for record in letters)

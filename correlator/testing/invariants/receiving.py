@@ -42,7 +42,7 @@ def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
 @invariant("A2", "every published message takes effect at least once, or is definitively failed")
 def nothing_is_lost(facts: Facts) -> Iterator[str]:
     """Check at rest that a receiver of each message's destination has stored it, a repeat of it, or its dead letter."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         facts_of, there = facts.setup.receivers[name], facts.beside(name)
@@ -65,7 +65,7 @@ def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
 @invariant("A4", "effects keep the order of the receiver's stream, whatever is replayed")
 def order_is_kept(facts: Facts) -> Iterator[str]:
     """Check that each stream is in the order of publication, without faults or if the broker keeps a position."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         if facts.faulty and facts.setup.receivers[name].order is not Order.POSITION:
@@ -222,7 +222,7 @@ def domains_are_apart(facts: Facts) -> Iterator[str]:
 @invariant("E5", "a dropped duplicate is acknowledged all the same")
 def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
     """Check that at rest the broker has an acknowledgement of every delivered message."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     acknowledged = {(record.who, pid) for _, record in facts.history.of("acknowledged") for pid in record.data}
     for domain, names in _domains(facts).items():
@@ -353,7 +353,7 @@ def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
     """Check that at rest every APP_CONTROLLED message is acknowledged, so that the life that
     acknowledged it handled it.
     """
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     for name in facts.of_mode(APP_CONTROLLED):
         there = facts.beside(name)

@@ -24,7 +24,7 @@ def nothing_early(facts: Facts) -> Iterator[str]:
 @invariant("S2", "every released send is accepted at least once, or definitively refused")
 def nothing_is_lost(facts: Facts) -> Iterator[str]:
     """Check at rest; a lost connection does not excuse a missing send."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     for (sender, number), (_, body) in facts.released.items():
         if facts.settled_at(sender, body) == NEVER:
@@ -45,7 +45,7 @@ def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
             if checkpoint.next_sequence.get(sender, ("", expected))[1] != expected:
                 yield f"life {life}: {sender} counts {checkpoint.next_sequence[sender][1]}, next is {expected}"
                 return
-        if facts.rest is not None and facts.rest.reached:
+        if facts.at_rest:
             settled = {one.sequence for _, _, one in (*facts.accepted[sender], *facts.refused[sender])}
             if settled != set(range(1, expected)):
                 yield f"{sender}: numbers 1 to {expected - 1} were given, the broker saw {sorted(settled)}"
@@ -118,7 +118,7 @@ def deleted_after_confirm(facts: Facts) -> Iterator[str]:
                 yield f"life {life}: {sender} was confirmed through {done}, now {through}"
             done = max(done, through)
             yield from _kept(facts, sender, through)
-        if facts.rest is not None and facts.rest.reached:
+        if facts.at_rest:
             yield from _kept(facts, sender, done)
 
 

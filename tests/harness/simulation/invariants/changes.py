@@ -22,7 +22,7 @@ def pipelines_handle_what_was_theirs(facts: Facts) -> Iterator[str]:
     A message that became a dead letter since a start could not map it may have been handled before.
     """
     configured = _configured(facts)
-    if not configured or facts.rest is None or not facts.rest.reached:
+    if not configured or not facts.at_rest:
         return
     condemned = {(one.who, one.data.receiver, one.data.number) for _, one in facts.history.of("condemned")}
     unmapped = {(one.who, one.data.number) for _, one in facts.history.of("unmapped")}
@@ -95,7 +95,7 @@ def keyed_steps_go_on(facts: Facts) -> Iterator[str]:
 def contexts_are_given_what_was_theirs(facts: Facts) -> Iterator[str]:
     """A persistent monitor has it once in its state; one without lasting state heard it at least once."""
     configured = _configured(facts)
-    if not configured or facts.rest is None or not facts.rest.reached:
+    if not configured or not facts.at_rest:
         return
     sound = {one.pid: one.id for one in facts.published.values() if one.flaw not in ("mapping", "kills")}
     rows = [

@@ -13,7 +13,7 @@ from tests.harness.simulation.invariants.told import condemned, monitor
 def coming_and_going_loses_nothing(facts: Facts) -> Iterator[str]:
     """By the ids in the state of the ledger."""
     ledger = monitor(facts, "Ledger")
-    if facts.rest is None or not facts.rest.reached or ledger is None:
+    if not facts.at_rest or ledger is None:
         return
     published = {one.id for one in facts.published_to.get(SOURCE, [])}
     found = ledger["extras"]
@@ -31,7 +31,7 @@ def coming_and_going_loses_nothing(facts: Facts) -> Iterator[str]:
 def going_sends_everything(facts: Facts) -> Iterator[str]:
     """By what the ledger remembers to have sent."""
     ledger = monitor(facts, "Ledger")
-    if facts.rest is None or not facts.rest.reached or ledger is None:
+    if not facts.at_rest or ledger is None:
         return
     sent = ledger["aside"]
     assert isinstance(sent, list)

@@ -34,7 +34,7 @@ def application_invents_nothing(facts: Facts) -> Iterator[str]:
 @further("G6")
 def failed_handlers_are_dead_letters(facts: Facts) -> Iterator[str]:
     """Check that each EXACTLY_ONCE input whose handler failed has exactly one dead letter."""
-    if not facts.setup.told or facts.rest is None or not facts.rest.reached or facts.setup.on_error != "dead_letter":
+    if not facts.setup.told or not facts.at_rest or facts.setup.on_error != "dead_letter":
         return
     letters = Counter(
         body for _, _, checkpoint in facts.checkpoints for kind, _, _, body in checkpoint.dead if kind == "handler"
@@ -172,5 +172,5 @@ def expressions_keep_time(facts: Facts) -> Iterator[str]:
     """Check that every order counts as either answered or missing."""
     yield from listed(facts, "Matcher", "wrong")
     found = sorted([*listed(facts, "Matcher", "answered"), *listed(facts, "Matcher", "missing")])
-    if facts.rest is not None and facts.rest.reached and sorted(listed(facts, "Matcher", "orders")) != found:
+    if facts.at_rest and sorted(listed(facts, "Matcher", "orders")) != found:
         yield f"orders {listed(facts, 'Matcher', 'orders')}, answered and missing {found}"

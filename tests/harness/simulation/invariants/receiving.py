@@ -29,7 +29,7 @@ def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
 @further("A2")
 def everything_takes_effect(facts: Facts) -> Iterator[str]:
     """Check the ids in the state of the last checkpoint."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         effects = _effects(facts, name)
@@ -45,7 +45,7 @@ def everything_takes_effect(facts: Facts) -> Iterator[str]:
 @invariant("A3", "the effects are those of the messages in the committed receive log: none twice, no others")
 def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
     """Compare multisets of ids, for every monitor that handles the receiver's messages."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     for names, lists in _consumers(facts):
         rows = Counter(
@@ -69,7 +69,7 @@ def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
 @further("A4")
 def effects_keep_the_order(facts: Facts) -> Iterator[str]:
     """Check the first effect of each id, and only ids that no other receiver has received."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     for names, lists in _consumers(facts):
         streams = {name: list(dict.fromkeys(_ids(facts, name))) for name in names}

@@ -31,7 +31,7 @@ def one_lineage(facts: Facts) -> Iterator[str]:
             stored = kept[one.sequence - 1].encode() if one.sequence <= len(kept) else None
             if stored != one.body:
                 yield f"life {life}: {sender} sent {one.body!r} as number {one.sequence}, the lineage holds {stored!r}"
-        if facts.rest is not None and facts.rest.reached:
+        if facts.at_rest:
             numbers = {one.sequence for _, _, one in (*facts.accepted.get(sender, []), *facts.refused.get(sender, []))}
             if len(numbers) != len(kept):
                 yield f"{sender}: the lineage holds {len(kept)} sends, the broker saw {len(numbers)}"
@@ -40,7 +40,7 @@ def one_lineage(facts: Facts) -> Iterator[str]:
 @invariant("B1", "BEST_EFFORT sends of a handler that returned arrive without any checkpoint, unless the engine dies")
 def leave_at_once(facts: Facts) -> Iterator[str]:
     """Check that the sends of the last life have arrived."""
-    if facts.rest is None or not facts.rest.reached or not facts.lives:
+    if not facts.at_rest or not facts.lives:
         return
     last = max((record.life for _, record in facts.history.of("sent")), default=0)
     for _, record in facts.history.of("sent"):
@@ -135,7 +135,7 @@ def _passed_over(facts: Facts) -> Iterator[str]:
 @invariant("F6", "a flush with nothing outstanding is notified, even if nothing is sent afterwards")
 def nothing_outstanding(facts: Facts) -> Iterator[str]:
     """Check the last life, if all earlier sends had settled when the flush was requested."""
-    if facts.rest is None or not facts.rest.reached:
+    if not facts.at_rest:
         return
     notified = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flushed")}
     sends = [(at, record.life, record.who, record.data[1]) for at, record in facts.history.of("sent")]

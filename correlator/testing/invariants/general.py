@@ -113,7 +113,7 @@ def nothing_is_invented(facts: Facts) -> Iterator[str]:
                     yield f"sender {sender} sent {one.body!r}, which nobody asked for"
 
 
-@invariant("G6", "every message that is given up has a record: a dead letter, with the part that gave it up")
+@invariant("G6", "every message that is given up has a record: a dead letter that names the part that gave it up")
 def nothing_is_silent(facts: Facts) -> Iterator[str]:
     """Check that each message that cannot be mapped has a dead letter."""
     if facts.rest is None or not facts.rest.reached:

@@ -273,7 +273,9 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
 
 
 @invariant(
-    "E7", "memory holds ids of the windows and of unacknowledged messages only, the store at most four times as many"
+    "E7",
+    "memory holds ids of the windows and of unacknowledged messages only, the store at most four times as many plus a "
+    "fixed number",
 )
 def ids_are_bounded(facts: Facts) -> Iterator[str]:
     """Check the counts at the end of the run."""

@@ -202,7 +202,7 @@ def cuts_are_of_one_moment(facts: Facts) -> Iterator[str]:
 
 
 @invariant(
-    "K4", "a refused start leaves the store unchanged, and the engine accepts the configuration of the start before"
+    "K4", "a refused start leaves the store unchanged, and the engine still accepts the configuration of the last start"
 )
 def refusals_change_nothing(facts: Facts) -> Iterator[str]:
     """Check each refusal; the simulated world restores the configuration afterwards."""

@@ -144,9 +144,8 @@ class AsyncConsumer(_Of):
     async def receive(self, timeout_s: float | None = None) -> Message | None:
         """Receive as `Consumer.receive`, with its errors.
 
-        In modes AUTO and DUPS_OK the message is acknowledged right after this has returned it. If the awaiting task is
-        cancelled, no message is lost: the next `receive` returns it, or the broker redelivers it when the consumer is
-        closed.
+        In mode AUTO the message is acknowledged right after this has returned it. If the awaiting task is cancelled, no
+        message is lost: the next `receive` returns it, or the broker redelivers it when the consumer is closed.
         """
         deadline = time.monotonic() + seconds(self._consumer.where, timeout_s)
         async with self._turn:

@@ -113,7 +113,7 @@ def nothing_is_invented(facts: Facts) -> Iterator[str]:
                     yield f"sender {sender} sent {one.body!r}, which nobody asked for"
 
 
-@invariant("G6", "every message that is given up has a record: a dead letter, with the part that gave it up")
+@invariant("G6", "every message that is given up has a record: a dead letter that names the part that gave it up")
 def nothing_is_silent(facts: Facts) -> Iterator[str]:
     """Check that each message that cannot be mapped has a dead letter."""
     if not facts.at_rest:
@@ -202,7 +202,7 @@ def cuts_are_of_one_moment(facts: Facts) -> Iterator[str]:
 
 
 @invariant(
-    "K4", "a refused start leaves the store unchanged, and the engine accepts the configuration of the start before"
+    "K4", "a refused start leaves the store unchanged, and the engine still accepts the configuration of the last start"
 )
 def refusals_change_nothing(facts: Facts) -> Iterator[str]:
     """Check each refusal; the simulated world restores the configuration afterwards."""

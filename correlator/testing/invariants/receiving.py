@@ -62,7 +62,11 @@ def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
                 yield f"{name} stored {pid}, which its selector does not match"
 
 
-@invariant("A4", "effects keep the order of the receiver's stream, whatever is replayed")
+@invariant(
+    "A4",
+    "messages take effect in the order in which their receiver stored them, which is the order of publication if the "
+    "broker keeps it",
+)
 def order_is_kept(facts: Facts) -> Iterator[str]:
     """Check that each stream is in the order of publication, without faults or if the broker keeps a position."""
     if not facts.at_rest:
@@ -273,7 +277,9 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
 
 
 @invariant(
-    "E7", "memory holds ids of the windows and of unacknowledged messages only, the store at most four times as many"
+    "E7",
+    "memory holds ids of the windows and of unacknowledged messages only, the store at most four times as many plus a "
+    "fixed number",
 )
 def ids_are_bounded(facts: Facts) -> Iterator[str]:
     """Check the counts at the end of the run."""
@@ -295,7 +301,7 @@ def once_in_a_batch(facts: Facts) -> Iterator[str]:
                 yield f"life {life}: {name} stored {twice} twice in one batch"
 
 
-@invariant("E9", "an id whose message the broker may redeliver is kept, however many others come")
+@invariant("E9", "an id whose message the broker may redeliver is kept, however many other ids come")
 def doubtful_is_kept(facts: Facts) -> Iterator[str]:
     """Check the records made after each step: a receiver stored the message, and its broker has no acknowledgement."""
     for at, record in facts.history.of("forgotten"):

@@ -9,7 +9,7 @@ from correlator.testing.invariants.facts import NEVER, Facts
 BEST_EFFORT = Reliability.BEST_EFFORT
 
 
-@invariant("S1", "nothing leaves before the checkpoint that caused it is committed, and it leaves as it was stored")
+@invariant("S1", "no send leaves before the checkpoint that holds it is committed, and each leaves as it was stored")
 def nothing_early(facts: Facts) -> Iterator[str]:
     """Check all messages that reached the broker, whether it stored or refused them."""
     for sender in facts.stored_senders():

@@ -4,7 +4,7 @@ import http.client
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.connectors.campaign.life import PATIENCE_S
 from tests.connectors.web import post
@@ -47,6 +47,12 @@ class Clients:
         self._threads = [threading.Thread(target=self._send, daemon=True) for _ in range(NUMBER)]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The bodies of the orders that were answered 202, as texts."""
+        with self._lock:
+            return [body.decode() for body in self.stored]
 
     @property
     def is_one_waiting(self) -> bool:

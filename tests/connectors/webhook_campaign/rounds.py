@@ -244,7 +244,8 @@ def one_round(site: Site, figures: Figures, rng: random.Random, victims: Sequenc
     life: Life | None = None
     for victim in victims:
         if victim == ENGINE:
-            _kill_engine(site, figures, rng, control)
+            _kill_engine(site, life, figures, rng, control)
+            life = None
             continue
         life = life or site.life()
         if _kill_server(site, victim, clients, life, figures, rng):
@@ -268,13 +269,15 @@ def one_round(site: Site, figures: Figures, rng: random.Random, victims: Sequenc
         shutil.rmtree(site.directory)
 
 
-def _kill_engine(site: Site, figures: Figures, rng: random.Random, control: str) -> None:
-    """Let an engine live until it kills itself, or is killed."""
-    places = CONTROLS.get(control, PLACES)
-    is_placed = control or rng.random() < AT_A_PLACE
-    place = places[figures.kills.total() % len(places)]
-    death = Death(place, rng.randint(1, LAST_CALL), rng.random() * SLOWEST_COMMIT_S) if is_placed else None
-    life = site.life(death, forgets=control == SENDERS)
+def _kill_engine(site: Site, life: Life | None, figures: Figures, rng: random.Random, control: str) -> None:
+    """Kill the engine; if there is none, begin one, and let it live until it kills itself, or is killed."""
+    death = None
+    if life is None:
+        places = CONTROLS.get(control, PLACES)
+        if control or rng.random() < AT_A_PLACE:
+            place = places[figures.kills.total() % len(places)]
+            death = Death(place, rng.randint(1, LAST_CALL), rng.random() * SLOWEST_COMMIT_S)
+        life = site.life(death, forgets=control == SENDERS)
     life.begin()
     life.wait(PATIENCE_S if death else LONGEST_WAIT_S * rng.random())
     at_its_place = life.kill()

@@ -441,6 +441,19 @@ def test_an_object_that_was_replaced_after_it_was_read(place: Place, after: str)
     one.close()
 
 
+@pytest.mark.parametrize("after", ["delete", "move"])
+def test_an_object_that_is_replaced_before_it_is_removed_is_read(place: Place, after: str) -> None:
+    place.put("in/a.jsonl", b"1\n")
+    one = source(place, after=after)
+    held = one.receive(10, 10.0)
+    nothing(one)
+    place.put("in/a.jsonl", b"two\n")
+    one.acknowledge(held.tokens)
+    assert "in/a.jsonl" in place.names()
+    assert bodies([*held.messages, *take(one, 1)]) == [b"1", b"two"]
+    one.close()
+
+
 def test_an_object_that_changes_or_vanishes_while_it_is_read(place: Place) -> None:
     place.put("in/a.jsonl", b"1\n2\n3\n")
     one = source(place)

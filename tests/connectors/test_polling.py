@@ -14,7 +14,7 @@ from connectors.sql import SqlConnection, polling, table_source
 from connectors.sql.polled_dialects import Place
 from connectors.sql.polling import Horizon, PolledSource
 from connectors.sql.row_progress import RowProgress
-from correlator.connector import Chunk
+from correlator.connector import Chunk, notes_of
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import CUT_FROM
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -137,6 +137,18 @@ def test_lint_warns_of_a_lag() -> None:
     assert (advice.code, advice.option) == ("W1230", "lag")
     assert list(SqlConnection.advice(receiver(options=BY_TRANSACTION))) == []
     assert list(SqlConnection.advice(SenderSettings(id="s", connection="c", options={"lag": 1}))) == []
+
+
+def test_explain_names_what_a_lag_may_lose() -> None:
+    tables = SqlConnection("c", ConnectionSettings(type="sql", options={"database": "postgresql://nowhere/x"}))
+    found = [
+        notes_of(tables, ReceiverSettings(id="r", connection="c", destination="topic:t", options=options))
+        for options in ({"order_column": "at", "lag": "5s"}, {"order_column": "tx"})
+    ]
+    assert [list(one) for one in found] == [
+        ["'r' loses a row that commits more than 5s after rows with higher values"],
+        [],
+    ]
 
 
 def test_positions_need_a_place() -> None:

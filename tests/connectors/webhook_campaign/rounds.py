@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 import psycopg
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from connectors.kafka.log import LOG
 from correlator.storage.inspect import dead_letters
 from tests.connectors.campaign.clients import Clients
 from tests.connectors.campaign.life import PATIENCE_S, Life
@@ -42,8 +44,11 @@ _KEYS: Mapping[str, Callable[[int, int], str]] = {KEYS: lambda number, tries: f"
 LAST_CALL = 6
 SLOWEST_COMMIT_S = 0.01
 LONGEST_WAIT_S = 0.5
-PAUSE_S = 0.02
+_MOST_AT_ONCE = 1000
+PAUSE_S = 0.05
 LOOK_S = 0.1
+MOST_STARTS = 5
+"""A server that was killed may end once more while it starts, if the machine is busy."""
 TOPIC, PARTITIONS, CUSTOMERS = "orders", 3, 7
 TABLE = (
     "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer TEXT NOT NULL, cents BIGINT NOT NULL CHECK (cents > 0))",
@@ -131,6 +136,34 @@ class Result:
         return asdict(self)
 
 
+class Tail:
+    """Counts the messages of the topic as they come."""
+
+    def __init__(self, kafka: KafkaServer) -> None:
+        client = {
+            "bootstrap.servers": kafka.servers,
+            "group.id": "tail",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+        self._consumer = Consumer(client, logger=LOG)
+        self._consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+        self._count = 0
+
+    def count(self) -> int:
+        """How many messages have come by now."""
+        is_full = True
+        while is_full:
+            found = self._consumer.consume(_MOST_AT_ONCE, LOOK_S)
+            self._count += sum(one.error() is None for one in found)
+            is_full = len(found) == _MOST_AT_ONCE
+        return self._count
+
+    def close(self) -> None:
+        """End it."""
+        self._consumer.close()
+
+
 class Site:
     """The place of a round: a directory for the store, a database and a topic."""
 
@@ -146,6 +179,7 @@ class Site:
             for statement in TABLE:
                 connection.execute(statement)
         kafka.make_topic(TOPIC, PARTITIONS)
+        self._tail = Tail(kafka)
 
     def life(self, death: Death | None = None, *, forgets: bool = False) -> Life:
         """Begin a life of the engine."""
@@ -169,13 +203,18 @@ class Site:
         """The key and the order of each message of the topic."""
         return [((one.key() or b"").decode(), values_of(one.value() or b"")) for one in self.kafka.records(TOPIC)]
 
+    def in_both(self) -> set[tuple[int, str, int]]:
+        """The orders that are in the table and in the topic."""
+        return {*self.rows()} & {order for _, order in self.messages()}
+
     def counts(self) -> tuple[int, int]:
         """How many writes of the table there are, and how many messages of the topic."""
         ((written,),) = self._asked("SELECT count(*) FROM written")
-        return written, len(self.kafka.records(TOPIC))
+        return written, self._tail.count()
 
     def close(self) -> None:
         """Remove the topic, whose name is that of the next round, too."""
+        self._tail.close()
         self.kafka.delete_topic(TOPIC)
 
     def _asked(self, query: str) -> list[Any]:
@@ -253,9 +292,7 @@ def one_round(site: Site, figures: Figures, rng: random.Random, victims: Sequenc
     life = life or site.life(forgets=control == SENDERS)
     clients.end()
     stored = {values_of(body) for body in clients.stored}
-    wait_until(
-        lambda: stored <= {*site.rows()} and stored <= {order for _, order in site.messages()}, PATIENCE_S, LOOK_S
-    )
+    wait_until(lambda: min(site.counts()) >= len(stored) and stored <= site.in_both(), PATIENCE_S, LOOK_S)
     status = life.stop()
     found = [*clients.failures, *_compare(site, stored, figures, is_control=bool(control))]
     if status:
@@ -301,8 +338,19 @@ def _kill_server(site: Site, server: str, clients: Clients, life: Life, figures:
         life.kill()
         figures.kills["any"] += 1
         figures.together += 1
-    victim.start()
+    _start(victim)
     return dies_too
+
+
+def _start(server: PostgresServer | KafkaServer) -> None:
+    for _ in range(MOST_STARTS - 1):
+        try:
+            server.start()
+        except RuntimeError:
+            server.kill()
+        else:
+            return
+    server.start()
 
 
 def _compare(site: Site, stored: set[tuple[int, str, int]], figures: Figures, *, is_control: bool) -> list[str]:

@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -29,6 +30,7 @@ from connectors.objects.folder import Folder
 from connectors.objects.series import _last, _runs
 from connectors.objects.sink import ObjectsSink
 from connectors.objects.source import ObjectsSource
+from correlator.cli import main
 from correlator.connector import Backlog, Chunk
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import CUT_FROM, Headers, Message, Outgoing
@@ -941,3 +943,15 @@ def test_small_batches_are_warned_of() -> None:
     assert [advice.code for advice in ObjectsConnection.advice(hasty)] == ["W1412"]
     patient = SenderSettings(id="s", connection="o", destination="queue:a/*.jsonl", max_batch_interval_ms=1000)
     assert not list(ObjectsConnection.advice(patient))
+
+
+def test_lint_warns_of_a_sender_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(
+        f"version: 1\nname: a\nstore: sqlite:///{tmp_path}/a.db\n"
+        f"connections: {{files: {{type: objects, path: {tmp_path}}}}}\n"
+        'senders: [{id: s, connection: files, destination: "queue:a/*.jsonl", reliability: EXACTLY_ONCE}]\n'
+        'monitors: [{type: "correlator:Monitor"}]\n'
+    )
+    assert main.execute(["lint", str(file)]) == 0
+    assert re.search(r"W1412 \S+ senders\[0\]: each batch is an object", capsys.readouterr().out)

@@ -132,8 +132,8 @@ CATALOGUE: dict[str, Mutant] = {
     "deadlock_refused": Mutant(
         "the rows of a deadlock become dead letters",
         Edit("connectors.sql.database", '_OF_ONE_ROW = ("22",', '_OF_ONE_ROW = ("40", "22",'),
-        f"{_SQL}::test_a_deadlock_is_no_refusal",
-        r"assert \[None, 'E8110'\] == \[None, None\]",
+        f"{_ERRORS}::test_an_error_and_what_it_concerns[postgres_error-40P01-deadlock]",
+        r"assert True == \('again' == 'this row'",
     ),
     "check_of_a_view_is_no_refusal": Mutant(
         "in MySQL a row that the check option of a view refuses holds the sender",

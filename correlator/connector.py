@@ -943,7 +943,7 @@ class Advice(NamedTuple):
 
     Attributes:
         code: code of the warning: `W` and four digits.
-        option: the option of the receiver or sender that the warning concerns.
+        option: the option of the receiver or sender that the warning concerns; "" if it concerns its settings.
         what: the problem, without a full stop.
         allowed: the rule that applies, or "".
         todo: the advice, or "".

@@ -1,5 +1,6 @@
-"""A real MariaDB server for tests: an ordinary process on loopback, its data in a directory of its own.
+"""A real MariaDB or MySQL server for tests: an ordinary process on loopback, its data in a directory of its own.
 
+The tests run with MariaDB. To run them with MySQL, name its program: MYSQLD=/usr/sbin/mysqld pytest -m mysql.
 A server that does not start is an error, never a skip.
 """
 
@@ -17,22 +18,25 @@ from tests.servers import HOST, ProcessServer, free_port, install_packages
 
 _LOOK_AGAIN_S = 0.05
 _PACKAGE = "mariadb-server-core"
-_SERVER, _STATEMENTS = Path("/usr/sbin/mariadbd"), Path("/usr/share/mysql")
-"""The program, and the directory of what it executes to make its own tables."""
+_MARIADB, _STATEMENTS = Path("/usr/sbin/mariadbd"), Path("/usr/share/mysql")
+"""The program of MariaDB, and the directory of what it executes to make its own tables."""
+_MYSQL = os.environ.get("MYSQLD", "")
+IS_MARIADB = not _MYSQL
 _SMALL = (
     "--innodb-buffer-pool-size=32M",
-    "--innodb-log-file-size=16M",
+    "--innodb-log-file-size=16M" if IS_MARIADB else "--innodb-redo-log-capacity=16M",
     "--performance-schema=OFF",
     "--skip-name-resolve",
     "--max-allowed-packet=1M",
+    *(() if IS_MARIADB else ("--mysqlx=OFF", "--skip-log-bin", "--secure-file-priv=NULL")),
 )
-"""It needs little memory, and starts quickly."""
+"""It needs little memory, starts quickly, and listens and writes nowhere else."""
 _CARELESS = ("--sql-mode=", "--default-time-zone=+03:00")
 """What a sender and a receiver must not rely on."""
 
 
 class MysqlServer(ProcessServer):
-    """A MariaDB server of its own; `start` may be called again after `stop` and `kill`, on the same data and port.
+    """A server of its own, of MariaDB or MySQL; `start` may be called again after `stop` and `kill`, on the same data and port.
 
     Args:
         settings: further arguments of the server.
@@ -41,10 +45,11 @@ class MysqlServer(ProcessServer):
     user = "correlator"
 
     def __init__(self, settings: Sequence[str] = ()) -> None:
-        install_mariadb()
+        if IS_MARIADB:
+            install_mariadb()
         self.password = secrets.token_hex(8)
         self.port = free_port()
-        super().__init__("MariaDB")
+        super().__init__("MariaDB" if IS_MARIADB else "MySQL")
         self._settings = settings
         self._databases = 0
         self._make_data()
@@ -106,6 +111,9 @@ class MysqlServer(ProcessServer):
             f"CREATE USER IF NOT EXISTS {self.user}@'{HOST}' IDENTIFIED BY '{self.password}';\n"
             f"GRANT ALL ON *.* TO {self.user}@'{HOST}' WITH GRANT OPTION;\n"
         )
+        if not IS_MARIADB:
+            subprocess.run(self._command("--initialize-insecure", *_SMALL), check=True, capture_output=True)
+            return
         (self.directory / "data" / "mysql").mkdir(parents=True)
         parts = [(_STATEMENTS / f"mysql_system_tables{part}.sql").read_text() for part in ("", "_data")]
         statements = "\n".join(["USE mysql;", *parts])
@@ -118,12 +126,13 @@ class MysqlServer(ProcessServer):
             f"--datadir={self.directory / 'data'}",
             f"--socket={self.directory / 'socket'}",
             f"--bind-address={HOST}",
+            f"--pid-file={self.directory / 'pid'}",
         ]
         as_root = ["--user=root"] if os.geteuid() == 0 else []
-        return [str(_SERVER), "--no-defaults", *own, *as_root, *arguments]
+        return [_MYSQL or str(_MARIADB), "--no-defaults", *own, *as_root, *arguments]
 
 
 def install_mariadb() -> None:
     """Install the Debian package of the program alone when it is absent: it has no service that could start."""
-    if not _SERVER.exists():
+    if not _MARIADB.exists():
         install_packages(_PACKAGE)

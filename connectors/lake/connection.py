@@ -47,7 +47,7 @@ class LakeConnection:
         if isinstance(endpoint, SenderSettings) and endpoint.max_batch_interval_ms < _HARDLY_MS:
             what = f"each batch is a file and a commit, and a batch waits {endpoint.max_batch_interval_ms} ms for more"
             todo = "Set max_batch_interval_ms: 10000 and max_batch_size: 50000, for example"
-            yield Advice("W1412", "schema", what, "Many small files make reading slow", todo)
+            yield Advice("W1412", "", what, "Many small files make reading slow", todo)
 
     def source(self, receiver: ReceiverSettings) -> Never:
         """Refuse the receiver with `ConfigError` E1216."""

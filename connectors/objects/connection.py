@@ -84,7 +84,7 @@ class ObjectsConnection:
         if isinstance(endpoint, SenderSettings) and endpoint.max_batch_interval_ms < _HARDLY_MS:
             what = f"each batch is an object, and a batch waits {endpoint.max_batch_interval_ms} ms for more"
             todo = "Set max_batch_interval_ms: 10000 and max_batch_size: 50000, for example"
-            yield Advice("W1412", "destination", what, "Many small objects make reading slow", todo)
+            yield Advice("W1412", "", what, "Many small objects make reading slow", todo)
 
     def source(self, receiver: ReceiverSettings) -> ObjectsSource:
         """Make a reader of the objects below a folder. Raises `ConfigError`."""

@@ -161,10 +161,13 @@ class SqlConnection:
 
     @staticmethod
     def notes(receiver: ReceiverSettings) -> Iterator[str]:
-        """Yield the exception for a receiver that begins with a snapshot."""
+        """Yield the exceptions for a receiver that begins with a snapshot, and for one that relies on a lag."""
         if "slot" in receiver.options and receiver.options.get("snapshot", "first") == "first":
             what = f"A snapshot of '{receiver.id}' that is interrupted begins again"
             yield f"{what}: after a message 'truncate', rows that were received before are redelivered with other ids"
+        if is_polled(receiver) and "lag" in receiver.options:
+            late = f"a row that commits more than {receiver.options['lag']} after rows with higher values"
+            yield f"'{receiver.id}' loses {late}"
 
     def close(self) -> None:
         """Do nothing: sources and sinks share no resources."""

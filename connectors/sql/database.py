@@ -24,9 +24,9 @@ _OF_ONE_ROW = ("22", "23", "44", "54", "P0001", "45000")
 """SQLSTATEs of errors in data, of constraints and of the check option of a view; of PostgreSQL also server limits and
 RAISE in a trigger; SIGNAL of MySQL.
 """
-_OF_ONE_ROW_IN_MYSQL = {1118, 1265, 1364, 1366, 1411, 1525, 1526, 3819}
+_OF_ONE_ROW_IN_MYSQL = {1118, 1265, 1364, 1366, 1369, 1411, 1525, 1526, 3819}
 """Numbers of MySQL's errors about values that have no such SQLSTATE: row too large, value cut, no default, wrong value
-for a column, function or partition, CHECK.
+for a column, function or partition, CHECK, check option of a view.
 """
 _NO_RIGHT_IN_MYSQL = {1044, 1142, 1143}
 

@@ -154,6 +154,14 @@ def check_targets(connection: Connection, where: str, statement: str) -> None:
             raise _no_transactions(where, f"the statement names table {quoted(table)}, whose engine is not supported")
 
 
+def explain_statement(connection: Connection) -> str:
+    """Return the words before a statement that make the server explain it.
+
+    By default, MySQL 9 explains statements as a tree, and cannot do so for an INSERT into a view.
+    """
+    return "EXPLAIN" if connection.dialect.is_mariadb else "EXPLAIN FORMAT=TRADITIONAL"  # type: ignore[attr-defined]
+
+
 def unique_keys(connection: Connection, table: str, schema: str | None) -> Sequence[Sequence[str | None]]:
     """Return the columns of each unique key of a table, with `None` for a part that is not a whole column."""
     keys: dict[str, list[str | None]] = {}

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from connectors.sql.database import reason_of
-from connectors.sql.mysql import check_targets
+from connectors.sql.mysql import check_targets, explain_statement
 from correlator.errors import ConfigError, ConnectionLost, quoted
 from correlator.events import Message
 
@@ -74,7 +74,7 @@ class StatementRows:
         self._names = names
         self._decode = msgspec.json.Decoder(body).decode
         try:
-            connection.execute(sa.text(f"EXPLAIN {self._clause.text}"), dict.fromkeys(names))
+            connection.execute(sa.text(f"{_explain(connection)} {self._clause.text}"), dict.fromkeys(names))
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise
@@ -97,6 +97,11 @@ class StatementRows:
         """Return the statement that takes these parameters."""
         del names
         return self._clause
+
+
+def _explain(connection: Connection) -> str:
+    """Return the words that let the database check a statement without executing it."""
+    return explain_statement(connection) if connection.dialect.name == "mysql" else "EXPLAIN"
 
 
 def _clause(statement: str) -> sa.TextClause:

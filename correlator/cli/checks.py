@@ -107,7 +107,8 @@ def _hint_selection(path: str, receiver: ReceiverSettings, settings: PipelineFil
 def _hint_repeats(path: str, sender: SenderSettings, settings: PipelineFile, findings: Findings) -> None:
     broker = settings.connections[sender.connection].type
     what = f"after a crash repeats go out with the same id, and {broker} does not drop them"
-    allowed = f"The consumer must deduplicate by the property '{sender.unique_message_id_property}'"
+    by_property = f"the property '{sender.unique_message_id_property}'"
+    allowed = f"The consumer must deduplicate by the id: {by_property}, or the header Idempotency-Key of a request"
     findings.warn("W1410", f"{path}.reliability", what, allowed, "Or use AT_LEAST_ONCE")
 
 

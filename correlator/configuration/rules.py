@@ -328,7 +328,8 @@ def check_endpoint(
     _check_reliability(path, endpoint, findings, persistent=settings.store is not None or provided.store)
     advisor = advising.get(endpoint.connection)
     for one in advisor.advice(endpoint) if advisor is not None else ():
-        findings.warn(one.code, member(member(path, "options"), one.option), one.what, one.allowed, one.todo)
+        where = member(member(path, "options"), one.option) if one.option else path
+        findings.warn(one.code, where, one.what, one.allowed, one.todo)
 
 
 def _check_options(path: str, endpoint: Endpoint, findings: Findings) -> None:

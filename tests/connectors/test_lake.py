@@ -149,7 +149,7 @@ def test_a_lake_has_no_receivers(tmp_path: Path) -> None:
 
 def test_small_batches_are_warned_of() -> None:
     (advice,) = LakeConnection.advice(sender())
-    assert (advice.code, advice.option) == ("W1412", "schema")
+    assert (advice.code, advice.option) == ("W1412", "")
     patient = SenderSettings(id="s", connection="c", destination="queue:t", max_batch_interval_ms=5000)
     assert not list(LakeConnection.advice(patient))
     assert not list(LakeConnection.advice(ReceiverSettings(id="r", connection="c", destination="queue:t")))

@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -29,6 +30,7 @@ from connectors.objects.folder import Folder
 from connectors.objects.series import _last, _runs
 from connectors.objects.sink import ObjectsSink
 from connectors.objects.source import ObjectsSource
+from correlator.cli import main
 from correlator.connector import Backlog, Chunk
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import CUT_FROM, Headers, Message, Outgoing
@@ -438,6 +440,19 @@ def test_an_object_that_was_replaced_after_it_was_read(place: Place, after: str)
         nothing(one)
         assert [n for n in place.names() if "_done" not in n] == []
         assert len([n for n in place.names() if n.startswith("in/_done/a.")]) == (2 if after == "move" else 0)
+    one.close()
+
+
+@pytest.mark.parametrize("after", ["delete", "move"])
+def test_an_object_that_is_replaced_before_it_is_removed_is_read(place: Place, after: str) -> None:
+    place.put("in/a.jsonl", b"1\n")
+    one = source(place, after=after)
+    held = one.receive(10, 10.0)
+    nothing(one)
+    place.put("in/a.jsonl", b"two\n")
+    one.acknowledge(held.tokens)
+    assert "in/a.jsonl" in place.names()
+    assert bodies([*held.messages, *take(one, 1)]) == [b"1", b"two"]
     one.close()
 
 
@@ -928,3 +943,15 @@ def test_small_batches_are_warned_of() -> None:
     assert [advice.code for advice in ObjectsConnection.advice(hasty)] == ["W1412"]
     patient = SenderSettings(id="s", connection="o", destination="queue:a/*.jsonl", max_batch_interval_ms=1000)
     assert not list(ObjectsConnection.advice(patient))
+
+
+def test_lint_warns_of_a_sender_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(
+        f"version: 1\nname: a\nstore: sqlite:///{tmp_path}/a.db\n"
+        f"connections: {{files: {{type: objects, path: {tmp_path}}}}}\n"
+        'senders: [{id: s, connection: files, destination: "queue:a/*.jsonl", reliability: EXACTLY_ONCE}]\n'
+        'monitors: [{type: "correlator:Monitor"}]\n'
+    )
+    assert main.execute(["lint", str(file)]) == 0
+    assert re.search(r"W1412 \S+ senders\[0\]: each batch is an object", capsys.readouterr().out)

@@ -19,6 +19,7 @@ from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import CUT_FROM, UNREADABLE
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from tests.connectors.tables import DATABASES, Dead, connecting, dying, execute, fresh, rows, sqlite_file
+from tests.mysql_server import IS_MARIADB
 from tests.servers import PostgresServer
 from tests.waiting import wait_until
 
@@ -245,7 +246,7 @@ def test_a_chunk_is_bounded(outbox: str, sources: Callable[..., OutboxSource]) -
 def test_a_row_that_cannot_be_read_holds_up_nothing(
     outbox: str, is_sqlite: bool, is_mysql: bool, sources: Callable[..., OutboxSource]
 ) -> None:
-    whole = 2**70
+    whole = "[1]" if is_mysql and not IS_MARIADB else 2**70  # MySQL makes such a number one with a fraction
     wrong = ["[1]", '{"a": [1]}', f'{{"a": {whole}}}', '{"a": NaN}' if is_sqlite else '{"a": {}}']
     for text in wrong:
         execute(outbox, f"INSERT INTO outbox (body, properties) VALUES ('x', '{text}')")

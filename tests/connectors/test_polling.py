@@ -14,7 +14,7 @@ from connectors.sql import SqlConnection, polling, table_source
 from connectors.sql.polled_dialects import Place
 from connectors.sql.polling import Horizon, PolledSource
 from connectors.sql.row_progress import RowProgress
-from correlator.connector import Chunk
+from correlator.connector import Chunk, notes_of
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import CUT_FROM
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -139,6 +139,18 @@ def test_lint_warns_of_a_lag() -> None:
     assert list(SqlConnection.advice(SenderSettings(id="s", connection="c", options={"lag": 1}))) == []
 
 
+def test_explain_names_what_a_lag_may_lose() -> None:
+    tables = SqlConnection("c", ConnectionSettings(type="sql", options={"database": "postgresql://nowhere/x"}))
+    found = [
+        notes_of(tables, ReceiverSettings(id="r", connection="c", destination="topic:t", options=options))
+        for options in ({"order_column": "at", "lag": "5s"}, {"order_column": "tx"})
+    ]
+    assert [list(one) for one in found] == [
+        ["'r' loses a row that commits more than 5s after rows with higher values"],
+        [],
+    ]
+
+
 def test_positions_need_a_place() -> None:
     with pytest.raises(ConfigError, match=r"E1021 connections\.c: 'state' is missing, which receivers\.r needs"):
         SqlConnection("c", ConnectionSettings(type="sql", options={"database": "sqlite:///x.db"})).source(receiver())
@@ -216,7 +228,8 @@ def test_rows_with_equal_values(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) SELECT i, 'now' FROM n"
         )
     elif is_mysql:
-        number, kind, series = 2_600, "TIMESTAMP(6)", "SELECT seq, '2026-01-31' FROM seq_1_to_2600"
+        number, kind = 2_600, "TIMESTAMP(6)"
+        series = "VALUES " + ", ".join(f"({i}, '2026-01-31')" for i in range(1, number + 1))
     execute(
         url,
         f"CREATE TABLE t (id INTEGER PRIMARY KEY, at {kind} NOT NULL)",

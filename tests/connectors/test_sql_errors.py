@@ -35,7 +35,8 @@ MYSQL = {
         1264/22003 out of range, 1690/22003 out of range, 1406/22001 too long, 1292/22007 no such time,
         1366/22007 no such value, 1366/HY000 no such value, 1365/22012 division by zero, 3140/22032 no JSON,
         1265/01000 cut, 1364/HY000 no default, 1118/42000 row too large, 1411/HY000 no such value of a function,
-        1525/HY000 no such value, 1526/HY000 no such partition, 1369/44000 check option of a view, 1644/45000 SIGNAL
+        1525/HY000 no such value, 1526/HY000 no such partition, 1369/44000 check option of a view of MariaDB,
+        1369/HY000 check option of a view, 1644/45000 SIGNAL
     """,
     AGAIN: """
         1213/40001 deadlock, 1205/HY000 lock that lasts, 1040/08004 too many connections, 1053/08S01 shutdown,

@@ -1,6 +1,7 @@
 """A life of a process that a campaign kills: forked from one that has imported what it needs, and runs nothing else."""
 
 import contextlib
+import signal
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from typing import Any
@@ -45,10 +46,11 @@ class Life:
         self._process.join(within_s)
 
     def kill(self) -> bool:
-        """Kill the process; returns whether it had killed itself."""
+        """Kill the process; returns whether it had killed itself. It is an error if it has ended otherwise."""
         was_dead = not self.is_alive
         self._process.kill()
-        self._end()
+        status = self._end()
+        assert status == -signal.SIGKILL, f"the process has ended by itself, with status {status}"
         return was_dead
 
     def stop(self) -> int | None:

@@ -1,13 +1,10 @@
 """Rounds of kills, each with a fresh store and a fresh service."""
 
 import contextlib
-import http.client
-import itertools
 import multiprocessing
 import random
 import shutil
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign.clients import Clients
+from tests.connectors.campaign.life import PATIENCE_S
 from tests.connectors.http_campaign import bridge, service
 from tests.connectors.http_campaign.bridge import PLACES
-from tests.connectors.web import post, serving
+from tests.connectors.web import serving
 from tests.servers import free_port
 from tests.waiting import wait_until
 
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["connectors.http", bridge.__name__, service.__name__])
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 12
-CLIENTS = 4
 LAST_CALL = 12
-PAUSE_S = 0.01
-PATIENCE_S = 120.0
 
 
 @dataclass
@@ -99,50 +95,13 @@ class Result:
         return asdict(self)
 
 
-class Clients:
-    """Send orders from several threads, each again until it is answered 202."""
+def _clients(port: int, *, is_control: bool) -> Clients:
+    """Clients whose orders have keys, except in the control."""
+    return Clients(port, _body, (lambda _, __: "") if is_control else (lambda number, _: f"order {number}"))
 
-    def __init__(self, port: int, *, has_keys: bool) -> None:
-        self._address = "127.0.0.1", port
-        self._has_keys = has_keys
-        self._numbers = itertools.count(1)
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self.stored: list[str] = []
-        self.repeats = 0
-        self.failures: list[str] = []
-        self._threads = [threading.Thread(target=self._send, daemon=True) for _ in range(CLIENTS)]
-        for thread in self._threads:
-            thread.start()
 
-    def end(self) -> None:
-        """Begin no further order, and wait until all are stored."""
-        self._ended.set()
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive(), "an order is not stored"
-
-    def _send(self) -> None:
-        while not self._ended.is_set():
-            with self._lock:
-                name = f"order {next(self._numbers)}"
-            tries = 0
-            while not self._is_stored(name):
-                tries += 1
-                time.sleep(PAUSE_S)
-            with self._lock:
-                self.stored.append(name)
-                self.repeats += tries
-
-    def _is_stored(self, name: str) -> bool:
-        headers = {"Idempotency-Key": name} if self._has_keys else {}
-        try:
-            got = post(self._address, "/orders", name.encode(), headers)
-        except (OSError, http.client.HTTPException):
-            return False
-        if got.status not in (202, 503, 404):
-            self.failures.append(f"{name}: {got.status} {got.text}")
-        return got.status == 202
+def _body(number: int) -> bytes:
+    return b"order %d" % number
 
 
 def one_round(
@@ -152,7 +111,7 @@ def one_round(
     directory.mkdir()
     begun, port = time.monotonic(), free_port()
     with serving(deduplicates=True) as web:
-        clients = Clients(port, has_keys=not is_control)
+        clients = _clients(port, is_control=is_control)
         for _ in range(kills):
             place = chance.choice(PLACES)
             process, told = _life(
@@ -182,7 +141,7 @@ def one_round_of_the_service(
         process.start()
         return process
 
-    clients = Clients(port, has_keys=not is_control)
+    clients = _clients(port, is_control=is_control)
     engine = _life(directory, port, f"http://127.0.0.1:{port_of_service}", None, is_control=is_control)
     for _ in range(kills):
         place = chance.choice(service.PLACES)
@@ -221,7 +180,7 @@ def _end(clients: Clients, last: tuple[Any, Any], figures: Figures, bodies: Call
     """Let the clients end, wait until the service has all their orders, and stop the last engine."""
     process, told = last
     clients.end()
-    wait_until(lambda: set(bodies()) >= set(clients.stored), PATIENCE_S)
+    wait_until(lambda: set(bodies()) >= set(clients.names), PATIENCE_S)
     told.send("stop")
     process.join(PATIENCE_S)
     told.close()
@@ -239,7 +198,7 @@ def _compare(directory: Path, figures: Figures, clients: Clients, bodies: Sequen
     figures.doubles += len(doubles)
     if not is_control:
         figures.violations += [f"{name} is there {counts[name]} times" for name in doubles]
-    figures.violations += [f"{name} was never sent" for name in set(counts) - set(clients.stored)]
+    figures.violations += [f"{name} was never sent" for name in set(counts) - set(clients.names)]
     figures.violations += [
         f"dead letter: {one.letter.reason}" for one in dead_letters(f"sqlite:///{directory}/engine.db")
     ]

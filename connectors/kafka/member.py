@@ -34,6 +34,7 @@ class Taken(NamedTuple):
     """Records of a partition that are to be delivered, with their tokens."""
 
     topic: str
+    partition: int
     records: list[kafka.Message]
     tokens: Sequence[Token]
 
@@ -136,7 +137,7 @@ class GroupMember:
         if not all(numbers):
             records = [record for record, number in zip(records, numbers, strict=True) if number]
             numbers = [number for number in numbers if number]
-        return Taken(one.place[0], records, [(one.epoch, number) for number in numbers])
+        return Taken(*one.place, records, [(one.epoch, number) for number in numbers])
 
     def acknowledge(self, tokens: Iterable[Token]) -> None:
         """Ask the cluster to store the offsets that these messages move."""

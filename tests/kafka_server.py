@@ -27,12 +27,16 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from connectors.kafka import KafkaConnection
 from connectors.kafka.log import LOG
 from correlator.settings import ConnectionSettings
 from tests.interop.java_program import fetch_jars
+from tests.rabbit_server import make_certificates
 from tests.servers import HOST, KEPT, START_TIMEOUT_S, ClassArchive, ProcessServer, free_port, install_java
 from tests.waiting import wait_until
 
@@ -46,20 +50,39 @@ _JAVA = (
 )
 _CLUSTER = "correlatortests0000000"
 USER, PASSWORD = "billing", "a password"
-_LOGIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+_LOGINS = "org.apache.kafka.common.security"
+_PLAIN = f'{_LOGINS}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+_SCRAM = f"{_LOGINS}.scram.ScramLoginModule required;"
+_CERTIFICATES = ("server", "expired", "another")
+_PROTOCOLS = {
+    "PLAINTEXT": "PLAINTEXT",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
+    "SSL": "SSL",
+    "SASL_SSL": "SASL_SSL",
+    "EXPIRED": "SSL",
+    "ANOTHER": "SSL",
+}
+"""The protocol of each listener for clients. The certificate of EXPIRED has expired, that of ANOTHER is for another host."""
 _ASK_S = 1.0
 ANSWER_S = 30.0
 _CONFIG = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl_port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl_port}
-sasl.enabled.mechanisms=PLAIN
-listener.name.sasl_plaintext.plain.sasl.jaas.config={login}
+listeners={listeners},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners={listeners}
+listener.name.sasl_plaintext.sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
+listener.name.sasl_plaintext.plain.sasl.jaas.config={plain}
+listener.name.sasl_ssl.plain.sasl.jaas.config={plain}
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={scram}
+ssl.keystore.type=PEM
+ssl.keystore.location={directory}/server.both
+listener.name.expired.ssl.keystore.location={directory}/expired.both
+listener.name.another.ssl.keystore.location={directory}/another.both
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map={protocols},CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 log.dirs={directory}/data
 auto.create.topics.enable=false
@@ -90,10 +113,14 @@ broker.heartbeat.interval.ms=200
 class KafkaServer(ProcessServer):
     """A Kafka broker of its own; `start` may be called again after `stop` and `kill`, on the same data and ports.
 
-    Clients without a name may do everything. At its other port the user `USER` logs in, who has the rights of `grant`.
+    Clients without a name may do everything. At the ports of SASL the user `USER` logs in, who has the rights of `grant`.
 
     Args:
         settings: of the broker, beside those that all have.
+
+    Attributes:
+        ports: the ports for clients, by the name of their listener.
+        authority: the file of the authority that has signed its certificates.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
@@ -101,19 +128,30 @@ class KafkaServer(ProcessServer):
         self._jars = fetch_jars(_POM)
         self._made = KEPT / f"{self._jars.name}-made"
         self._made.mkdir(exist_ok=True)
-        self.port, self.sasl_port, self.controller_port = free_port(), free_port(), free_port()
+        self.ports = {name: free_port() for name in _PROTOCOLS}
+        self.controller_port = free_port()
         super().__init__("Kafka")
+        self._make_certificates()
+        self.authority = self.directory / "ca.pem"
         self._names = itertools.count(1)
         self._file = self.directory / "server.properties"
         lines = [f"{name}={value}\n" for name, value in (settings or {}).items()]
-        self._file.write_text(_CONFIG.format_map({**vars(self), "login": _LOGIN}) + "".join(lines))
+        listeners = ",".join(f"{name}://{HOST}:{port}" for name, port in self.ports.items())
+        protocols = ",".join(f"{name}:{protocol}" for name, protocol in _PROTOCOLS.items())
+        values = {"listeners": listeners, "protocols": protocols, "plain": _PLAIN, "scram": _SCRAM}
+        self._file.write_text(_CONFIG.format_map({**vars(self), **values}) + "".join(lines))
         self._classes = ClassArchive(self._made / "classes.jsa", self.directory / "classes.jsa")
         shutil.copytree(self._formatted(), self.directory / "data")
 
     @property
+    def port(self) -> int:
+        """The port for clients without a name."""
+        return self.ports["PLAINTEXT"]
+
+    @property
     def servers(self) -> str:
         """Where its clients find it."""
-        return f"127.0.0.1:{self.port}"
+        return f"{HOST}:{self.port}"
 
     @property
     def options(self) -> dict[str, object]:
@@ -152,7 +190,7 @@ class KafkaServer(ProcessServer):
         given = {"bootstrap_servers": servers, **options}
         return KafkaConnection("kafka", ConnectionSettings(type="kafka", options=given))
 
-    def connection_of_user(self, password: str = PASSWORD) -> KafkaConnection:
+    def connection_of_user(self, password: str = PASSWORD, **options: object) -> KafkaConnection:
         """A connection of the connector to the port where `USER` logs in."""
         client = {
             "security.protocol": "SASL_PLAINTEXT",
@@ -160,7 +198,11 @@ class KafkaServer(ProcessServer):
             "sasl.username": USER,
             "sasl.password": password,
         }
-        return self.connection_to(f"{HOST}:{self.sasl_port}", client=client)
+        return self.connection_at("SASL_PLAINTEXT", client, **options)
+
+    def connection_at(self, listener: str, client: Mapping[str, object], **options: object) -> KafkaConnection:
+        """A connection of the connector to one of its listeners, with settings of the client."""
+        return self.connection_to(f"{HOST}:{self.ports[listener]}", client=dict(client), **options)
 
     # --- its own client ---
 
@@ -215,6 +257,12 @@ class KafkaServer(ProcessServer):
         for made in self.admin.create_acls(rights).values():
             made.result(ANSWER_S)
 
+    def let_log_in(self, user: str, password: str) -> None:
+        """Let a user log in with SCRAM-SHA-512."""
+        made = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        upsertion = UserScramCredentialUpsertion(user, made, password.encode())
+        self.admin.alter_user_scram_credentials([upsertion])[user].result(ANSWER_S)
+
     def publish(self, topic: str, *records: Mapping[str, object]) -> None:
         """Put records into a topic; each has the arguments of `Producer.produce`."""
         producer = kafka.Producer(self._client(), logger=LOG)
@@ -264,6 +312,12 @@ class KafkaServer(ProcessServer):
         except (OSError, kafka.KafkaException, TimeoutError):
             return False
         return True
+
+    def _make_certificates(self) -> None:
+        make_certificates(self.directory)
+        for name in _CERTIFICATES:
+            parts = [(self.directory / f"{name}.{ending}").read_text() for ending in ("key", "pem")]
+            (self.directory / f"{name}.both").write_text("".join(parts))
 
     def _formatted(self) -> Path:
         """The empty directory of a server, which is made once for all test runs."""

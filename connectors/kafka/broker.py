@@ -8,6 +8,7 @@ import confluent_kafka as kafka
 
 from connectors.kafka.log import LOG
 from connectors.kafka.registry import PASSWORD, URL, USER, Registry, registry
+from connectors.kafka.tls import PROTOCOL, is_encrypted, with_protocol
 from correlator.errors import ConfigError
 from correlator.options import check_options, text_option, whole_option
 
@@ -49,6 +50,10 @@ _OURS = frozenset(
     }
 )
 """Settings on which the guarantees depend; an option of the connection, receiver or sender replaces some of them."""
+_UNVERIFIED = frozenset({"enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm"})
+"""Settings that switch off the check of the certificate of a broker, or of the name in it."""
+_TLS = "ssl."
+"""Begins the names of settings for TLS."""
 _FILES = ".location"
 """Ending of the names of settings with a file, which may exist on the machine of the engine only."""
 
@@ -60,7 +65,8 @@ class KafkaBroker:
     Attributes:
         servers: `HOST:PORT`; several are separated by commas.
         timeout_s: the longest wait for an answer, or for the next confirm of a batch.
-        client: further settings for librdkafka; they may contain passwords.
+        client: further settings for librdkafka; they may contain passwords. They turn TLS on for brokers on other
+            machines, unless the options say otherwise.
         registry: the schema registry; `None` if there is none.
     """
 
@@ -150,7 +156,7 @@ def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
     made = KafkaBroker(
         servers=servers,
         timeout_s=timeout_s,
-        client=_client(f"{where}.client", options.get("client", {})),
+        client=_client(f"{where}.client", options.get("client", {}), servers),
         registry=registry(where, options, timeout_s),
     )
     # Without servers, librdkafka checks the settings and connects to nothing.
@@ -161,16 +167,24 @@ def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
     return made
 
 
-def _client(where: str, given: object) -> Mapping[str, Any]:
+def _client(where: str, given: object, servers: str) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError("E1022", where, "is not a mapping", "As in {security.protocol: SSL}")
     for name, value in given.items():
         if name in _OURS:
             what = "is set by the connector, because the guarantees depend on it"
             raise ConfigError("E1022", f"{where}.{name}", what, "", "Leave it out")
+        if name in _UNVERIFIED:
+            what, todo = "would let anybody pass for a broker", "Leave it out, and set ssl.ca.location"
+            raise ConfigError("E1022", f"{where}.{name}", what, "", todo)
         if not isinstance(name, str) or not isinstance(value, str | int | float):
             raise ConfigError("E1022", f"{where}.{name}", "is not a text, a number, true or false")
-    return dict(given)
+    client = with_protocol(given, servers)
+    for name in client:
+        if name.startswith(_TLS) and not is_encrypted(client):
+            what, todo = "is of no use without TLS", f"Set {PROTOCOL}: SSL, or SASL_SSL for a user with a password"
+            raise ConfigError("E1022", f"{where}.{name}", what, "", todo)
+    return dict(client)
 
 
 def _check(where: str, make: Callable[[], object]) -> None:

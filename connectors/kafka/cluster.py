@@ -55,14 +55,15 @@ class Rules(NamedTuple):
 
 class Cluster:
     """A client that asks the cluster, until `close`. One thread uses it; `where` names the receiver or
-    sender in errors.
+    sender in errors. Raises `ConnectionLost` E7016 if the files for TLS cannot be used.
     """
 
     def __init__(self, where: str, broker: KafkaBroker) -> None:
         self._where = where
         self._broker = broker
         self._complaints = Complaints()
-        self._client = AdminClient(broker.common() | {"error_cb": self._complaints}, logger=LOG)
+        with translated(where, broker):
+            self._client = AdminClient(broker.common() | {"error_cb": self._complaints}, logger=LOG)
 
     def close(self) -> None:
         """Close the connections to the cluster. No other method may be called afterwards."""

@@ -7,6 +7,7 @@ message have names that begin with `correlator-`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import cast
 
 import confluent_kafka as kafka
@@ -45,6 +46,8 @@ _AT_ONCE = 100
 """Number of records that are decoded together."""
 _BATCH_BYTES, _RECORD_BYTES, _HEADER_BYTES = 61, 36, 10
 """Most bytes that the format adds to the bytes of a batch, of a record, and of a header."""
+_MOST_NAMES = 1000
+_NO_TIME = kafka.TIMESTAMP_NOT_AVAILABLE
 _types = msgspec.json.Decoder(dict[str, str])
 
 
@@ -57,6 +60,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         key: `None` for a record without a key.
         value: `None` for a record without a value.
         headers: a value may be `None`.
+        size: the most bytes of a batch that contains only this record, as the limit of a topic counts them.
     """
 
     at: int
@@ -64,14 +68,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None
     value: bytes | None
     headers: dict[str, str | bytes | None]
-
-    @property
-    def size(self) -> int:
-        """The most bytes of a batch that contains only this record, as the limit of a topic counts them."""
-        content = len(self.key or b"") + len(self.value or b"")
-        for name, value in self.headers.items():
-            content += (len(name) if name.isascii() else len(name.encode())) + len(value or b"") + _HEADER_BYTES
-        return _BATCH_BYTES + _RECORD_BYTES + content
+    size: int
 
 
 def encode(
@@ -96,45 +93,60 @@ def encode(
         raise ValueError(
             f"Kafka cannot delay a message, which 'delivery_delay_ms: {headers.delivery_delay_ms}' asks for"
         )
-    encoded = _properties(message.properties)
-    _add_standard(encoded, headers, outgoing.message_id, now_ms)
+    encoded: dict[str, str | bytes | None] = {}
+    size = _add_properties(encoded, message.properties) if message.properties else 0
+    if headers is not _NO_HEADERS or outgoing.message_id:
+        size += _add_standard(encoded, headers, outgoing.message_id, now_ms)
     value: bytes | None = message.body
     if not message.body and message.properties.get(NULL) is True:
         value = None
     elif write is not None:
         value = write(message.body)
-    return Record(at, topic, _key(message), value, encoded)
+    key = None if message.key is None else _key(message.key, message.properties.get(KEY))
+    size += _BATCH_BYTES + _RECORD_BYTES + len(key or b"") + len(value or b"")
+    return Record(at, topic, key, value, encoded, size)
 
 
-def _key(message: Message) -> bytes | None:
-    raw = message.properties.get(KEY)
-    if isinstance(raw, bytes) and _text(raw) == message.key:
-        return raw
-    return None if message.key is None else message.key.encode()
+def _key(key: str, raw: PropertyValue) -> bytes:
+    """Return the key of a record: the bytes of the property `KEY`, if they belong to the key of the message."""
+    return raw if isinstance(raw, bytes) and _text(raw) == key else key.encode()
 
 
 def _text(content: bytes) -> str:
     return content.decode(errors="backslashreplace")
 
 
-def _properties(properties: Mapping[str, PropertyValue]) -> dict[str, str | bytes | None]:
-    encoded: dict[str, str | bytes | None] = {}
-    types = {}
+@lru_cache(_MOST_NAMES)  # most messages have the same few names
+def _name_bytes(name: str) -> int:
+    """Return how many bytes a header with this name needs beside its content. Raises `ValueError` if no header can have
+    the name.
+    """
+    if "\0" in name:
+        raise ValueError("the name of a property holds a zero byte")
+    return len(name.encode()) + _HEADER_BYTES
+
+
+def _add_properties(encoded: dict[str, str | bytes | None], properties: Mapping[str, PropertyValue]) -> int:
+    """Add the headers of properties; return their size."""
+    types: dict[str, str] = {}
+    size = 0
     for name, value in properties.items():
         if name in _LEFT_OUT:
             continue
-        if "\0" in name:
-            raise ValueError("the name of a property holds a zero byte")
-        name.encode()
+        size += _name_bytes(name)
         if type(value) is str:
-            encoded[name] = value.encode()
+            encoded[name] = content = value.encode()
         elif value is None:
             encoded[name] = None
+            continue
         else:
-            types[name], encoded[name] = _written(value)
+            types[name], content = _written(value)
+            encoded[name] = content
+        size += len(content)
     if types:
-        encoded[_TYPES] = msgspec.json.encode(types)
-    return encoded
+        encoded[_TYPES] = content = msgspec.json.encode(types)
+        size += _name_bytes(_TYPES) + len(content)
+    return size
 
 
 def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
@@ -152,24 +164,29 @@ def _written(value: bool | float | str | bytes) -> tuple[str, bytes]:
     raise ValueError(f"a {type(value).__name__} cannot be a property")
 
 
-def _add_standard(encoded: dict[str, str | bytes | None], headers: Headers, message_id: str, now_ms: int) -> None:
-    """Add the standard headers that a message has."""
+def _add_standard(encoded: dict[str, str | bytes | None], headers: Headers, message_id: str, now_ms: int) -> int:
+    """Add the standard headers that a message has; return their size."""
+    standard: dict[str, bytes] = {}
     if message_id:
-        encoded[_MESSAGE_ID] = message_id.encode()
+        standard[_MESSAGE_ID] = message_id.encode()
     if headers.correlation_id is not None:
-        encoded[_CORRELATION_ID] = headers.correlation_id.encode()
+        standard[_CORRELATION_ID] = headers.correlation_id.encode()
     if headers.reply_to is not None:
-        encoded[_REPLY_TO] = headers.reply_to.encode()
+        standard[_REPLY_TO] = headers.reply_to.encode()
     if headers.type is not None:
-        encoded[_TYPE] = headers.type.encode()
+        standard[_TYPE] = headers.type.encode()
     if headers.priority is not None:
-        encoded[_PRIORITY] = f"{headers.priority:d}".encode()
+        standard[_PRIORITY] = f"{headers.priority:d}".encode()
     if headers.time_to_live_ms:  # 0 means no limit
         if not 0 < headers.time_to_live_ms <= LONGEST_LIFE_MS:
             raise ValueError(f"a time to live of {headers.time_to_live_ms} ms is not between 0 and {LONGEST_LIFE_MS}")
-        encoded[_EXPIRATION] = f"{now_ms + headers.time_to_live_ms:d}".encode()
+        standard[_EXPIRATION] = f"{now_ms + headers.time_to_live_ms:d}".encode()
     if headers.group_sequence is not None:
-        encoded[_SEQUENCE] = f"{headers.group_sequence:d}".encode()
+        standard[_SEQUENCE] = f"{headers.group_sequence:d}".encode()
+    if not standard:
+        return 0
+    encoded |= standard
+    return sum(_name_bytes(name) + len(content) for name, content in standard.items())
 
 
 class Decoder:
@@ -188,18 +205,55 @@ class Decoder:
         self._wants_id = wants_id
         self._wants_source = wants_source
 
-    def messages(self, records: list[kafka.Message]) -> list[Message]:
-        """Make messages from records. If the headers of a record cannot be read, its message has none, and is marked.
+    def messages(self, partition: int, records: list[kafka.Message]) -> list[Message]:
+        """Make messages from records of a partition. If the headers of a record cannot be read, its message has none,
+        and is marked.
 
         Empties the list meanwhile: a record keeps its headers once they were asked for, and thousands of these would
         keep the garbage collector busy.
         """
         messages: list[Message] = []
+        source = f"{self._topic_id}:{partition}"
         while records:
-            messages += readable_all(records[:_AT_ONCE], self._read, self._as_sent, "record")
+            some = records[:_AT_ONCE]
             del records[:_AT_ONCE]
+            messages += self._plain(some, partition, source) or readable_all(some, self._read, self._as_sent, "record")
         most_bytes = self._most_bytes
         return [one if len(one.body) <= most_bytes else self._cut(one) for one in messages]
+
+    def _plain(self, records: Sequence[kafka.Message], partition: int, source: str) -> list[Message] | None:
+        """Make messages of records that hold nothing but texts in their keys and headers, and no header of this
+        connector; return `None` if one of them holds anything else.
+
+        Does the same as `_read`. It takes a third of the time: it calls no function for each record or header, and the
+        store can hold all such messages, so `readable_all` need not try it.
+        """
+        wants_id, wants_source = self._wants_id, self._wants_source
+        messages: list[Message] = []
+        try:
+            for record in records:
+                offset, key, body, sent = record.offset(), record.key(), record.value(), record.headers()
+                unique_id = f"{source}:{offset}"
+                properties: dict[str, PropertyValue] = {}
+                if sent is not None:
+                    for name, content in sent:  # type: ignore[str-unpack]  # a list
+                        properties[name] = content.decode()  # type: ignore[union-attr]  # an `AttributeError` if null
+                    if not _RESERVED.isdisjoint(properties):
+                        return None
+                if body is None:
+                    body = b""
+                    properties[NULL] = True
+                if wants_id and UNIQUE_ID not in properties:
+                    properties[UNIQUE_ID] = unique_id
+                if wants_source and SOURCE_ID not in properties:
+                    properties[SOURCE_ID] = source
+                properties[PARTITION], properties[OFFSET] = partition, offset
+                kind, time_ms = record.timestamp()
+                headers = Headers(message_id=unique_id, timestamp=None if kind == _NO_TIME else time_ms)
+                messages.append(Message(body, properties, None if key is None else key.decode(), None, headers))
+        except (AttributeError, UnicodeDecodeError):
+            return None
+        return messages
 
     def _read(self, record: kafka.Message) -> Message:
         partition, offset = record.partition(), record.offset()
@@ -232,7 +286,7 @@ class Decoder:
 
 def _time_of(record: kafka.Message) -> int | None:
     kind, time_ms = record.timestamp()
-    return None if kind == kafka.TIMESTAMP_NOT_AVAILABLE else time_ms
+    return None if kind == _NO_TIME else time_ms
 
 
 def headers_of(record: kafka.Message) -> Sequence[tuple[str, bytes | None]]:
@@ -242,13 +296,9 @@ def headers_of(record: kafka.Message) -> Sequence[tuple[str, bytes | None]]:
 
 def _decoded(record: kafka.Message, unique_id: str, sent_ms: int | None) -> Message:
     sent = dict(headers_of(record))  # of headers with the same name, the last one counts
-    if _RESERVED.isdisjoint(sent):
-        properties = {name: _plain(content) for name, content in sent.items()}
-        headers = Headers(message_id=unique_id, timestamp=sent_ms)
-    else:
-        types = _types.decode(sent[_TYPES] or b"{}") if _TYPES in sent else {}
-        properties = {name: _read(content, types.get(name)) for name, content in sent.items() if name not in _RESERVED}
-        headers = _headers(sent, unique_id, sent_ms)
+    types = _types.decode(sent[_TYPES] or b"{}") if _TYPES in sent else {}
+    properties = {name: _read(content, types.get(name)) for name, content in sent.items() if name not in _RESERVED}
+    headers = _headers(sent, unique_id, sent_ms)
     key, value = record.key(), record.value()
     if value is None:
         properties[NULL] = True

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 import confluent_kafka as kafka
 
 from connectors.kafka.broker import KafkaBroker
+from connectors.kafka.tls import is_encrypted, refusal
 from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
 from correlator.errors import ConnectionLost
 
+TLS = "E7016"
 LEFT = "E7019"
 FENCED = "E7061"
 GONE = "E7062"
@@ -23,7 +25,7 @@ _CODES = {
     _ERROR.GROUP_AUTHORIZATION_FAILED: "E7007",
     _ERROR.CLUSTER_AUTHORIZATION_FAILED: "E7007",
     _ERROR.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "E7007",
-    _ERROR._SSL: "E7016",  # noqa: SLF001
+    _ERROR._SSL: TLS,  # noqa: SLF001
     _ERROR._TRANSPORT: "E7001",  # noqa: SLF001
     _ERROR._RESOLVE: "E7001",  # noqa: SLF001
     _ERROR._ALL_BROKERS_DOWN: "E7001",  # noqa: SLF001
@@ -44,7 +46,7 @@ _CODES = {
     _ERROR.PRODUCER_FENCED: FENCED,
     _ERROR.INVALID_PRODUCER_EPOCH: FENCED,
 }
-_EXPLAIN_SILENCE = ("E7001", "E7002", "E7016")
+_EXPLAIN_SILENCE = ("E7001", "E7002", TLS)
 """Codes of errors that may be the cause if no answer comes."""
 _SERIOUS = frozenset(
     {
@@ -53,6 +55,9 @@ _SERIOUS = frozenset(
         _ERROR._SSL,  # noqa: SLF001
     }
 )
+_SHAKING_HANDS = "SSL_HANDSHAKE"
+"""In the text of an error: the client was about to agree on TLS with a broker."""
+_SETTING_OF_TLS = "ssl."
 _TODO = {
     "E7002": "Check the settings below 'client'",
     "E7007": "Grant the right to the user: the page about Kafka lists all of them",
@@ -97,15 +102,27 @@ def lost(
     where: str, error: kafka.KafkaError, broker: KafkaBroker, complaints: Complaints | None = None
 ) -> ConnectionLost:
     """Return the error of the port for an error of the library; if no answer came, the client's own reports decide."""
-    code = _CODES.get(error.code(), "E7025")
+    code = _code_of(error)
     cause = None if complaints is None else complaints.cause
-    if code in ("E7001", "E7023") and cause is not None and _CODES.get(cause.code()) in _EXPLAIN_SILENCE:
-        error, code = cause, _CODES[cause.code()]
+    todo = ""
+    if code in ("E7001", "E7023"):
+        if cause is not None and _code_of(cause) in _EXPLAIN_SILENCE:
+            error, code = cause, _code_of(cause)
+        elif cause is None and not is_encrypted(broker.client):  # a broker with TLS just ends such a connection
+            todo = "If the brokers use TLS, set security.protocol below 'client'"
     reason = " ".join(error.str().split())
     what = f"{_WHAT[code]} ({reason})" if code in _WHAT else reason
     if code in ("E7001", "E7023"):
         what = f"no answer from {broker.servers}: {reason}"
-    return ConnectionLost(code, where, what, "", _TODO.get(code, ""))
+    elif code == TLS:
+        what, todo = refusal(reason, broker.client, broker.timeout_s)
+    return ConnectionLost(code, where, what, "", _TODO.get(code, todo))
+
+
+def _code_of(error: kafka.KafkaError) -> str:
+    code, told = _CODES.get(error.code(), "E7025"), error.str()
+    is_of_files = error.code() == _ERROR._INVALID_ARG and _SETTING_OF_TLS in told  # noqa: SLF001
+    return TLS if is_of_files or (code == "E7001" and _SHAKING_HANDS in told) else code
 
 
 def timed_out(what: str) -> kafka.KafkaException:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import accumulate, groupby, islice, repeat
 from typing import NamedTuple
 
 import confluent_kafka as kafka
@@ -34,6 +35,7 @@ class Taken(NamedTuple):
     """Records of a partition that are to be delivered, with their tokens."""
 
     topic: str
+    partition: int
     records: list[kafka.Message]
     tokens: Sequence[Token]
 
@@ -119,14 +121,15 @@ class GroupMember:
         waiting = self._waiting
         if not waiting:
             waiting += self._fetch(most, timeout_s)
+        records = list(islice(waiting, most))
+        if sum(map(len, records)) > self._batch_bytes:
+            sizes = accumulate(map(len, records))
+            del records[max(1, sum(size <= self._batch_bytes for size in sizes)) :]
+        for _ in records:
+            waiting.popleft()
         of: dict[Place, list[kafka.Message]] = {}
-        size = 0
-        for count in range(min(most, len(waiting))):
-            size += len(waiting[0])
-            if count and size > self._batch_bytes:
-                break
-            record = waiting.popleft()
-            of.setdefault(_place_of(record), []).append(record)
+        for place, some in groupby(records, _place_of):
+            of.setdefault(place, []).extend(some)
         taken = [self._hold(self.assigned[place], records) for place, records in of.items() if place in self.assigned]
         return [one for one in taken if one.tokens]
 
@@ -136,7 +139,7 @@ class GroupMember:
         if not all(numbers):
             records = [record for record, number in zip(records, numbers, strict=True) if number]
             numbers = [number for number in numbers if number]
-        return Taken(one.place[0], records, [(one.epoch, number) for number in numbers])
+        return Taken(*one.place, records, list(zip(repeat(one.epoch), numbers, strict=False)))
 
     def acknowledge(self, tokens: Iterable[Token]) -> None:
         """Ask the cluster to store the offsets that these messages move."""

@@ -64,11 +64,19 @@ class KafkaProducer:
         with self._translated():
             self._client: kafka.Producer | None = kafka.Producer(settings, logger=LOG)
 
-    def begin(self) -> None:
-        """End the transaction that an earlier producer of this name left open, and fence that producer."""
+    def begin(self, topic: str) -> None:
+        """End the transaction that an earlier producer of this name left open, and fence that producer.
+
+        Args:
+            topic: any topic that exists.
+        """
         if not self._name:
             return
         with self._translated():
+            # If no broker is connected, the library looks for the coordinator of the transactions only half a second
+            # later. The first answer may come from a connection that it replaces; the second one comes from a broker.
+            for _ in range(2):
+                self._call(lambda client: client.list_topics(topic, self._broker.timeout_s))
             self._call(lambda client: client.init_transactions(self._broker.timeout_s))
             self._group = self._call(self._group_of_name)
 

@@ -178,22 +178,34 @@ class KafkaSink:
     def _prepare(self, part: Sequence[Outgoing], results: list[SendRejected | None]) -> Sequence[Record]:
         """Return the records of messages; put a refusal into `results` for each message that cannot become a record."""
         records: list[Record] = []
-        now_ms = time.time_ns() // 1_000_000
+        now_ms, write = time.time_ns() // 1_000_000, self._write
         for at, outgoing in enumerate(part):
-            prepared = _prepared(at, outgoing, now_ms, self._write)
-            if isinstance(prepared, SendRejected):
-                results[at] = prepared
-            else:
-                records.append(prepared)
+            topic = topic_of(outgoing.destination)
+            if topic is None:
+                what = f"{quoted(outgoing.destination)} is not a topic of Kafka"
+                results[at] = SendRejected("E8104", _place(outgoing), what, ALLOWED)
+                continue
+            try:
+                records.append(encode(outgoing, topic, now_ms, at, write))
+            except (ValueError, TypeError, AttributeError) as error:  # a program may put any value into a message
+                what = f"a record of Kafka cannot hold the message: {error}"
+                results[at] = SendRejected("E8110", _place(outgoing), what)
         self._learn({one.topic for one in records} - self._rules.keys())
+        fit: list[Record] = []
         for one in records:
-            results[one.at] = _unfit(one, self._rules[one.topic], part[one.at])
-        return [one for one in records if results[one.at] is None]
+            rules = self._rules[one.topic]
+            if one.size > rules.most_bytes or (rules.needs_key and one.key is None):
+                results[one.at] = _unfit(one, rules, part[one.at])
+            else:
+                fit.append(one)
+        return fit
 
     def _new(
         self, records: Sequence[Record], part: Sequence[Outgoing], results: list[SendRejected | None]
     ) -> Sequence[Record]:
         """Return the records that the cluster does not account for; refuse those that it has refused before."""
+        if part[0].sequence > self._last:
+            return records
         for one in records:
             if part[one.at].sequence <= self._last and part[one.at].sequence in self._refused:
                 results[one.at] = _refused(part[one.at], "as before")
@@ -225,7 +237,7 @@ class KafkaSink:
         self._drop()
         name = source and PREFIX + source
         self._producer = producer = KafkaProducer(self._where, self._broker, name, self._batch_bytes)
-        producer.begin()
+        producer.begin(next(iter(self._rules)))
         if source != self._source:
             self._last = 0
             self._refused = set()
@@ -262,28 +274,13 @@ class KafkaSink:
         return last_number(self._where, self._broker, topic, self._source, first, self._most_outstanding)
 
 
-def _prepared(
-    at: int, outgoing: Outgoing, now_ms: int, write: Callable[[bytes], bytes] | None
-) -> Record | SendRejected:
-    topic = topic_of(outgoing.destination)
-    if topic is None:
-        what = f"{quoted(outgoing.destination)} is not a topic of Kafka"
-        return SendRejected("E8104", _place(outgoing), what, ALLOWED)
-    try:
-        return encode(outgoing, topic, now_ms, at, write)
-    except (ValueError, TypeError, AttributeError) as error:  # application code may put any value into a message
-        return SendRejected("E8110", _place(outgoing), f"a record of Kafka cannot hold the message: {error}")
-
-
-def _unfit(record: Record, rules: Rules, outgoing: Outgoing) -> SendRejected | None:
-    """Return why a topic would refuse a record; `None` if it accepts it."""
+def _unfit(record: Record, rules: Rules, outgoing: Outgoing) -> SendRejected:
+    """Return why a topic would refuse a record."""
     if record.size > rules.most_bytes:
         what = f"the message has {record.size} bytes, and max.message.bytes of '{record.topic}' is {rules.most_bytes}"
         return SendRejected("E8106", _place(outgoing), what)
-    if rules.needs_key and record.key is None:
-        what = f"the message has no key, which the compacted topic '{record.topic}' needs"
-        return SendRejected("E8102", _place(outgoing), what)
-    return None
+    what = f"the message has no key, which the compacted topic '{record.topic}' needs"
+    return SendRejected("E8102", _place(outgoing), what)
 
 
 def _noted(text: str) -> Sequence[int]:

@@ -16,6 +16,7 @@ from connectors.kafka.registry import Schemas
 from connectors.kafka.schemas import BodyReader
 from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk
 from correlator.errors import ConnectionLost, quoted
+from correlator.events import Message
 from correlator.processes import Maker
 from correlator.settings import ReceiverSettings
 
@@ -95,7 +96,9 @@ class KafkaSource:
             parts = member.take(room, max(0.0, deadline - time.monotonic()))
             if parts:
                 self._check_topics({part.topic for part in parts})
-                messages = [one for part in parts for one in self._decoders[part.topic].messages(part.records)]
+                messages: list[Message] = []
+                for part in parts:
+                    messages += self._decoders[part.topic].messages(part.partition, part.records)
                 if self._reader is not None:
                     messages = [self._reader.read(one) for one in messages]
                 return Chunk(messages, [token for part in parts for token in part.tokens])

@@ -95,7 +95,7 @@ BENCHMARKS = {
     ),
     "kafka": Benchmark(
         ["tests.benchmarks.kafka.bench_topics", "--messages", "20000", "--rounds", "3"],
-        {"Kafka: rate of an EXACTLY_ONCE engine from topic to topic": "engine to raw: median of ratios "},
+        {"Kafka: rate of an EXACTLY_ONCE engine from topic to topic": "engine to loop: median of ratios "},
         "confluent-kafka alone, with transactions",
         ["confluent-kafka"],
     ),

@@ -135,6 +135,20 @@ def offer(one: confluent.Producer, topic: str, *contents: bytes) -> None:
     assert one.flush(ANSWER_S) == 0
 
 
+def earlier_life(kafka: KafkaServer, topic: str) -> confluent.Producer:
+    """The producer of an earlier life: it has stored messages 1 to 3, and has a transaction with 4 and 5."""
+    earlier = producer(kafka, name_of(topic))
+    consumer = confluent.Consumer({"bootstrap.servers": kafka.servers, "group.id": name_of(topic)})
+    group = consumer.consumer_group_metadata()
+    consumer.close()
+    offer(earlier, topic, *texts(1, 3))
+    earlier.send_offsets_to_transaction([confluent.TopicPartition(topic, 0, 3)], group, ANSWER_S)
+    earlier.commit_transaction(ANSWER_S)
+    offer(earlier, topic, b"4", b"5")
+    earlier.send_offsets_to_transaction([confluent.TopicPartition(topic, 0, 5)], group, ANSWER_S)
+    return earlier
+
+
 def expiring(
     kafka: KafkaServer,
     topic: str,
@@ -205,21 +219,31 @@ def test_a_batch_and_its_number_are_one_transaction(kafka: KafkaServer) -> None:
 
 def test_the_open_transaction_of_an_earlier_life_is_ended_before_the_number_is_read(kafka: KafkaServer) -> None:
     topic = kafka.topic()
-    earlier = producer(kafka, name_of(topic))
-    consumer = confluent.Consumer({"bootstrap.servers": kafka.servers, "group.id": name_of(topic)})
-    group = consumer.consumer_group_metadata()
-    consumer.close()
-    offer(earlier, topic, *texts(1, 3))
-    earlier.send_offsets_to_transaction([confluent.TopicPartition(topic, 0, 3)], group, ANSWER_S)
-    earlier.commit_transaction(ANSWER_S)
-    offer(earlier, topic, b"4", b"5")
-    earlier.send_offsets_to_transaction([confluent.TopicPartition(topic, 0, 5)], group, ANSWER_S)
+    earlier = earlier_life(kafka, topic)
     with sink_of(kafka, topic) as sink:
         sink.send(numbered(topic, 2, 6))
     with pytest.raises(confluent.KafkaException, match="_FENCED"):
         earlier.commit_transaction(ANSWER_S)
     assert values(kafka, topic) == texts(1, 6)
     assert values(kafka, topic, committed=False) == [*texts(1, 5), *texts(4, 6)]
+
+
+def test_what_an_earlier_life_commits_at_the_last_moment_counts(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.topic()
+    earlier = earlier_life(kafka, topic)
+
+    class Next(confluent.Producer):
+        def init_transactions(self, *arguments: Any) -> None:
+            earlier.commit_transaction(ANSWER_S)
+            super().init_transactions(*arguments)
+
+    monkeypatch.setattr(confluent, "Producer", Next)
+    with closing(kafka.connection(timeout_s=2).sink(sender(topic))) as sink:
+        sink.connect()
+        sink.send(numbered(topic, 2, 6))
+    assert values(kafka, topic, committed=False) == texts(1, 6)
 
 
 def test_a_producer_that_is_shut_out_says_so_and_stores_nothing_twice(kafka: KafkaServer) -> None:

@@ -35,7 +35,7 @@ def record(
 
 
 def received(one: kafka.Message, *, most_bytes: int = 1000, wants: bool = False) -> Message:
-    (message,) = Decoder("T", most_bytes, wants_id=wants, wants_source=wants).messages([one])
+    (message,) = Decoder("T", most_bytes, wants_id=wants, wants_source=wants).messages(3, [one])
     return message
 
 
@@ -135,7 +135,7 @@ def test_types_that_are_none_make_the_message_unreadable() -> None:
 
 def test_one_unreadable_record_among_others() -> None:
     records = [record(b"1"), record(b"2", None, [("correlator-types", b"{")]), record(b"3")]
-    messages = Decoder("T", 1000, wants_id=True, wants_source=True).messages(records)
+    messages = Decoder("T", 1000, wants_id=True, wants_source=True).messages(3, records)
     assert [one.body for one in messages] == [b"1", b"2", b"3"]
     assert [UNREADABLE in one.properties for one in messages] == [False, True, False]
     assert {one.properties[UNIQUE_ID] for one in messages} == {"T:3:17"}
@@ -153,6 +153,32 @@ def test_a_position_is_the_id_of_a_message_without_one() -> None:
     own = received(record(headers=[(UNIQUE_ID, b"5:shop"), (SOURCE_ID, b"shop")]), wants=True)
     assert (own.properties[UNIQUE_ID], own.properties[SOURCE_ID]) == ("5:shop", "shop")
     assert UNIQUE_ID not in received(record()).properties
+
+
+@given(
+    st.none() | st.binary(max_size=5),
+    st.none() | st.binary(max_size=5),
+    st.none() | st.lists(st.tuples(NAMES | st.sampled_from([UNIQUE_ID, SOURCE_ID]), st.none() | st.binary(max_size=5))),
+    st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_record_beside_an_unusual_one_becomes_the_same_message(
+    value: bytes | None, key: bytes | None, headers: list[tuple[str, bytes | None]] | None, wants: bool
+) -> None:
+    decoder = Decoder("T", 1000, wants_id=wants, wants_source=wants)
+    (alone,) = decoder.messages(3, [record(value, key, headers)])
+    unusual = record(headers=[("correlator-type", b"order")])
+    beside, other = decoder.messages(3, [record(value, key, headers), unusual])
+    assert beside == alone
+    assert other.headers is not None
+    assert other.headers.type == "order"
+
+
+def test_a_record_without_a_time_has_no_timestamp() -> None:
+    one = kafka.Message(topic="t", partition=3, offset=17, timestamp=(kafka.TIMESTAMP_NOT_AVAILABLE, -1))
+    headers = received(one).headers
+    assert headers is not None
+    assert headers.timestamp is None
 
 
 def test_a_long_body_is_cut() -> None:

@@ -46,6 +46,18 @@ def sender(destination: str | None = "topic:orders", **options: object) -> Sende
         ({"client": {"session.timeout.ms": 400_000}}, "E1022", "max.poll.interval.ms"),
         ({"client": {"compression.type": "best"}}, "E1022", "best"),
         ({"client": {"security.protocol": "SASL_SSL", "sasl.mechanisms": "GSSAPI"}}, "E1022", "GSSAPI"),
+        (
+            {"client": {"ssl.ca.location": "/etc/ca.pem"}},
+            "E1022",
+            "is of no use without TLS. Set security.protocol: SSL",
+        ),
+        (
+            {"bootstrap_servers": "far:9", "client": {"security.protocol": "PLAINTEXT", "ssl.key.password": "x"}},
+            "E1022",
+            "connections.k.client.ssl.key.password",
+        ),
+        ({"client": {"enable.ssl.certificate.verification": False}}, "E1022", "would let anybody pass for a broker"),
+        ({"client": {"ssl.endpoint.identification.algorithm": "none"}}, "E1022", "would let anybody pass for a broker"),
         ({"client": {"error_cb": print}}, "E1022", "connections.k.client.error_cb"),
         ({"client": {7: "x"}}, "E1022", "connections.k.client.7"),
     ],
@@ -60,6 +72,29 @@ def test_options_of_a_connection(options: dict[str, object], code: str, text: st
 def test_the_servers_are_needed() -> None:
     with pytest.raises(ConfigError, match=r"E1021 connections\.k: 'bootstrap_servers' is missing"):
         KafkaConnection("k", ConnectionSettings(type="kafka"))
+
+
+@pytest.mark.parametrize(
+    ("servers", "client", "protocol"),
+    [
+        ("127.0.0.1:9,localhost:9", {}, None),
+        ("[::1]:9", {}, None),
+        ("PLAINTEXT://127.0.0.1:9", {}, None),
+        ("127.0.0.1", {}, None),
+        ("kafka.example.com:9", {}, "SSL"),
+        ("127.0.0.1:9, 10.0.0.7:9", {}, "SSL"),
+        ("kafka.example.com", {"ssl.ca.location": "/etc/ca.pem"}, "SSL"),
+        ("kafka.example.com:9", {"sasl.mechanisms": "PLAIN", "sasl.username": "me", "sasl.password": "x"}, "SASL_SSL"),
+        ("kafka.example.com:9", {"security.protocol": "PLAINTEXT"}, "PLAINTEXT"),
+        ("127.0.0.1:9", {"security.protocol": "ssl", "ssl.ca.location": "/etc/ca.pem"}, "ssl"),
+    ],
+)
+def test_brokers_on_other_machines_get_tls_unless_the_options_say_otherwise(
+    servers: str, client: dict[str, object], protocol: str | None
+) -> None:
+    settings = made(bootstrap_servers=servers, client=client)._broker
+    of_clients = [settings.common(), settings.of_consumer("g"), settings.of_producer("t", 1)]
+    assert [one.get("security.protocol") for one in of_clients] == [protocol] * 3
 
 
 @pytest.mark.parametrize("name", sorted(_OURS))

@@ -67,7 +67,7 @@ def test_a_missing_right_is_told_and_waited_for(kafka: KafkaServer) -> None:
 
 def test_a_wrong_password_is_told_and_not_repeated(kafka: KafkaServer) -> None:
     topic = kafka.topic()
-    wrong = kafka.connection_of_user("not-the-password")
+    wrong = kafka.connection_of_user("not-the-password", timeout_s=2)
     for part in (wrong.source(receiver(topic)), wrong.sink(sender(topic))):
         with closing(part), pytest.raises(ConnectionLost, match=r"E7002 .* Check the settings below 'client'") as error:
             part.connect()

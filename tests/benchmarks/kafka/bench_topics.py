@@ -4,8 +4,9 @@ The engine receives and sends EXACTLY_ONCE, with a monitor in between that sends
 connector alone has a source and a sink, and no store. The raw loop consumes a batch of messages, produces them in a
 transaction with a callback for each, sends its offset into the transaction and commits it: this is how Kafka's own clients
 move each message once. Then the source and the sink, each by itself, against a loop that only consumes (and takes value,
-key and headers of each message), and one that only produces in transactions. The time goes from the first call, connecting
-included, until the last confirm. All run in turn, several rounds; the ratio of each round is printed, and its median.
+key and headers of each message), and one that only produces in transactions. Last Kafka Streams, exactly once, whose time
+begins at its first commit. The time of the others goes from the first call, connecting included, until the last confirm.
+All run in turn, several rounds; the ratio of each round is printed, and its median.
 
     python -m tests.benchmarks.kafka.bench_topics [--messages 50000] [--batch 1000] [--rounds 5] [--profile FORM]
 """
@@ -34,12 +35,13 @@ from correlator.settings import (
 )
 from tests.benchmarks.bench_engine import profile_threads
 from tests.benchmarks.comparison import BODY, Result, Stopwatch
+from tests.benchmarks.kafka import kafka_streams
 from tests.kafka_server import ANSWER_S, KafkaServer
 from tests.servers import running
 
 PATIENCE_S = 300.0
 LOOK_EVERY_S = 0.005
-FORMS = {"engine": "loop", "alone": "loop", "read": "bare read", "write": "bare write"}
+FORMS = {"engine": "loop", "alone": "loop", "read": "bare read", "write": "bare write", "streams": "loop"}
 """What is measured, and against what."""
 _names = (f"bench {number}" for number in itertools.count(1))
 
@@ -170,6 +172,13 @@ def loop(task: Task, target: str) -> Result:
         return stopwatch.result(moved)
 
 
+def streams(task: Task, target: str) -> Result:
+    """Kafka Streams, from topic to topic."""
+    return kafka_streams.move(
+        task.server, next(_names).replace(" ", "-"), (task.source, target), task.count, task.batch
+    )
+
+
 def bare_read(task: Task, _target: str) -> Result:
     """The client library, which consumes."""
     stopwatch = Stopwatch()
@@ -205,6 +214,7 @@ _RUNS: dict[str, Callable[[Task, str], Result]] = {
     "bare read": bare_read,
     "write": write,
     "bare write": bare_write,
+    "streams": streams,
 }
 
 
@@ -228,8 +238,13 @@ def consumer_of(task: Task) -> confluent.Consumer:
 
 
 def producer_of(task: Task) -> confluent.Producer:
-    """A producer of the library with transactions."""
+    """A producer of the library with transactions.
+
+    Without the first answers of the broker, the library begins half of all producers half a second later.
+    """
     producer = confluent.Producer({"bootstrap.servers": task.server.servers, "transactional.id": next(_names)})
+    for _ in range(2):
+        producer.list_topics(task.source, ANSWER_S)
     producer.init_transactions(ANSWER_S)
     return producer
 

@@ -134,7 +134,7 @@ class Access:
 
     @contextmanager
     def reading(self, where: str, link: DatabaseLink | None) -> Iterator[Connection]:
-        """Run the block in a transaction that only reads. Raises as `transaction`."""
+        """Run a block that only reads; see `DatabaseLink.reading`. Raises as `transaction`."""
         with self._exclusively(where, link) as own, own.reading() as connection:
             yield connection
 

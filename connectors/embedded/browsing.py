@@ -26,7 +26,7 @@ _NEXT_RANK = Sql(
 )
 _NEXT = Sql(
     "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.expires, {now}"
-    " FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
+    " FROM broker_delivery d {content_of_d}"
     " WHERE d.subscription = :subscription AND d.state <> 3 AND d.number <= :last"
     " AND d.rank = :rank AND d.number > :number ORDER BY d.number LIMIT :page"
 )

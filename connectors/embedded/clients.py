@@ -100,7 +100,7 @@ def remove(connection: Connection, client: int) -> Sequence[str]:
 
 def finds_dead(connection: Connection, lives: Lives) -> bool:
     """Return whether `reap` would find something."""
-    return any(lives.is_dead(name_of(client)) for (client,) in _ALL.rows(connection))
+    return lives.is_any_dead([name_of(client) for (client,) in _ALL.rows(connection)])
 
 
 def reap(connection: Connection, lives: Lives) -> None:

@@ -54,6 +54,10 @@ class Lives(Protocol):
         """Return whether the process or session of a consumer or client is gone."""
         ...
 
+    def is_any_dead(self, names: Sequence[str]) -> bool:
+        """Return whether `is_dead` is true for one of these."""
+        ...
+
 
 class Consumer(NamedTuple):
     """A registered consumer, and its process.
@@ -138,7 +142,7 @@ def close(connection: Connection, subscription: int, consumer: int) -> None:
 
 def finds_dead(connection: Connection, lives: Lives) -> bool:
     """Return whether `reap` would find something."""
-    return any(lives.is_dead(str(row[1])) for row in _ALL.rows(connection)) or bool(_ENDED.rows(connection))
+    return lives.is_any_dead([str(row[1]) for row in _ALL.rows(connection)]) or bool(_ENDED.rows(connection))
 
 
 def reap(connection: Connection, lives: Lives) -> None:

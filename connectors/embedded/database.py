@@ -42,6 +42,7 @@ def _begin(connection: Connection) -> None:
 
 _SETTINGS = (
     "SELECT set_config('enable_sort', 'off', false), set_config('enable_bitmapscan', 'off', false),"
+    " set_config('enable_seqscan', 'off', false),"
     " set_config('jit', 'off', false), set_config('synchronous_commit',"
     " CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END,"
     " false)"
@@ -107,9 +108,9 @@ def connect_postgres(store: str) -> Connection:
 
     The address may ask for more than that (`synchronous_commit=remote_apply`); only `off` is replaced.
 
-    Each query of the broker for the next messages has an index in its order. The session sorts and reads bitmaps only
-    if there is no other way: otherwise a server whose statistics take a queue for nearly empty reads all of its
-    messages for each batch. It compiles nothing (`jit`), since the server takes plans that sort for expensive then.
+    Each query of the broker for the next messages has an index in its order. The session sorts, and reads bitmaps and
+    whole tables, only if there is no other way: otherwise a server whose statistics take a queue for nearly empty reads
+    all of its messages for each batch. It compiles nothing (`jit`), since the server takes such plans for expensive.
 
     Raises:
         ConfigError: E1301.

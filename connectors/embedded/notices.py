@@ -53,13 +53,10 @@ class Notices:
         if not asked:
             return
         session = session_of(connection)
-        session.autocommit = True
-        try:
+        with session.each_alone():
             answers = session.execute(
                 _NOTIFY, {"kind": APPLICATION_ID, "token": self._token, "bells": asked}
             ).fetchall()
-        finally:
-            session.autocommit = False
         for bell, somebody_waits in answers:
             if not somebody_waits:
                 self._quiet_until[bell] = now + _QUIET_S

@@ -20,7 +20,7 @@ _FIND = Sql(
     " AND NOT EXISTS (SELECT 1 FROM broker_subscription s WHERE s.id = seen.id) LIMIT 1"
 )
 _NEXT = Sql(
-    "SELECT d.number, d.state, c.destination FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
+    "SELECT d.number, d.state, c.destination FROM broker_delivery d {content_of_d}"
     " WHERE d.subscription = :subscription AND d.consumer = 0 ORDER BY d.number LIMIT :limit"
 )
 _TALLY_OF_NOBODY = Sql(

@@ -36,7 +36,7 @@ _NEXT = Sql(
 )
 _CONTENT = Sql(
     "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.rank"
-    " FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
+    " FROM broker_delivery d {content_of_d}"
     " WHERE d.subscription = :subscription AND d.number IN :numbers{bounded_d}"
 )
 _STATES = Sql(

@@ -35,7 +35,7 @@ from connectors.embedded.sql import Sql
 from correlator.errors import ConnectionLost
 from correlator.storage import revising
 
-HEAD = "0005"
+HEAD = "0006"
 SCRIPTS = Path(__file__).with_name("migrations")
 VERSION_TABLE = "broker_version"
 FIRST = "0001"

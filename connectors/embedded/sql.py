@@ -1,16 +1,19 @@
 """Statements of the embedded broker: fixed texts, one for each database where they differ, compiled at first use.
 
 A text may contain `IN :numbers`, for a list of numbers, and `{now}`, the clock of the database: of the server with
-PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds. `{skip}` does the same, but skips
-rows that another transaction has locked (`{skip_d}`: only rows of the table `d`). SQLite needs neither, since it has
-one writer at a time. `{bounded}` follows `number IN :numbers` of one subscription (`{bounded_d}`: of the table `d`): it
+PostgreSQL, of this host with SQLite. `{lock}` locks the rows that a query finds. `{skip}` does the same, but skips rows
+that another transaction has locked (`{skip_d}`: only rows of the table `d`). SQLite needs neither, since it has one
+writer at a time. `{bounded}` follows `number IN :numbers` of one subscription (`{bounded_d}`: of the table `d`): it
 repeats the bounds of the list, since PostgreSQL may otherwise read all messages of a subscription that its statistics
-do not know yet. `{returned}` gives back a delivery that a program has seen: it keeps its place, and may be delayed.
-`{unpaused}` is true unless an administrator has paused the consumers of `:destination`. `{take_chosen}` ends a claim of
-PostgreSQL whose query `chosen` has locked the rows and found their places (`ctid`), for which the server needs no
-statistics: the consumer takes these messages, and the commit waits for the disk only for a suspect. `{counted}` ends an
-insert into the tally: with SQLite it adds to the row of the destination. `{lock_key}` is the key of the advisory lock
-`:name` of PostgreSQL; it includes the schema, since all schemas of a database share the keys.
+do not know yet. `{content_of_d}` follows the table `d` of deliveries, and joins the content `c` of each: PostgreSQL
+looks up one content after the other, since it may otherwise read all contents. `{content_of_t}` does the same for `t`.
+`{returned}` gives back a delivery that a program has seen: it keeps its place, and may be delayed. `{unpaused}` is true
+unless an administrator has paused the consumers of `:destination`. `{take_chosen}` ends a claim of PostgreSQL whose
+query `chosen` has locked the rows and found their places (`ctid`), for which the server needs no statistics: the
+consumer takes these messages, and the commit waits for the disk only for a suspect. `{counted}` ends an insert into the
+tally: with SQLite it adds to the row of the destination. `{lock_key}` is the key of the advisory lock `:name` of
+PostgreSQL; it includes the schema, since all schemas of a database share the keys. `{key_of_name}` is that of the lock
+whose name the column `name` has.
 """
 
 import sqlite3
@@ -51,7 +54,7 @@ _TAKE_CHOSEN = (
     " WHERE d.ctid = ANY(ARRAY(SELECT place FROM chosen))"
     " RETURNING d.number, d.rank, d.due, d.deliveries, d.suspect, d.expires)"
     " SELECT t.number, c.message_id, c.sent_at, t.due, c.content, t.deliveries, t.suspect, t.rank, t.expires, {now}"
-    " FROM taken t JOIN broker_content c ON c.number = t.number ORDER BY t.rank, t.number"
+    " FROM taken t {content_of_t} ORDER BY t.rank, t.number"
 )
 _COUNTED = (
     " ON CONFLICT (destination) DO UPDATE SET messages = broker_tally.messages + excluded.messages,"
@@ -61,6 +64,8 @@ _BOUNDED = (
     " AND {number} BETWEEN (SELECT min(n) FROM unnest(CAST(:numbers AS bigint[])) AS n)"
     " AND (SELECT max(n) FROM unnest(CAST(:numbers AS bigint[])) AS n)"
 )
+_CONTENT_OF = " CROSS JOIN LATERAL (SELECT * FROM broker_content WHERE number = {number} OFFSET 0) AS c"
+_LOCK_KEY = f"hashtextextended(concat('correlator broker ', current_schema(), ' ', {{name}}), {APPLICATION_ID})"
 _FORMS = {
     "sqlite": {
         "{returned}": _RETURNED,
@@ -71,12 +76,15 @@ _FORMS = {
         "{skip_d}": "",
         "{bounded}": "",
         "{bounded_d}": "",
+        " {content_of_d}": " JOIN broker_content c ON c.number = d.number",
         "{unpaused}": _UNPAUSED,
         "{counted}": _COUNTED,
     },
     "postgresql": {
         "{returned}": _RETURNED,
         "{take_chosen}": _TAKE_CHOSEN,
+        " {content_of_d}": _CONTENT_OF.replace("{number}", "d.number"),
+        " {content_of_t}": _CONTENT_OF.replace("{number}", "t.number"),
         "{bounded}": _BOUNDED.replace("{number}", "number"),
         "{bounded_d}": _BOUNDED.replace("{number}", "d.number"),
         "IN :numbers": "= ANY(:numbers)",
@@ -86,8 +94,8 @@ _FORMS = {
         "{skip_d}": " FOR UPDATE OF d SKIP LOCKED",
         "{unpaused}": _UNPAUSED,
         "{counted}": "",
-        "{lock_key}": "hashtextextended(concat('correlator broker ', current_schema(), ' ', CAST(:name AS text)),"
-        f" {APPLICATION_ID})",
+        "{lock_key}": _LOCK_KEY.replace("{name}", "CAST(:name AS text)"),
+        "{key_of_name}": _LOCK_KEY.replace("{name}", "name"),
     },
 }
 _WITHIN_NOTHING = nullcontext()

@@ -48,7 +48,7 @@ _WAITING = Sql(
 _PRODUCERS = Sql("SELECT destination, count(*) FROM broker_producer GROUP BY destination")
 _CONSUMERS = Sql("SELECT id, subscription, pid, host, cancelled FROM broker_consumer ORDER BY subscription, id")
 _HOLDING = Sql(
-    "SELECT d.consumer, count(*), min(c.sent_at) FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
+    "SELECT d.consumer, count(*), min(c.sent_at) FROM broker_delivery d {content_of_d}"
     " WHERE d.consumer > 0 AND d.state = 1 GROUP BY d.consumer"
 )
 _TRANSACTIONS = Sql(

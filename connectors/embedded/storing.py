@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -17,7 +18,7 @@ from correlator.selector import Selector
 PORTION_BYTES = 64 * 1024 * 1024
 """Most bytes of content that one statement of PostgreSQL stores; it stores at least one message.
 
-The server takes less than 1 GB in one statement, and content takes more than twice its size there.
+The server takes less than 1 GB in one statement, and copies each content there.
 """
 _DRAW = Sql(
     "UPDATE broker_store SET last_number = last_number + :total RETURNING last_number, {now}, 0",
@@ -54,19 +55,22 @@ _DELIVER_ALL = Sql(
 )
 _ADD_POSTGRES = Sql(
     "SELECT 1",
-    "WITH added AS MATERIALIZED (SELECT * FROM unnest(CAST(:number AS bigint[]), CAST(:message_id AS text[]),"
+    "WITH added AS MATERIALIZED (SELECT number, message_id, sent_at, persistent, refs_left, rank, due, expires, size,"
+    " substring(CAST(:contents AS bytea) FROM CAST(start AS integer) FOR CAST(size AS integer)) AS content"
+    " FROM unnest(CAST(:number AS bigint[]), CAST(:message_id AS text[]),"
     " CAST(:sent_at AS bigint[]), CAST(:persistent AS bigint[]), CAST(:refs_left AS bigint[]),"
-    " CAST(:content AS bytea[]), CAST(:rank AS bigint[]), CAST(:due AS bigint[]), CAST(:expires AS bigint[]))"
-    " AS row (number, message_id, sent_at, persistent, refs_left, content, rank, due, expires)),"
+    " CAST(:rank AS bigint[]), CAST(:due AS bigint[]), CAST(:expires AS bigint[]), CAST(:start AS bigint[]),"
+    " CAST(:size AS bigint[]))"
+    " AS row (number, message_id, sent_at, persistent, refs_left, rank, due, expires, start, size)),"
     " content AS ("
     "INSERT INTO broker_content (number, destination, message_id, sent_at, persistent, refs_left, content)"
     " SELECT number, :destination, message_id, sent_at, persistent, refs_left, content FROM added),"
     " delivery AS (INSERT INTO broker_delivery"
     " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
     " SELECT w.subscription, a.number, a.rank, CASE WHEN a.due > 0 THEN 2 ELSE 0 END, 0, 0, 0, a.due, a.expires,"
-    " length(a.content) FROM unnest(CAST(:subscription AS bigint[]), CAST(:wanted AS bigint[]))"
+    " a.size FROM unnest(CAST(:subscription AS bigint[]), CAST(:wanted AS bigint[]))"
     " AS w (subscription, number) JOIN added a ON a.number = w.number)"
-    " SELECT broker_count(:destination, count(*), sum(length(content)), :folded) FROM added",
+    " SELECT broker_count(:destination, count(*), CAST(sum(size) AS bigint), :folded) FROM added",
 )
 _SEND = Sql(
     "INSERT INTO broker_send (queue, message_id, began, persistent, content, rank, delay, lives)"
@@ -268,18 +272,42 @@ def _portions(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
 
 
 def _add_postgres(connection: Connection, destination: int, rows: Sequence[_Row]) -> None:
-    """Insert the rows, in one round trip."""
-    columns = dict(zip(_Row._fields, map(list, zip(*rows, strict=True)), strict=True))
-    readers = columns.pop("readers")
+    """Insert the rows, in one round trip.
+
+    The driver takes 10 µs for each message if it gets lists, and less than 1 µs if it gets texts. All contents are one
+    value, which the server divides.
+    """
+    sizes = [len(row.content) for row in rows]
+    ends = list(accumulate(sizes))
     _ADD_POSTGRES.run(
         connection,
-        **columns,
         destination=destination,
-        refs_left=[len(some) for some in readers],
-        subscription=[reader for some in readers for reader in some],
-        wanted=[row.number for row in rows for _ in row.readers],
+        number=_numbers([row.number for row in rows]),
+        message_id=_texts([row.message_id for row in rows]),
+        sent_at=_numbers([row.sent_at for row in rows]),
+        persistent=_numbers([row.persistent for row in rows]),
+        refs_left=_numbers([len(row.readers) for row in rows]),
+        rank=_numbers([row.rank for row in rows]),
+        due=_numbers([row.due for row in rows]),
+        expires=_numbers([row.expires for row in rows]),
+        start=_numbers([end - size + 1 for end, size in zip(ends, sizes, strict=True)]),
+        size=_numbers(sizes),
+        contents=b"".join([row.content for row in rows]),
+        subscription=_numbers([reader for row in rows for reader in row.readers]),
+        wanted=_numbers([row.number for row in rows for _ in row.readers]),
         folded=tally.FOLDED,
     )
+
+
+def _numbers(values: Sequence[int]) -> str:
+    """Return the text of an array of PostgreSQL."""
+    return f"{{{','.join(map(str, values))}}}"
+
+
+def _texts(values: Sequence[str]) -> str:
+    """Return the text of an array of PostgreSQL."""
+    quoted = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(quoted) + '"}'
 
 
 @lru_cache(maxsize=256)

@@ -58,28 +58,36 @@ class PostgresSession(psycopg.Connection[Any]):
             CommitWarned: the server has committed, but warned that it did not wait for its standby (the wait was
                 cancelled, or the session is being ended).
         """
-        with self._unwarned():
-            super().commit()
+        self._warnings.clear()
+        super().commit()
+        self._refuse_warnings()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Let the statement of the block be a transaction of its own, which saves the round trips of BEGIN and COMMIT.
+    def each_alone(self) -> Iterator[None]:
+        """Let each statement of the block be a transaction of its own, which saves the round trips of BEGIN and COMMIT.
 
-        Raises:
-            CommitWarned: as `commit`.
+        Statements that write belong into `alone`, which also raises an error if their commit brings a warning.
         """
         self.autocommit = True
         try:
-            with self._unwarned():
-                yield
+            yield
         finally:
             with suppress(psycopg.Error):  # the session is lost
                 self.autocommit = False
 
     @contextmanager
-    def _unwarned(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
+        """Let the statement of the block be a transaction of its own, as `each_alone` does.
+
+        Raises:
+            CommitWarned: as `commit`.
+        """
         self._warnings.clear()
-        yield
+        with self.each_alone():
+            yield
+        self._refuse_warnings()
+
+    def _refuse_warnings(self) -> None:
         if self._warnings:
             raise CommitWarned(f"COMMIT was answered with a warning: {self._warnings[0]}")
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from connectors.embedded import EmbeddedConnection, destinations, notices
+from connectors.embedded import EmbeddedConnection, destinations, notices, starting
 from connectors.embedded.link import open_link
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from correlator.errors import ConnectionLost
@@ -13,7 +13,17 @@ from correlator.events import Message
 from correlator.settings import SenderSettings
 from correlator.storage.postgres import session_of
 from correlator.storage.session import CommitWarned
-from tests.connectors.embedded import QUEUE, Broker, bodies, bodies_of, connected, message, outgoing, wait_until
+from tests.connectors.embedded import (
+    QUEUE,
+    Broker,
+    bodies,
+    bodies_of,
+    connected,
+    kill,
+    message,
+    outgoing,
+    wait_until,
+)
 
 pytestmark = pytest.mark.postgres
 TELLS = """
@@ -67,6 +77,30 @@ def test_a_send_and_an_acknowledgement_take_one_round_trip_each(broker, tmp_path
             session.acknowledge()
     assert (send, receive, acknowledge) == ([1], [1], [1])
     assert broker.tally() == (0, 0)
+
+
+def test_a_look_that_finds_nothing_takes_four_round_trips(broker, tmp_path):
+    source = broker.source(broker.session())
+    assert not source.receive(1, 0.0).messages
+    source._next_check = source._next_look = 0.0
+    with counted(source._link.connection, tmp_path / "look") as look:
+        assert not source.receive(1, 0.0).messages
+    assert look == [4]  # the other consumers, a claim, a suspect, the next message that is due
+
+
+def test_a_look_for_the_dead_takes_as_many_round_trips_for_each_number_of_consumers(broker, tmp_path):
+    link = open_link(broker.store)
+    for number in (1, 5):
+        for _ in range(number):
+            broker.source(broker.session())
+        with counted(link.connection, tmp_path / f"{number}") as look, link.reading() as connection:
+            assert not starting.finds_dead(connection, link)
+        assert look == [5]
+    dead = broker.source(broker.session())
+    kill(dead)
+    with link.reading() as connection:
+        assert starting.finds_dead(connection, link)
+    link.close()
 
 
 def test_an_acknowledgement_of_several_messages_is_for_all_or_none(broker):

@@ -37,6 +37,8 @@ _PEERS: dict[str, Callable[[], BrokerPeer]] = {
     "rabbitmq": rabbitmq,
 }
 _BATCH = 100
+_FETCHES = 20
+"""Consumers share at least so many times a thousand messages, which is as many as each of them fetches ahead."""
 _LISTENERS = 10
 _LISTENING_S = 5.0
 
@@ -46,7 +48,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.service")
     parser.add_argument("--only", type=names(tuple(_MEASUREMENTS)), default=tuple(_MEASUREMENTS))
     parser.add_argument("--peers", type=names(tuple(_PEERS)), default=tuple(_PEERS))
-    parser.add_argument("--messages", type=int, default=1000, help="singly; ten times as many in batches")
+    parser.add_argument(
+        "--messages",
+        type=int,
+        default=1000,
+        help="singly; ten times as many in batches, and twenty times as many for several consumers",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--depth", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path)
@@ -131,7 +138,7 @@ def _idle(peers: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Iterato
 
 def _consumers(peers: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Iterator[Table]:
     for peer in _ours(peers):
-        yield consumers.measure(peer, arguments.messages, arguments.rounds)
+        yield consumers.measure(peer, arguments.messages * _FETCHES, arguments.rounds)
 
 
 def _threads(peers: Sequence[BrokerPeer], arguments: argparse.Namespace) -> Iterator[Table]:

@@ -17,6 +17,7 @@ from connectors.embedded import EmbeddedConnection, sql
 from connectors.embedded.database import connect_sqlite, raw_sqlite
 from connectors.messaging import ConnectionFactory, Producer
 from correlator.events import Headers, Message
+from correlator.settings import ConnectionSettings
 from correlator.storage.session import PostgresSession
 from tests.benchmarks.service.clients import BODY
 from tests.benchmarks.service.report import Row, Table, ratios, spread
@@ -57,18 +58,33 @@ def measure_postgres(messages: int, rounds: int) -> Table:
     """Microseconds of each with PostgreSQL: a send of a session, and the least that stores as much."""
     with running(PostgresServer()) as server:
         url = server.fresh_database()
+        connection = EmbeddedConnection("floor", ConnectionSettings(type="embedded", options={"store": url}))
+        connection.create(_QUEUE)
         factory = ConnectionFactory(EmbeddedConnection, {"store": url})
-        with factory.create_connection() as connection, connection.create_session() as session:
-            producer = session.create_producer(_QUEUE)
+        with factory.create_connection() as client, client.create_session() as session:
+            unlimited = session.create_producer(_QUEUE)
+            limited = session.create_producer(f"{_QUEUE}-default")
             with PostgresSession.connect(url) as bare:
                 bare.execute("CREATE TABLE t (id bigserial PRIMARY KEY, b bytea)")
                 bare.commit()
 
                 def insert() -> None:
                     bare.execute("INSERT INTO t (b) VALUES (%s)", (BODY,))
+
+                def insert_and_commit() -> None:
+                    insert()
                     bare.commit()
 
-                ways = {"send of a session": lambda: producer.send(_MESSAGE), "INSERT and COMMIT by the driver": insert}
+                def insert_alone() -> None:
+                    with bare.alone():
+                        insert()
+
+                ways = {
+                    "send of a session": lambda: unlimited.send(_MESSAGE),
+                    "send to a queue with the limit of the default": lambda: limited.send(_MESSAGE),
+                    "BEGIN, INSERT and COMMIT by the driver": insert_and_commit,
+                    "INSERT alone by the driver": insert_alone,
+                }
                 return _table("a PostgreSQL server", ways, {}, messages, rounds)
 
 

@@ -1,4 +1,4 @@
-"""The embedded message service as a peer, on each of its stores."""
+"""The embedded message service as a peer, on each of its stores, with a queue without limits as the other peers have."""
 
 import shutil
 import sqlite3
@@ -7,9 +7,18 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks.service.clients import python_client
+from connectors.embedded import EmbeddedConnection
+from correlator.settings import ConnectionSettings
+from tests.benchmarks.service.clients import QUEUE, python_client
 from tests.benchmarks.service.peer import BrokerPeer
 from tests.servers import PostgresServer
+
+
+def _create(store: str) -> str:
+    """Create the queue, and return the address of the store."""
+    options = {"store": store}
+    EmbeddedConnection("bench", ConnectionSettings(type="embedded", options=options)).create(f"queue:{QUEUE}")
+    return store
 
 
 class SqliteStore:
@@ -18,11 +27,13 @@ class SqliteStore:
     pid = None
 
     def __init__(self) -> None:
-        self.settings = f"correlator {version('correlator')}, sqlite {sqlite3.sqlite_version}"
+        self.settings = f"correlator {version('correlator')}, sqlite {sqlite3.sqlite_version}, queue without limits"
         self._directory = Path(tempfile.mkdtemp(prefix="correlator-service-"))
+        self._url = f"sqlite:///{self._directory}/broker.db"
 
     def start(self) -> None:
-        """There is nothing to start."""
+        """Make the file, with the queue."""
+        _create(self._url)
 
     def close(self) -> None:
         """Remove the file."""
@@ -30,7 +41,7 @@ class SqliteStore:
 
     def client(self) -> Sequence[str | Path]:
         """A client of it."""
-        return python_client("session_client", f"sqlite:///{self._directory}/broker.db")
+        return python_client("session_client", self._url)
 
 
 class PostgresStore:
@@ -49,9 +60,11 @@ class PostgresStore:
     def start(self) -> None:
         """Start it with an empty database."""
         self._server.start()
-        self._url = self._server.fresh_database()
+        self._url = _create(self._server.fresh_database())
         ((server,),) = self._server.execute("SHOW server_version")
-        self.settings = f"correlator {version('correlator')}, PostgreSQL {server} with its default settings"
+        self.settings = (
+            f"correlator {version('correlator')}, PostgreSQL {server} with its default settings, queue without limits"
+        )
 
     def close(self) -> None:
         """End it."""

@@ -57,7 +57,6 @@ def test_the_parts_that_are_not_connected_come_first(file):
     assert {line.partition("\t")[0] for line in others} == {"receiver orders", "context main"}
 
 
-@pytest.mark.usefixtures("engine")
 def test_the_first_line_counts_dead_letters_which_no_row_may_show():
     now = {
         "name": "shop",
@@ -72,6 +71,7 @@ def test_the_first_line_counts_dead_letters_which_no_row_may_show():
     )
 
 
+@pytest.mark.usefixtures("engine")
 def test_json_is_all_that_the_engine_tells(file):
     shown = json.loads(run("status", file.name, "--json", cwd=file.parent).stdout)
     assert shown["phase"] == "running"

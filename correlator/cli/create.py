@@ -35,7 +35,7 @@ _WORDS = {
         "code": "@name@.yaml monitors.py",
         "extras": "http",
         "output": "bills",
-        "test": "pytest",
+        "test": "pip install pytest\npython -m pytest",
     },
     ProjectTemplate.PIPELINE: {
         "about": "A pipeline on Spark picks large orders. Its steps and their tests are in `@name@.yaml`, and its\n"
@@ -43,7 +43,7 @@ _WORDS = {
         "code": "@name@.yaml",
         "extras": "http,spark",
         "output": "large-orders",
-        "test": "correlator test @name@.yaml\npytest",
+        "test": "correlator test @name@.yaml\npip install pytest\npython -m pytest",
     },
 }
 """The text about each kind of project in the common files."""

@@ -17,6 +17,7 @@ from correlator.storage.owned import no_store
 _VALUES: dict[Table, Callable[[Row[Any]], object]] = {
     tables.checkpoint: loading.cut_of,
     tables.receive_log: loading.received_of,
+    tables.receive_progress: loading.progress_of,
     tables.accepted_ids: loading.ids_of,
     tables.state_log: loading.state_of,
     tables.outbox: loading.outbound_of,
@@ -68,7 +69,7 @@ def check(url: str) -> tuple[list[str], list[CheckedTable]]:
 
 
 def _has_digest(columns: list[Any]) -> bool:
-    return any(column["name"] == "crc" for column in columns)
+    return any(column["name"].endswith("crc") for column in columns)
 
 
 def _checked(connection: Connection, table: Table, value: Callable[[Row[Any]], object]) -> CheckedTable:

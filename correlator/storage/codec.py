@@ -54,6 +54,17 @@ def content_of(value: Any) -> dict[str, Any]:
     return {"content": content, "crc": zlib.crc32(content)}
 
 
+def progress_row(receiver: str, *, confirmed_batch: int = 0, consumed: int = 0) -> dict[str, Any]:
+    """Return a row of `receive_progress`, each number of which has a CRC-32."""
+    return {
+        "receiver": receiver,
+        "confirmed_batch": confirmed_batch,
+        "confirmed_crc": content_of([receiver, "confirmed_batch", confirmed_batch])["crc"],
+        "consumed": consumed,
+        "consumed_crc": content_of([receiver, "consumed", consumed])["crc"],
+    }
+
+
 def check(where: str, content: object, crc: int) -> None:
     """Check that a content is unchanged since it was written; a damaged row may hold a value of any type.
 

@@ -4,15 +4,16 @@ It locks, migrates and repairs nothing. Each function reads in one short transac
 from shrinking the WAL (trap T5). Each raises `StoreError` as `database.reading`, and E4201 for an altered row.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, func, select
 from sqlalchemy import inspect as inspect_schema
 
-from correlator.core.commit import ContextCut, Endpoint, SenderCut
+from correlator.core.commit import ContextCut, Endpoint, IdSegment, SenderCut
 from correlator.core.dedup import DuplicateDetector, surely_acknowledged
 from correlator.core.delivery import Received
 from correlator.errors import UsageError
@@ -191,32 +192,30 @@ def received(url: str) -> Received:
 
 def receive_log(url: str) -> list[StoredSegment]:
     """The segments of the receive log."""
-    return _segments(url, tables.receive_log, tables.receive_log.c.receiver)
+    return [_segment(row, loading.received_of(row).receiver) for row in _rows(url, tables.receive_log)]
 
 
 def outbox(url: str) -> list[StoredSegment]:
     """The segments of the outbox: sends without a recorded confirm of the broker."""
-    return _segments(url, tables.outbox, tables.outbox.c.sender)
+    return [_segment(row, loading.outbound_of(row).sender) for row in _rows(url, tables.outbox)]
 
 
 def domains(url: str) -> list[StoredDomain]:
     """The duplicate detection domains, by name."""
-    ids = tables.accepted_ids
-    query = select(ids.c.domain, func.count(), func.sum(ids.c.count)).group_by(ids.c.domain).order_by(ids.c.domain)
-    with reading(url) as connection:
-        rows = _all(connection, url, query)
-    return [StoredDomain(domain=domain, segments=segments, ids=int(count)) for domain, segments, count in rows]
+    segments, counts = Counter[str](), Counter[str]()
+    for segment in _id_segments(url):
+        segments[segment.domain] += 1
+        counts[segment.domain] += sum(len(run.ids) for run in segment.runs)
+    return [StoredDomain(domain=one, segments=segments[one], ids=counts[one]) for one in sorted(segments)]
 
 
 def accepted_ids(url: str, domain: str) -> list[AcceptedId]:
     """The ids of one domain in the order of acceptance."""
-    ids = tables.accepted_ids
-    with reading(url) as connection:
-        rows = _all(connection, url, select(ids).where(ids.c.domain == domain).order_by(ids.c.number))
     return [
         AcceptedId(id=unique_id, source=source, time=run.time)
-        for row in rows
-        for run in loading.ids_of(row).runs
+        for segment in _id_segments(url)  # all of them: damage may have changed the domain of a row
+        if segment.domain == domain
+        for run in segment.runs
         for unique_id, source in zip(run.ids, run.sources, strict=True)
     ]
 
@@ -320,11 +319,21 @@ def _living(url: str) -> dict[tuple[str, bytes], bytes]:
     return living
 
 
-def _segments(url: str, table: Any, owner: Any) -> list[StoredSegment]:
-    columns = (owner, table.c.first, table.c.last, func.length(table.c.content))
+def _segment(row: Row[Any], owner: str) -> StoredSegment:
+    return StoredSegment(owner=owner, first=row.first, last=row.last, size=len(row.content))
+
+
+def _rows(url: str, table: Table) -> Iterator[Row[Any]]:
+    """The rows of a table in the order of their keys, a few in memory at a time."""
     with reading(url) as connection:
-        rows = _all(connection, url, select(*columns).order_by(owner, table.c.first))
-    return [StoredSegment(owner=name, first=first, last=last, size=size) for name, first, last, size in rows]
+        migrate.refuse_newer(connection, location(url))
+        query = select(table).order_by(*table.primary_key)
+        yield from connection.execution_options(yield_per=loading.PAGE).execute(query)
+
+
+def _id_segments(url: str) -> Iterator[IdSegment]:
+    """Id segments of all domains, in the order of domains and numbers, a few in memory at a time."""
+    return map(loading.ids_of, _rows(url, tables.accepted_ids))
 
 
 def _checkpoint(cut: codec.CheckpointContent) -> StoredCheckpoint:

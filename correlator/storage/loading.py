@@ -128,7 +128,14 @@ def received(connection: Connection, contexts: Sequence[ContextCut]) -> Received
     log = tables.receive_log.c
     rows = connection.execute(select(log.receiver, func.max(log.last)).group_by(log.receiver))
     logged = {receiver: int(last) for receiver, last in rows}
-    return Received(contexts, _progress(connection)[1], logged)
+    progress = tables.receive_progress.c
+    consumed = connection.execute(select(progress.receiver, progress.consumed))  # an older schema has no digests of it
+    return Received(contexts, {receiver: number for receiver, number in consumed if number}, logged)
+
+
+def last_letter(connection: Connection) -> int:
+    """The largest number of a dead letter in the store; 0 without one."""
+    return connection.execute(select(func.max(tables.dead_letter.c.number))).scalar() or 0
 
 
 def cut_of(row: Row[Any]) -> codec.CheckpointContent:
@@ -188,6 +195,13 @@ def suspect_of(row: Row[Any]) -> Suspect:
     return suspect
 
 
+def progress_of(row: Row[Any]) -> Row[Any]:
+    """Return a row of `receive_progress`. Raises `RecoveryRefused` E4201 for an altered row."""
+    if codec.progress_row(row.receiver, confirmed_batch=row.confirmed_batch, consumed=row.consumed) != row._asdict():
+        raise codec.altered(f"progress of receiver '{row.receiver}'")
+    return row
+
+
 def _same(where: str, value: T, columns: Mapping[str, Any], row: Row[Any]) -> T:
     """Return the value, after a check that other columns of the row agree with it. Raises `RecoveryRefused` E4201."""
     if any(getattr(row, name) != expected for name, expected in columns.items()):
@@ -205,10 +219,7 @@ def _cut(connection: Connection) -> codec.CheckpointContent:
 
 
 def _progress(connection: Connection) -> tuple[dict[str, int], dict[str, int]]:
-    rows = connection.execute(_ordered(tables.receive_progress)).all()
-    for row in rows:
-        if [type(one) for one in row] != [str, int, int]:
-            raise codec.altered("progress of a receiver")
+    rows = [progress_of(row) for row in connection.execute(_ordered(tables.receive_progress))]
     confirmed = {row.receiver: row.confirmed_batch for row in rows if row.confirmed_batch}
     return confirmed, {row.receiver: row.consumed for row in rows if row.consumed}
 

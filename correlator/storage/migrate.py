@@ -16,7 +16,7 @@ from correlator.storage import database as databases
 from correlator.storage import revising, tables
 from correlator.storage.owned import Database, foreign, no_store
 
-HEAD = "0003"
+HEAD = "0004"
 SCRIPTS = Path(__file__).with_name("migrations")
 """The directory of the revisions, beside this module: no other package with its name can take its place."""
 VERSION_TABLE = "correlator_schema"

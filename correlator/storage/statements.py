@@ -45,8 +45,10 @@ class Statements:
                 tables.accepted_ids.c.domain == bindparam("domain"), tables.accepted_ids.c.number == bindparam("number")
             )
         )
-        self.confirm = compiled(upsert(dialect, progress, only=["confirmed_batch"], unless="confirmed_batch"))
-        self.consume = compiled(upsert(dialect, progress, only=["consumed"], unless="consumed"))
+        self.confirm = compiled(
+            upsert(dialect, progress, only=["confirmed_batch", "confirmed_crc"], unless="confirmed_batch")
+        )
+        self.consume = compiled(upsert(dialect, progress, only=["consumed", "consumed_crc"], unless="consumed"))
         self.prune_receive_log = compiled(
             delete(receive_log).where(
                 receive_log.c.receiver == bindparam("owner"),

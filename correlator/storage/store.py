@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Row, insert, select, update
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, StateSegment, Write
 from correlator.core.faults import point
 from correlator.errors import CommitUnknown, Fenced, RecoveryRefused
+from correlator.storage import codec, files, loading, migrate, tables
 from correlator.storage import database as databases
-from correlator.storage import files, loading, migrate, tables
 from correlator.storage.owned import Database, closed
 from correlator.storage.sqlite import SqliteDatabase
 from correlator.storage.statements import Statements
@@ -205,6 +205,8 @@ class SqlStore:
             point("rec.load.meta")
             epoch, commit = (row.epoch, row.commit_number) if row else (0, 0)
             recovered = loading.load(database, connection, epoch + 1, commit)
+            if row is not None and loading.last_letter(connection) > row.dead_letters:
+                raise codec.altered("engine")  # its row has no digest; the next dead letter would get a number in use
             self._witness.refuse_older(database.where, recovered.checkpoint)
         return recovered
 

@@ -46,12 +46,14 @@ receive_log = Table(
     *_content(),
 )
 
-receive_progress = Table(
+receive_progress = Table(  # each number has a CRC of its own, since different transactions raise them
     "receive_progress",
     metadata,
     Column("receiver", Text, primary_key=True),
     Column("confirmed_batch", Number, nullable=False),
+    Column("confirmed_crc", Number, nullable=False),
     Column("consumed", Number, nullable=False),
+    Column("consumed_crc", Number, nullable=False),
 )
 
 accepted_ids = Table(

@@ -103,7 +103,7 @@ class TransactionPlan:
             rows = [{"domain": domain, "number": number} for domain, number in write.forgotten]
             yield TransactionStep("rx.tx.expire", do.forget_ids, rows)
         if write.confirmed_batch:
-            row = {"receiver": write.receiver, "confirmed_batch": write.confirmed_batch, "consumed": 0}
+            row = codec.progress_row(write.receiver, confirmed_batch=write.confirmed_batch)
             yield TransactionStep("rx.tx.confirmed", do.confirm, [row])
         yield from self._dead("rx.tx.dead_letter", write.dead_letters)
         yield from self._discard(write.returned)
@@ -132,10 +132,7 @@ class TransactionPlan:
             rows = [segment_row("sender", segment.sender, segment) for segment in write.outbound]
             yield TransactionStep("ck.tx.outbox", do.send, rows)
         if write.consumed:
-            rows = [
-                {"receiver": receiver, "confirmed_batch": 0, "consumed": number}
-                for receiver, number in write.consumed.items()
-            ]
+            rows = [codec.progress_row(receiver, consumed=number) for receiver, number in write.consumed.items()]
             yield TransactionStep("ck.tx.consumed", do.consume, rows)
         yield from self._dead("ck.tx.dead_letter", write.dead_letters)
         yield from self._discard(write.returned)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from correlator.cli import asking
-from correlator.cli.status import COLUMNS, lasting, rows
+from correlator.cli.status import COLUMNS, headline, lasting, rows
 from correlator.errors import ConnectionLost
 from correlator.runtime.control.protocol import Ask
 from tests.cli.commands import assert_fails, on_terminal, run, start, wait_for, write
@@ -55,6 +55,20 @@ def test_the_parts_that_are_not_connected_come_first(file):
     assert names.split("\t") == list(COLUMNS)
     assert re.match(r"sender bills\tERROR\t\d+ s\t0\t\t0\t0\tE7001 ", first)
     assert {line.partition("\t")[0] for line in others} == {"receiver orders", "context main"}
+
+
+def test_the_first_line_counts_dead_letters_which_no_row_may_show():
+    now = {
+        "name": "shop",
+        "phase": "running",
+        "not_ready": [],
+        "paused": ["receiver in"],
+        "totals": {"dead_letters": 2},
+    }
+    assert headline(now) == "shop: running, ready, paused: receiver in, 2 dead letters since the start"
+    assert headline({**now, "paused": [], "totals": {"dead_letters": 1}}) == (
+        "shop: running, ready, 1 dead letter since the start"
+    )
 
 
 @pytest.mark.usefixtures("engine")

@@ -10,7 +10,7 @@ import structlog
 
 from correlator.testing.files import write_json
 from tests.fuzz.files import FilesCampaign
-from tests.fuzz.outcome import Campaign, Outcome
+from tests.fuzz.outcome import MOST_MIB, Campaign, Outcome, peak_mib
 from tests.fuzz.requests import RequestsCampaign
 from tests.fuzz.stores import StoresCampaign
 
@@ -36,13 +36,16 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     numbers = range(arguments.number) if arguments.only is None else [arguments.only]
     outcome, began = Outcome(arguments.what, arguments.seed), time.monotonic()
-    said = began
+    said, most_mib = began, MOST_MIB
     with CAMPAIGNS[arguments.what](arguments.seed) as campaign:
         for number in numbers:
             if time.monotonic() - began > arguments.seconds:
                 break
             before = len(outcome.violations)
             campaign.run(number, outcome)
+            if peak_mib() > most_mib:
+                most_mib = peak_mib()
+                outcome.violated(number, f"the process has had {most_mib} MiB")
             for violation in outcome.violations[before:]:
                 _say(violation)
             if time.monotonic() - said > _EVERY_S:

@@ -3,9 +3,15 @@
 import resource
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+MOST_S = 0.1
+"""CPU seconds that a call may take."""
+MOST_MIB = 300 * 1000 * 1000 // 2**20
+"""The most memory that the process of a campaign may ever have: 300 MB."""
 
 
 @dataclass(slots=True)
@@ -31,6 +37,14 @@ class Outcome:
     def violated(self, number: int, what: str) -> None:
         """Note a violation."""
         self.violations.append(f"{self.campaign} --seed {self.seed} --only {number}: {what}")
+
+    def timed(self, number: int, what: str, may_s: float, used_s: float, again: Callable[[], float]) -> None:
+        """Note the CPU time of a call; a violation, unless a repetition is fast enough: other programs disturb it."""
+        if used_s > may_s:
+            used_s = min(used_s, *(again() for _ in range(2)))
+        self.slowest_s = max(self.slowest_s, used_s)
+        if used_s > may_s:
+            self.violated(number, f"{what}: {used_s * 1000:.0f} ms CPU instead of at most {may_s * 1000:.0f} ms")
 
     def line(self) -> str:
         """The figures in a line."""

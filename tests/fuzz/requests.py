@@ -17,7 +17,7 @@ from correlator.errors import CorrelatorError
 from correlator.runtime.control.address import sockets_of
 from tests.connectors.web import Web, raw
 from tests.fuzz import mutations
-from tests.fuzz.outcome import Outcome
+from tests.fuzz.outcome import MOST_S, Outcome
 from tests.runtime.flows import Keeps
 from tests.runtime.serving import TOKEN, Client, served
 from tests.runtime.world import AT_LEAST_ONCE, EXACTLY_ONCE, message, receiver, sender
@@ -92,13 +92,12 @@ class RequestsCampaign:
         server = random.choice(("status", "status", "control", "web"))
         sent = _body(random) + random.choice((b"\n", b"\n", b"")) if server == "control" else _request(random)
         outcome.cases += 1
-        began = time.thread_time()
         try:
-            answer = self._asked(server, sent)
+            answer, used_s = self._timed(server, sent)
         except OSError as error:
-            answer = b""
+            answer, used_s = b"", 0.0
             outcome.violated(number, f"{server}: {type(error).__name__} {error}")
-        outcome.slowest_s = max(outcome.slowest_s, time.thread_time() - began)
+        outcome.timed(number, server, MOST_S, used_s, lambda: self._timed(server, sent)[1])
         words = answer.split(maxsplit=2)
         kind = words[1].decode("latin-1") if len(words) > 1 and words[0].startswith(b"HTTP/1.") else "nothing"
         if server == "control":
@@ -113,6 +112,12 @@ class RequestsCampaign:
                 self._look_for_all()
             except (AssertionError, CorrelatorError, OSError) as error:
                 outcome.violated(number, f"a server no longer answers: {error}")
+
+    def _timed(self, server: str, sent: bytes) -> tuple[bytes, float]:
+        """The answer, and the CPU seconds of all threads: of the server, of its engine and of the client."""
+        began = time.process_time()
+        answer = self._asked(server, sent)
+        return answer, time.process_time() - began
 
     def _asked(self, server: str, sent: bytes) -> bytes:
         if server == "web":

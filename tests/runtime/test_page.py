@@ -189,6 +189,219 @@ def test_chosen_dead_letters_come_back_or_are_discarded_after_a_question(chromiu
         assert [one["number"] for one in left] == [5, 3, 1]
 
 
+KEYS = {
+    ("/",): lambda page: focused(page) == "searchbox",
+    ("g", "d"): lambda page: page.get_by_role("heading", name="Last errors of the parts").is_visible(),
+    ("g", "s"): lambda page: page.get_by_text("What the last checkpoint holds").is_visible(),
+    ("g", "o"): lambda page: page.get_by_role("heading", name="What happened").is_visible(),
+    ("f",): lambda page: page.get_by_text("press Freeze to go on").is_visible(),
+    ("?",): lambda page: page.get_by_role("dialog", name="Keyboard shortcuts").is_visible(),
+}
+
+
+def focused(page):
+    """What has the focus: the text of a link or a button, otherwise its kind."""
+    return page.evaluate(
+        "({searchbox: document.activeElement.type === 'search'}).searchbox ? 'searchbox' : document.activeElement.innerText"
+    )
+
+
+def press(page, keys):
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def test_single_keys_do_what_their_list_says(chromium, shop):
+    _, _, client = shop
+    with opened(chromium, client) as page:
+        page.get_by_role("link", name="out", exact=True).first.wait_for()
+        for keys, is_done in KEYS.items():
+            press(page, keys)
+            wait_until(lambda is_done=is_done: is_done(page))
+            if keys == ("/",):
+                press(page, "gdf?")
+                assert page.get_by_role("searchbox").input_value() == "gdf?"
+                press(page, ["Escape"])  # clears the field, as browsers do
+                wait_until(lambda: focused(page) != "searchbox")
+        assert violations(page) == []
+        listed = page.get_by_role("dialog").locator("dt").all_text_contents()
+        assert [one.replace(" or ", " ") for one in listed] == ["/", "j k", "Enter", "Esc", "go", "gd", "gs", "f", "?"]
+
+
+def test_keys_lead_from_part_to_part_and_back(chromium, shop):
+    _, _, client = shop
+    with opened(chromium, client) as page:
+        page.get_by_role("link", name="out", exact=True).first.wait_for()
+        order = page.locator("table.parts td:first-child a").all_text_contents()
+        press(page, "j")
+        wait_until(lambda: focused(page) == order[0])
+        press(page, "jjk")
+        wait_until(lambda: focused(page) == order[1])
+        press(page, ["Enter"])
+        shown(page, "What happened to it")
+        press(page, ["Escape"])
+        wait_until(lambda: focused(page) == order[1])
+
+
+def test_keys_that_are_switched_off_stay_so(chromium, shop):
+    _, _, client = shop
+    with opened(chromium, client) as page:
+        page.get_by_role("link", name="out", exact=True).first.wait_for()
+        press(page, "?")
+        page.get_by_label("Shortcuts are on").uncheck()
+        press(page, ["Escape"])
+        for _ in range(2):
+            press(page, ["/", "g", "d"])
+            assert focused(page) != "searchbox"
+            assert page.evaluate("location.hash") in ("", "#/")
+            page.reload()
+            page.get_by_role("link", name="out", exact=True).first.wait_for()
+
+
+WINDOWS = 8
+"""More than the connections that a browser opens to a server."""
+
+
+class Windows:
+    """Several pages of a browser, and the streams that they have asked for."""
+
+    def __init__(self, context, client):
+        self.context = context
+        self.url = f"http://{client.host}:{client.port}/"
+        self.pages = []
+        self.streams = []
+        context.on("request", lambda asked: self.streams.append(asked) if asked.url.endswith("events?status") else None)
+
+    def open(self, *, clock=False):
+        page = self.context.new_page()
+        if clock:
+            page.clock.install()
+        page.goto(self.url)
+        self.pages.append(page)
+        return page
+
+    def wait_for_streams(self, number):
+        # the browser's news arrive only with the answer of a call
+        wait_until(lambda: self.pages[-1].title() and len(self.streams) == number)
+
+    @property
+    def leading(self):
+        """The page that has the stream."""
+        return self.streams[-1].frame.page
+
+
+@contextmanager
+def several(chromium, client):
+    context = chromium.new_context()
+    context.add_init_script(f"sessionStorage.setItem('correlator-token', '{TOKEN}')")
+    yield Windows(context, client)
+    context.close()
+
+
+@pytest.fixture
+def windows(chromium, shop):
+    with several(chromium, shop[2]) as found:
+        yield found
+
+
+def row_of(page, name):
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def test_many_windows_follow_one_stream_and_each_sees_what_another_changes(shop, windows):
+    engine, _, _ = shop
+    pages = [windows.open() for _ in range(WINDOWS)]
+    for page in pages:
+        row_of(page, "out").wait_for()
+        shown(page, "What happened")
+        page.locator(".log li").first.wait_for()  # what happened before this window was opened
+    assert len(windows.streams) == 1
+    pages[3].evaluate("location.hash = '#/part/sender/out'")
+    pages[3].get_by_role("button", name="Pause").click()
+    for page in (*pages[:3], *pages[4:]):
+        row_of(page, "out").get_by_text("PAUSED").wait_for()
+    pages[3].get_by_role("button", name="Resume").click()
+    for page in (*pages[:3], *pages[4:]):
+        row_of(page, "out").get_by_text("OK").wait_for()
+    assert not engine.status().paused
+    assert len(windows.streams) == 1
+
+
+def test_another_window_leads_when_the_leading_one_is_closed_or_hidden(windows):
+    pages = [windows.open() for _ in range(3)]
+    for page in pages:
+        row_of(page, "in").wait_for()
+    closed = windows.leading
+    closed.close()
+    windows.pages.remove(closed)
+    windows.wait_for_streams(2)
+    hidden = windows.leading
+    hidden.evaluate(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    windows.wait_for_streams(3)
+    last = windows.leading
+    assert last != hidden
+    last.evaluate("location.hash = '#/part/sender/out'")
+    last.get_by_role("button", name="Pause").click()
+    last.get_by_role("button", name="Resume").click()
+    hidden.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    hidden.locator(".log li").filter(has_text="sender out").first.wait_for()  # it happened while it was hidden
+    assert len(windows.streams) == 3
+
+
+def test_a_leading_window_that_stands_still_loses_its_place(windows):
+    first = windows.open()
+    row_of(first, "in").wait_for()
+    second = windows.open(clock=True)
+    row_of(second, "in").wait_for()
+    first.evaluate("BroadcastChannel.prototype.postMessage = () => {}")
+    second.clock.run_for(16_000)
+    windows.wait_for_streams(2)
+    assert windows.leading == second
+    first.evaluate("location.hash = '#/part/sender/out'")
+    first.get_by_role("button", name="Pause").click()  # it follows the other one now
+    first.get_by_role("button", name="Resume").click()
+    first.locator(".log li").filter(has_text="paused").first.wait_for()
+
+
+def test_a_window_without_the_token_sees_nothing_of_the_others(windows):
+    signed_in = windows.open()
+    row_of(signed_in, "in").wait_for()
+    stranger = windows.context.new_page()
+    stranger.add_init_script("sessionStorage.removeItem('correlator-token')")
+    stranger.goto(windows.url)
+    stranger.get_by_label("Token", exact=True).wait_for()
+    row_of(signed_in, "in").wait_for()
+    assert "receiver" not in stranger.content()
+    stranger.get_by_label("Token", exact=True).fill(TOKEN)
+    stranger.get_by_role("button", name="Sign in").click()
+    row_of(stranger, "in").wait_for()
+    assert len(windows.streams) == 1
+
+
+def test_dead_letters_vanish_from_every_window(chromium, tmp_path):
+    part = receiver("in", EXACTLY_ONCE, event="tests.runtime.flows:Order")
+    with (
+        served(part, monitors=[Keeps], store=f"sqlite:///{tmp_path}/store.db", token=TOKEN) as (engine, broker, client),
+        several(chromium, client) as windows,
+    ):
+        broker.publish("queue:in", [message("no JSON", f"{n}") for n in range(2)])
+        wait_until(lambda: engine.status().totals()["dead letters"] == 2)
+        one, other = windows.open(), windows.open()
+        for page in (one, other):
+            page.evaluate("location.hash = '#/dead'")
+        other.get_by_label("dead letter 2", exact=True).wait_for()
+        one.get_by_label("dead letter 2", exact=True).check()
+        one.get_by_role("button", name="Discard 1 …").click()
+        one.get_by_role("button", name="Discard 1", exact=True).click()
+        other.get_by_label("dead letter 2", exact=True).wait_for(state="detached")
+        broker.publish("queue:in", [message("no JSON", "later")])
+        other.get_by_role("button", name="Read 1 more").click()
+        other.get_by_label("dead letter 3", exact=True).wait_for()
+
+
 def test_o7_a_hundred_parts_are_drawn_and_those_that_fail_are_never_grouped(chromium):
     brokers = {"memory": MemoryBroker(), "far": MemoryBroker()}
     brokers["far"].down = True

@@ -143,8 +143,42 @@ def test_141_rows_without_a_digest_have_values_of_their_types(make_store: MakeSt
     edit(filled, "UPDATE engine SET product = X'00'")
     with pytest.raises(RecoveryRefused, match="E4201 engine: "):
         inspect.instance(f"sqlite:///{filled}")
-    edit(filled, "UPDATE receive_progress SET consumed = 'x'")
-    refused_start(make_store, filled, "E4201 progress of a receiver: ")
+
+
+@pytest.mark.parametrize(
+    "number", ["confirmed_batch = 40", "consumed = consumed + 1", "consumed = 'x'", "receiver = 'b'"]
+)
+def test_141_a_changed_number_of_the_progress_is_an_altered_row(
+    make_store: MakeStore, filled: Path, number: str
+) -> None:
+    """From a larger number a start would take messages for handled that are not."""
+    edit(filled, f"UPDATE receive_progress SET {number}")
+    _, tables = checking.check(f"sqlite:///{filled}")
+    (progress,) = (one for one in tables if one.table == "receive_progress")
+    assert len(progress.damages) == 1
+    refused_start(make_store, filled, "E4201 progress of receiver '.*': content does not match its digest")
+
+
+def test_141_a_number_of_a_dead_letter_is_never_given_twice(make_store: MakeStore, path: Path) -> None:
+    store = make_store(f"sqlite:///{path}")
+    opened(store)
+    store.commit(1, [values.checkpoint(1, dead_letters=[values.letter()])])
+    store.close()
+    edit(path, "UPDATE engine SET dead_letters = 0")
+    refused_start(make_store, path, "E4201 engine: content does not match its digest")
+
+
+def test_141_a_look_misses_no_row_whose_key_is_damaged(filled: Path) -> None:
+    url = f"sqlite:///{filled}"
+    (domain,) = {one.domain for one in inspect.domains(url)}
+    edit(filled, "UPDATE accepted_ids SET domain = 'other' WHERE number = 2")
+    for look in (inspect.domains, lambda url: inspect.accepted_ids(url, domain)):
+        with pytest.raises(RecoveryRefused, match="E4201 ids of 'other' number 2"):
+            look(url)
+    edit(filled, "UPDATE outbox SET sender = 'other'", "UPDATE receive_log SET last = last + 1")
+    for look in (inspect.outbox, inspect.receive_log):
+        with pytest.raises(RecoveryRefused, match="E4201 (outbox of 'other'|receive log of)"):
+            look(url)
 
 
 def test_141_a_damaged_name_of_a_table_that_is_no_text(make_store: MakeStore, filled: Path) -> None:
@@ -229,7 +263,7 @@ def test_a_database_with_our_names_and_without_our_mark(make_store: MakeStore, p
 
 def test_146_a_newer_schema(make_store: MakeStore, filled: Path) -> None:
     edit(filled, "UPDATE correlator_schema SET version_num = '0012'", "UPDATE engine SET product = 'correlator 1.7'")
-    text = r"E3004 .*written by correlator 1\.7 \(schema 12\), this is schema 3\. .*Upgrade this program first"
+    text = r"E3004 .*written by correlator 1\.7 \(schema 12\), this is schema 4\. .*Upgrade this program first"
     refused(make_store, filled, StoreError, text)
     with pytest.raises(StoreError, match=text):
         inspect.instance(f"sqlite:///{filled}")

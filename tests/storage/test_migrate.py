@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 
 from correlator.core import faults
 from correlator.errors import Fenced
-from correlator.storage import database, migrate, tables
+from correlator.storage import database, inspect, migrate, tables
 from tests.storage import values
 from tests.storage.conftest import MakeStore
 from tests.storage.values import opened
@@ -52,11 +52,11 @@ def test_u10_a_copy_is_made_before_an_upgrade(make_store: MakeStore, tmp_path: P
     for number in (1, 2, 3):
         store.commit(number, COMMITS[number - 1])
     store.close()
-    (tmp_path / "store.db.backup-0003.part").write_text("a copy that was killed")
+    (tmp_path / "store.db.backup-0004.part").write_text("a copy that was killed")
     owned = database.connect(url)
-    migrate.bring_up(owned, head="0005", scripts=REVISIONS)
+    migrate.bring_up(owned, head="0006", scripts=REVISIONS)
     owned.close()
-    copy = tmp_path / "store.db.backup-0003"
+    copy = tmp_path / "store.db.backup-0004"
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     with sqlite3.connect(copy) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -97,6 +97,17 @@ def test_t26_what_a_start_had_noted_outlives_the_upgrade_that_adds_digests(make_
     assert opened(make_store(url)).suspects == [values.suspect(7, 9, 2)]
 
 
+def test_t26_the_progress_of_receivers_outlives_the_upgrade_that_adds_digests(make_store: MakeStore, url: str) -> None:
+    owned = database.connect(url)
+    migrate.bring_up(owned, head="0003")
+    with owned.transaction() as connection:
+        connection.exec_driver_sql("INSERT INTO receive_progress VALUES ('orders', 7, 9), ('bills', 0, 2)")
+    owned.close()
+    assert inspect.received(url).consumed == {"orders": 9, "bills": 2}, "before the upgrade"
+    recovered = opened(make_store(url))
+    assert (recovered.confirmed_batches, recovered.consumed) == ({"orders": 7}, {"orders": 9, "bills": 2})
+
+
 def test_a_failing_revision_changes_nothing(make_store: MakeStore, url: str) -> None:
     """On both databases a revision is one transaction."""
     store = make_store(url)
@@ -112,10 +123,10 @@ def test_a_failing_revision_changes_nothing(make_store: MakeStore, url: str) -> 
     faults.install(fail)
     try:
         with pytest.raises(ZeroDivisionError):
-            migrate.bring_up(owned, head="0005", scripts=REVISIONS)
+            migrate.bring_up(owned, head="0006", scripts=REVISIONS)
     finally:
         faults.install(None)
     assert "one" not in tables_of(owned)
-    assert migrate.revision(owned) == "0003"
+    assert migrate.revision(owned) == "0004"
     owned.close()
     assert opened(make_store(url)).commit == 1

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 from correlator import Engine
 from correlator.errors import CommitUnknown, Fenced, StoreBusy
 from correlator.settings import EngineSettings
-from correlator.storage import inspect
+from correlator.storage import codec, inspect
 from correlator.storage.failures import failure
 from correlator.storage.store import SqlStore
 from tests.runtime.test_poison import Pipeline
@@ -112,7 +112,9 @@ def test_159_40001_a_transaction_that_cannot_be_serialized(
     url = configured(server, "default_transaction_isolation = 'repeatable read'")
     store = make_store(url)
     opened(store)
-    at("rx.tx.confirmed", lambda: server.execute("INSERT INTO receive_progress VALUES ('orders', 0, 0)", url))
+    row = codec.progress_row("orders")
+    insert = f"INSERT INTO receive_progress VALUES ('orders', 0, {row['confirmed_crc']}, 0, {row['consumed_crc']})"
+    at("rx.tx.confirmed", lambda: server.execute(insert, url))
     with pytest.raises(StoreBusy, match=r"E3103 .*could not be serialized"):
         store.commit(1, [values.received(1, 1, confirmed=1)])
     goes_on(make_store, url, store, 1)

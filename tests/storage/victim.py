@@ -62,7 +62,7 @@ def work_of_an_engine(url: str, report: "Report") -> None:
 def work_of_a_migration(url: str, report: "Report") -> None:
     """Bring a store of the first schema to the last of the test's revisions."""
     store = database.connect(url)
-    migrate.bring_up(store, head="0005", scripts=REVISIONS)
+    migrate.bring_up(store, head="0006", scripts=REVISIONS)
     report.commits = 3
     store.close()
 

@@ -1,6 +1,7 @@
 // The page: follows the engine, and shows the view that the address names.
 
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
+import { Keys } from "./keys.js";
 import { Live, read, signIn } from "./live.js";
 import { clock, History, lasting, moment, partsOf } from "./model.js";
 import { Acts, Part } from "./part.js";
@@ -11,6 +12,7 @@ import { Sign } from "./signs.js";
 const VIEWS = [["#/", "Overview"], ["#/dead", "Dead letters"], ["#/state", "State"]];
 const COUNT_MS = 10000; // dead letters are counted at most so often
 const LETTERS = new Set(["dead_letters", "handler_failed", "replayed", "discarded", "unhandled"]);
+const GONE = new Set(["replayed", "discarded"]);
 const TELL_MS = 10000; // a screen reader hears of changes at most so often
 
 const live = new Live(changed);
@@ -31,6 +33,11 @@ function routeOf(hash) {
   } catch {
     return { view: "?", names: [], query: new URLSearchParams() }; // no part has such a name
   }
+}
+
+// Back from a part: to its row in the table, from where the next one can be opened.
+function focusOn(hash) {
+  if (hash.startsWith("#/part/")) [...document.querySelectorAll("table.parts a")].find((one) => one.hash === hash)?.focus();
 }
 
 // The changes of conditions, for those who hear the page: at most one sentence in ten seconds.
@@ -78,7 +85,7 @@ function Top({ status, failing, theme, route, commands }) {
   const level = !status ? "unknown" : failing ? "failing" : running && ready ? "ok" : "slow";
   const turn = () => window.chooseTheme(theme === "dark" ? "light" : "dark");
   const freeze = () => {
-    frozen = frozen ? null : { status: live.status, events: live.events };
+    frozen = frozen || !live.status ? null : { status: live.status, events: live.events };
     draw();
   };
   const current = (href) => (href === "#/" ? route.view === "" || route.view === "part" : route.view === href.slice(2));
@@ -89,6 +96,7 @@ function Top({ status, failing, theme, route, commands }) {
     <span class="acts">
       <button type="button" aria-pressed=${frozen !== null} onClick=${freeze}>Freeze</button>
       <button type="button" onClick=${turn}>${theme === "dark" ? "Light" : "Dark"}</button>
+      <${Keys} freeze=${freeze} />
     </span>
   </header>`;
 }
@@ -98,9 +106,9 @@ const CHECKPOINT = {
   order: { command: "checkpoint", timeout: 60 }, done: (result) => `Durable: ${result.taken} since the start.`,
 };
 
-function View({ route, shown, parts, theme, commands, paths, letters, store }) {
+function View({ route, shown, parts, theme, commands, paths, letters, store, gone }) {
   const { status, events } = shown;
-  const given = { live: { events }, status, parts, history, theme, commands, letters, store, query: route.query };
+  const given = { live: { events }, status, parts, history, theme, commands, letters, store, gone, query: route.query };
   if (route.view === "") {
     return html`<${Overview} ...${given} /><section aria-labelledby="control"><div class="head"><h2 id="control">Control</h2></div><${Acts} acts=${[CHECKPOINT]} commands=${commands} /></section>`;
   }
@@ -120,10 +128,11 @@ function App() {
   const route = routeOf(hash);
   useEffect(() => {
     addEventListener("theme", () => setTheme(document.documentElement.dataset.theme));
-    addEventListener("hashchange", () => {
+    addEventListener("hashchange", ({ oldURL }) => {
       setHash(location.hash);
       document.getElementById("content")?.focus();
       scrollTo(0, 0);
+      requestAnimationFrame(() => requestAnimationFrame(() => focusOn(new URL(oldURL).hash)));
     });
     live.start();
   }, []);
@@ -140,6 +149,7 @@ function App() {
   const [letters, setLetters] = useState(null);
   const counted = useRef(-COUNT_MS);
   const news = live.events.find((one) => LETTERS.has(one.event))?.id;
+  const gone = live.events.find((one) => GONE.has(one.event))?.id;
   useEffect(() => {
     if (!isThere || !store) return undefined;
     const timer = setTimeout(() => {
@@ -163,7 +173,7 @@ function App() {
       ${live.needsToken ? html`<${SignIn} problem=${live.problem} />` : html`
         ${live.problem && html`<p class="notice" role="alert"><strong>${live.problem}</strong>${status ? ` What you see is of ${clock(status.time)}.` : ""} The page asks again and again.</p>`}
         ${frozen && html`<p class="notice">Frozen at ${clock(frozen.status.time)}: press Freeze to go on.</p>`}
-        ${status ? html`<${View} route=${route} shown=${shown} parts=${parts} theme=${theme} commands=${commands} paths=${paths} letters=${store ? letters : null} store=${store} />` : !live.problem && html`<p class="quiet">…</p>`}`}
+        ${status ? html`<${View} route=${route} shown=${shown} parts=${parts} theme=${theme} commands=${commands} paths=${paths} letters=${store ? letters : null} store=${store} gone=${gone} />` : !live.problem && html`<p class="quiet">…</p>`}`}
     </main>
     <p class="hidden" role="status" aria-live="polite">${parts.length ? sayOf(parts) : ""}</p>`;
 }

@@ -1,10 +1,18 @@
-// Follows the engine: one stream of events while the page is visible, or questions every two seconds where no stream passes.
+// Follows the engine: one stream of events for all visible pages of this browser, or questions every two seconds where no
+// stream passes.
+//
+// A browser opens at most six connections to a server, so the seventh page with a stream of its own could ask nothing.
+// The page that holds the lock leads: it has the stream, and passes on to the others what the stream brings.
 
 const RETRY_MS = 2000;
 const FIRST_EVENT_MS = 5000; // a stream that brings nothing for so long is held up by a proxy
+const QUIET_MS = 10000; // a stream that brings nothing more for so long is broken: the status changes each second
+const SILENT_MS = 15000; // a leading page that passes on nothing for so long stands still; another page takes its place
+const ANSWER_MS = 5000; // an answer that takes longer does not come
 const POLLS = 15; // questions before the stream is tried again
 const MOST_EVENTS = 200;
 const TOKEN = "correlator-token";
+const SHARED = `correlator ${location.pathname}`; // several engines may be behind one proxy, below different paths
 
 export class NeedsToken extends Error {}
 
@@ -76,29 +84,106 @@ export class Live {
     this.problem = "";
     this.needsToken = false;
     this.last = null;
-    this.stop = null;
+    this.id = `${Math.random()}`;
+    this.channel = new BroadcastChannel(SHARED);
+    this.leads = false;
+    this.admitted = false; // a page without the token must not hear what other pages are told
+    this.source = null; // the page that `status` is from: a change refers to the status that the same page has passed on before
+    this.away = new AbortController(); // aborted when this page is hidden, or another page leads
+    this.leading = null;
+    this.silent = undefined;
+    this.isSilent = false;
   }
 
   start() {
-    document.addEventListener("visibilitychange", () => (document.hidden ? this.stop?.abort() : this.wake?.()));
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden) return this.wake?.();
+      this.source = null;
+      this.away.abort();
+    });
+    this.channel.onmessage = ({ data }) => this.hear(data);
     this.run();
   }
 
   async run() {
     for (;;) {
       while (document.hidden || this.needsToken) await new Promise((wake) => (this.wake = wake));
+      this.away = new AbortController();
       try {
-        await this.follow();
-        this.fail("the engine has ended");
+        await this.takeTurn();
       } catch (error) {
         if (error instanceof NeedsToken) this.refused(error);
-        else if (!document.hidden) {
-          this.fail({ TypeError: "the engine does not answer", AbortError: "the stream brings nothing" }[error.name] ?? error.message);
-          await this.poll();
+        else if (!this.away.signal.aborted && error.name !== "AbortError") {
+          this.fail(reasonOf(error));
+          await sleep(RETRY_MS);
         }
       }
-      if (!document.hidden && !this.needsToken) await sleep(RETRY_MS);
+      this.away.abort();
+      await this.leading;
     }
+  }
+
+  // Return or raise an error when this page does not lead any more.
+  async takeTurn() {
+    const lead = () => (this.leading = this.lead());
+    if (!navigator.locks) return lead(); // over plain HTTP from another machine
+    if (!this.admitted) await read("control");
+    this.admitted = true;
+    const options = this.isSilent ? { steal: true } : { signal: this.away.signal };
+    this.isSilent = false;
+    this.channel.postMessage({ hello: this.id });
+    this.hearken();
+    return navigator.locks.request(SHARED, options, lead);
+  }
+
+  hearken() {
+    clearTimeout(this.silent);
+    this.silent = setTimeout(() => {
+      this.isSilent = !this.leads && !document.hidden;
+      if (this.isSilent) this.away.abort();
+    }, SILENT_MS);
+  }
+
+  async lead() {
+    const { signal } = this.away;
+    const goesOn = () => !signal.aborted && !this.needsToken;
+    this.leads = true;
+    clearTimeout(this.silent);
+    try {
+      while (goesOn()) {
+        try {
+          await this.follow();
+          this.fail("the engine has ended");
+        } catch (error) {
+          if (error instanceof NeedsToken) this.refused(error);
+          else if (goesOn()) {
+            this.fail(error.name === "AbortError" ? "the stream brings nothing" : reasonOf(error));
+            await this.poll(goesOn);
+          }
+        }
+        if (goesOn()) await sleep(RETRY_MS);
+      }
+    } finally {
+      this.leads = false;
+    }
+  }
+
+  // What another page says.
+  hear(said) {
+    if (this.leads) {
+      const { status, events, last, problem } = this;
+      if (said.hello) this.channel.postMessage({ from: this.id, to: said.hello, status, events, last, problem });
+      return;
+    }
+    if (said.hello || !this.admitted || document.hidden) return;
+    this.hearken();
+    if (said.to === this.id) {
+      const { status, events, last, problem } = said;
+      Object.assign(this, { events, last, source: said.from });
+      if (status) this.take(status);
+      if (problem) this.fail(problem);
+    } else if (said.problem) this.fail(said.problem);
+    else if (said.event !== "changed" || said.from === this.source) this.receive(said);
   }
 
   again() {
@@ -109,6 +194,7 @@ export class Live {
 
   refused(error) {
     this.needsToken = true;
+    this.admitted = false;
     this.problem = signedIn() ? error.message : "";
     signIn("");
     this.changed();
@@ -116,6 +202,7 @@ export class Live {
 
   fail(problem) {
     this.problem = problem;
+    if (this.leads) this.channel.postMessage({ problem });
     this.changed();
   }
 
@@ -126,29 +213,42 @@ export class Live {
   }
 
   async follow() {
-    this.stop = new AbortController();
-    const late = setTimeout(() => this.stop.abort(), FIRST_EVENT_MS);
-    const headers = this.last ? { "Last-Event-ID": this.last } : {};
-    const answer = await ask("events?status", { headers, signal: this.stop.signal });
-    if (!answer.ok) throw new Error(await answer.text());
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
-      const blocks = (text + value).split("\n\n");
-      text = blocks.pop();
-      for (const block of blocks) {
-        const fields = Object.fromEntries(block.split("\n").map((line) => line.match(/^(\w*): ?(.*)$/)?.slice(1) ?? ["", ""]));
-        if (fields.event) this.receive(fields, () => clearTimeout(late));
+    const stop = new AbortController();
+    const end = () => stop.abort();
+    this.away.signal.addEventListener("abort", end);
+    let late = setTimeout(end, FIRST_EVENT_MS);
+    try {
+      const headers = this.last ? { "Last-Event-ID": this.last } : {};
+      const answer = await ask("events?status", { headers, signal: stop.signal });
+      if (!answer.ok) throw new Error(await answer.text());
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return;
+        const blocks = (text + value).split("\n\n");
+        text = blocks.pop();
+        for (const block of blocks) {
+          const fields = Object.fromEntries(block.split("\n").map((line) => line.match(/^(\w*): ?(.*)$/)?.slice(1) ?? ["", ""]));
+          if (!fields.event) continue;
+          if (fields.event === "full" || fields.event === "changed") {
+            clearTimeout(late);
+            late = setTimeout(end, QUIET_MS);
+          }
+          this.receive(fields);
+        }
       }
+    } finally {
+      clearTimeout(late);
+      this.away.signal.removeEventListener("abort", end);
     }
   }
 
-  receive({ event, id, data }, isThere) {
+  receive({ from = this.id, event, id, data }) {
+    if (this.leads) this.channel.postMessage({ from, event, id, data });
     const value = JSON.parse(data);
     if (event === "full" || event === "changed") {
-      isThere();
+      this.source = from;
       this.take(event === "full" ? value : merged(this.status, value));
     } else if (event === "missed") {
       this.events = [];
@@ -158,10 +258,12 @@ export class Live {
     }
   }
 
-  async poll() {
-    for (let tries = 0; tries < POLLS && !document.hidden; tries++) {
+  async poll(goesOn) {
+    for (let tries = 0; tries < POLLS && goesOn(); tries++) {
       try {
-        this.take(await read("status"));
+        const answer = await ask("status", { signal: AbortSignal.timeout(ANSWER_MS) });
+        if (!answer.ok) throw new Error(await answer.text());
+        this.receive({ event: "full", data: await answer.text() });
       } catch (error) {
         if (error instanceof NeedsToken) this.refused(error);
         return;
@@ -170,3 +272,5 @@ export class Live {
     }
   }
 }
+
+const reasonOf = (error) => ({ TypeError: "the engine does not answer", TimeoutError: "the engine does not answer" }[error.name] ?? error.message);

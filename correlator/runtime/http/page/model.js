@@ -121,7 +121,8 @@ export function needsOf(status, parts, events, letters) {
   }
   for (const [name, { origin, found }] of dead) {
     const told = events.find((one) => one.event === "dead_letters" && [one.receiver, one.sender, one.pipeline].includes(origin));
-    needs.push({ level: "slow", name, what: `${count(found)} dead letter${found > 1 ? "s" : ""}`, why: told?.reason ?? "", href: `#/dead?origin=${encodeURIComponent(origin)}` });
+    const failed = events.find((one) => one.event === "handler_failed" && one.error.includes(` monitor ${origin}: `));
+    needs.push({ level: "slow", name, what: `${count(found)} dead letter${found > 1 ? "s" : ""}`, why: told?.reason ?? failed?.error ?? "", href: `#/dead?origin=${encodeURIComponent(origin)}` });
   }
   for (const one of parts) {
     if (one.part.unhandled) {

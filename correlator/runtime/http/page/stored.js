@@ -5,8 +5,8 @@ import { bytes, count, lasting, local, moment } from "./model.js";
 import { order, read } from "./live.js";
 import { hrefOf } from "./flow.js";
 
-// Reads a path again whenever it changes; `again` reads the same once more.
-function useRead(path) {
+// Reads a path again whenever it changes, or `news` does; `again` reads the same once more.
+function useRead(path, news) {
   const [state, setState] = useState({ path: "", value: null, problem: "" });
   const [turn, setTurn] = useState(0);
   useEffect(() => {
@@ -19,7 +19,7 @@ function useRead(path) {
     return () => {
       wanted = false;
     };
-  }, [path, turn]);
+  }, [path, news, turn]);
   const fresh = state.path === path;
   return { value: fresh ? state.value : null, problem: fresh ? state.problem : "", again: () => setTurn((before) => before + 1) };
 }
@@ -43,14 +43,14 @@ function Errors({ parts }) {
   return html`<ul class="log">${failed.map((one) => html`<li key=${one.key}><time title=${`local time ${local(one.part.last_error_at)}`}>${moment(one.part.last_error_at).slice(11)}</time><span><a href=${hrefOf(one)}>${one.key}</a></span><span>${one.part.error ? "" : "over: "}${one.part.last_error}</span></li>`)}</ul>`;
 }
 
-export function Dead({ parts, commands, query, store }) {
+export function Dead({ parts, commands, query, store, letters: counted, gone }) {
   const [filter, setFilter] = useState({ kind: query.get("kind") ?? "", origin: query.get("origin") ?? "" });
   const [below, setBelow] = useState(null);
   const [chosen, setChosen] = useState(new Set());
   const [opened, setOpened] = useState(null);
   const [asked, setAsked] = useState(false);
   const [told, setTold] = useState("");
-  const { value, problem, again } = useRead(store ? `letters?${queryOf({ ...filter, below })}` : "");
+  const { value, problem, again } = useRead(store ? `letters?${queryOf({ ...filter, below })}` : "", gone);
   const letters = value?.letters ?? [];
   const numbers = letters.map((one) => one.number).filter((one) => chosen.has(one));
   const choose = (number, wanted) => {
@@ -81,7 +81,9 @@ export function Dead({ parts, commands, query, store }) {
   const replay = () => act({ command: "replay", numbers, timeout: 60 }, "brought back");
   const discard = () => act({ command: "discard", numbers }, "discarded");
   const counts = value?.counts ?? [];
-  const total = counts.reduce((sum, one) => sum + one.count, 0);
+  const totalOf = (all) => all.reduce((sum, one) => sum + one.count, 0);
+  const total = totalOf(counts);
+  const newer = value && counted ? totalOf(counted) - total : 0;
   const options = (name) => [...new Set([...counts.map((one) => one[name]), filter[name]].filter(Boolean))].sort();
   return html`
     <section aria-labelledby="dead">
@@ -89,7 +91,7 @@ export function Dead({ parts, commands, query, store }) {
         <span class="acts">
           ${["kind", "origin"].map((name) => html`<label key=${name}>${name} <select value=${filter[name]} onChange=${(event) => narrow({ [name]: event.target.value })}>
             <option value="">all</option>${options(name).map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>`)}
-          <button type="button" onClick=${again}>Read again</button>
+          <button type="button" onClick=${again}>${newer > 0 ? `Read ${count(newer)} more` : "Read again"}</button>
         </span>
       </div>
       <p class="quiet">Messages that could not be processed or sent. The store keeps them until somebody brings them back or discards them.</p>

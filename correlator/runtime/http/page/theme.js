@@ -25,5 +25,6 @@
     dispatchEvent(new Event("theme"));
   };
   dark.addEventListener("change", apply);
+  addEventListener("storage", ({ key }) => key === "correlator-theme" && apply()); // another page has chosen
   apply();
 })();

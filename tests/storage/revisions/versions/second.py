@@ -5,8 +5,8 @@ from alembic import op
 
 from correlator.core.faults import point
 
-revision = "0004"
-down_revision = "0003"
+revision = "0005"
+down_revision = "0004"
 
 
 def upgrade() -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from correlator.pipeline import archive, jvm
+from correlator.errors import ConfigError
+from correlator.pipeline import archive, jvm, spark
 from correlator.pipeline.archive import Archive, cache_directory, key_of, make_later, prune
 from correlator.pipeline.java import java_program
+from correlator.pipeline.spec import SparkSettings
 from correlator.processes import LockFile
 
 LOCAL = {"spark.master": "local[2]"}
@@ -426,3 +428,20 @@ def children_of(pid: int) -> list[int]:
         if int(content.rpartition(")")[2].split()[1]) == pid and b"SparkSubmit" in command:
             found.append(int(stat.parent.name))
     return found
+
+
+@pytest.mark.parametrize(("ends_soon", "others"), [(True, "TieredStopAtLevel"), (False, "Tier4InvocationThreshold")])
+def test_java_accepts_the_flags_of_short_and_of_long_runs(ends_soon, others, tmp_path, monkeypatch):
+    chosen = []
+
+    def quickly(_config, _surroundings, flags):
+        chosen.extend(flags)
+        raise RuntimeError("far enough")
+
+    monkeypatch.setattr(spark, "_quickly", quickly)
+    with pytest.raises(ConfigError, match="far enough"):
+        spark._start(SparkSettings(master="local[2]"), str(tmp_path), ends_soon=ends_soon)
+    assert any(others in one for one in chosen)
+    java = java_program(os.environ).path
+    told = subprocess.run([java, *chosen, "-version"], capture_output=True, text=True, timeout=WITHIN_S, check=True)
+    assert "warning" not in f"{told.stdout}{told.stderr}".lower()

@@ -360,8 +360,16 @@ def test_without_keyed_steps_cores_share_a_batch_of_any_size_by_one_plan(engine,
     assert sorted(section.parts for section in e.processor._opened.small._sections.values()) == [1, 2]
 
 
-def test_only_a_batch_of_few_rows_is_a_small_one(engine, monkeypatch):
+def test_cores_share_the_rows_of_a_batch_whose_keyed_steps_run_in_this_thread(engine, monkeypatch):
     monkeypatch.setattr(small, "MOST_ROWS", 2)
+    e = engine(READINGS, SUMS, OUT)
+    e.run(*(reading("a", 0, value) for value in (1, 2, 3, 4, 5)), large=False)
+    assert [row["total"] for row in rows(e)] == [1, 3, 6, 10, 15]
+    assert [section.parts for section in e.processor._opened.small._sections.values()] == [2, 2]
+
+
+def test_only_a_batch_of_few_rows_is_a_small_one(engine, monkeypatch):
+    monkeypatch.setattr(small, "MOST_KEYED_ROWS", 2)
     e = engine(READINGS, SUMS, OUT)
     planned = e.processor._opened.small._sections
     e.run(*(reading("a", 0, value) for value in (1, 2, 3)))

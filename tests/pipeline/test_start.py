@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -300,6 +300,47 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, no_process):
     make_later(Archive(shared / "key"), os.environ)
 
 
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Starts a JVM that is none: whether it would map an archive, and how often another one is asked for."""
+
+    def started(cache: Path = tmp_path):
+        commands, asked = [], []
+
+        @contextmanager
+        def gateway(_java, command):
+            commands.append(list(command))
+            yield object()
+
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        monkeypatch.setattr(jvm, "has_gateway", lambda: False)
+        monkeypatch.setattr(jvm, "gateway", gateway)
+        monkeypatch.setattr(archive, "make_later", lambda *given: asked.append(given))
+        with spark._quickly(LOCAL, {}, ()):
+            pass
+        (command,) = commands
+        return any("SharedArchiveFile" in one for one in command), len(asked)
+
+    return started
+
+
+def test_spark_starts_with_a_whole_archive_and_without_another_one_it_asks_for_one(started, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert started() == (False, 1)
+    whole = archive.archive_of(java_program(os.environ).identity, jvm.spark_home(), os.environ)
+    stored(whole.directory)
+    assert started() == (True, 0)
+    path = whole.directory / "classes.jsa"
+    path.chmod(0o600)
+    os.truncate(path, path.stat().st_size // 2)
+    assert started() == (False, 1)
+
+
+def test_spark_starts_with_a_cache_that_cannot_be_written(started, tmp_path):
+    (tmp_path / "file").touch()
+    assert started(tmp_path / "file") == (False, 1)
+
+
 # With real JVMs
 
 
@@ -370,14 +411,6 @@ def test_two_makers_make_one_whole_archive_and_spark_uses_it(made, tmp_path):
 
 
 @pytest.mark.spark
-def test_spark_runs_without_a_truncated_archive_and_asks_for_another(copy, tmp_path):
-    path = copy.directory / "classes.jsa"
-    path.chmod(0o600)
-    os.truncate(path, path.stat().st_size // 2)
-    assert session_in(cache_of(copy), tmp_path) == ("/bin/sh False 1", "")
-
-
-@pytest.mark.spark
 def test_spark_runs_although_a_jvm_dies_of_its_archive(copy, tmp_path):
     """The record fits the truncated archive: only the death of the JVM shows that it is not whole."""
     path = copy.directory / "classes.jsa"
@@ -388,12 +421,6 @@ def test_spark_runs_although_a_jvm_dies_of_its_archive(copy, tmp_path):
     assert told.split()[1:] == ["False", "0"]
     assert told.split()[0].endswith("spark-submit")
     assert files_of(copy) == []
-
-
-@pytest.mark.spark
-def test_spark_runs_with_a_cache_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    assert session_in(tmp_path / "file", tmp_path) == ("/bin/sh False 1", "")
 
 
 @pytest.mark.spark

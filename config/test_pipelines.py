@@ -6,6 +6,7 @@ The outputs must be those that plain Python computes, wherever the engine dies.
 """
 
 import csv
+import json
 from pathlib import Path
 
 from correlator import Message
@@ -81,6 +82,23 @@ def test_each_order_is_paid_or_unpaid_and_none_is_both(world):
     assert sorted(world.sent("paid").values("order")) == sorted(one["order"] for one in PAYMENTS)
     assert sorted(world.sent("unpaid").values("order")) == [n for n in range(1, 31) if n % 4 == 0]
     assert world.sent("unknown").bodies() == []
+
+
+BOUGHT = [{"order": f"A{n}", "customer": "abc"[n % 3], "amount": 10 * n, "at": ORDERS[n]["at"]} for n in range(30)]
+TRANSFERS = [{"order": one["order"], "amount": one["amount"] - n % 3, "at": one["at"]} for n, one in enumerate(BOUGHT)]
+
+
+@crash_test(config="pulsar-to-rabbitmq.yaml", budget="20s")
+def test_each_order_is_shipped_or_goes_back_to_the_shop(world):
+    world.publish("queue:orders", [Message(json.dumps(one).encode(), {"order": one["order"]}) for one in BOUGHT])
+    payments = [Message(json.dumps(one).encode(), {"payment": f"P{n}"}) for n, one in enumerate(TRANSFERS)]
+    world.publish("queue:payments", [*payments[::-1], payments[0]])  # the bank repeats one
+    world.run_until_quiet()
+    world.check()
+    paid = [one["order"] for n, one in enumerate(BOUGHT) if n % 3 == 0]
+    assert sorted(world.sent("shipments").values("order")) == sorted(paid) != []
+    rest = [one["order"] for one in BOUGHT if one["order"] not in paid]
+    assert sorted(world.sent("underpaid").values("order")) == sorted(rest) != []
 
 
 COPIED = [{"order": n, "customer": "abc"[n % 3], "cents": 100 * (n % 7), "day": "2026-01-05"} for n in range(1, 41)]

@@ -65,7 +65,7 @@ from correlator.pipeline.spec import (
     WhereStep,
 )
 from correlator.pipeline.stages import KeyedWork, PythonWork, Stage
-from correlator.pipeline.windows import Call, Value, parse_call
+from correlator.pipeline.windows import CLOSED, Call, Value, parse_call
 from correlator.pipeline.worker import (
     ArrowFunction,
     DecodeFunction,
@@ -154,14 +154,15 @@ class _Compiler:
         self._places = places
         self._compiled = CompiledPipeline(session, Jobs(session, pipeline.name), planning)
         self._compiled.jobs.prepare()
-        self._parts: list[str] = []
+        self._parts: list[tuple[str, str]] = []
+        """The SQL of each part of a stage, and its step."""
         self._steps: list[str] = []
         self._reads_twice = False
         self._hidden: Sequence[str] = OF_MESSAGES
         self._columns: dict[str, str] = {}
         self._rows = sql.RowKind.RECEIVED
         self._where = f"pipeline {pipeline.name}"
-        self._word = ""
+        self._step = self._word = ""
         self._views: list[str] = []
 
     def compile(self) -> CompiledPipeline:
@@ -179,7 +180,8 @@ class _Compiler:
         self._begin(from_arrow_schema(INPUT))
         self._add(sql.source_sql(self._view))
         for number, step in enumerate(self._pipeline.steps):
-            self._where = f"pipeline {self._pipeline.name} step {number + 1} ({step.word})"
+            self._step = f"step {number + 1} ({step.word})"
+            self._where = f"pipeline {self._pipeline.name} {self._step}"
             phases.begin(_compiling(self._pipeline, number))
             self._steps.append(f"{number + 1} {step.word}")
             self._word = step.word
@@ -194,6 +196,7 @@ class _Compiler:
                 where = self._placed(number, step, self._blamed(step))
                 raise ConfigError("E1511", where, first_line(error), _known(self._columns)) from error
             self._rows = _rows_after(step, self._rows)
+        self._step = ""
         self._end(collect_sql(self._last), None)
         return self._compiled
 
@@ -255,8 +258,13 @@ class _Compiler:
         self._stand_in(self._view, schema)
 
     def _end(self, text: str, work: PythonWork | KeyedWork | None) -> None:
-        named = (f"{self._view}_{at} AS ({part})" for at, part in enumerate(self._parts, start=1))
-        whole = f"WITH {', '.join(named)} {text}"
+        whole, pieces = "WITH ", []
+        for at, (part, step) in enumerate(self._parts, start=1):
+            whole += f"{', ' if at > 1 else ''}{self._view}_{at} AS ("
+            pieces.append((len(whole), len(whole) + len(part), step))
+            whole += f"{part})"
+        pieces.append((len(whole) + 1, len(whole) + 1 + len(text), self._step))
+        whole += f" {text}"
         self._compiled.stages.append(
             Stage(
                 view=self._view,
@@ -265,6 +273,7 @@ class _Compiler:
                 reads_twice=self._reads_twice,
                 work=work,
                 steps=self._steps,
+                pieces=pieces,
             )
         )
         self._steps = []
@@ -281,7 +290,7 @@ class _Compiler:
 
     def _add_analyzed(self, text: str, query: DataFrame) -> None:
         self._columns = self._columns_of(query.schema, self._hidden)
-        self._parts.append(text)
+        self._parts.append((text, self._step))
         self._stand_in(self._last, query.schema)
 
     def _stand_in(self, view: str, schema: StructType) -> None:
@@ -521,11 +530,13 @@ class _Compiler:
             Value(name, call.function, kind) for name, call, kind in zip(step.values, calls, kinds, strict=True)
         )
         factory: MonitorFactory
+        updates = step.output == "updates"
         if step.window is not None:
-            factory = WindowsMonitor(step.window, step.every or step.window, step.lateness, values)
+            factory = WindowsMonitor(step.window, step.every or step.window, step.lateness, values, updates)
         else:
-            factory = SessionsMonitor(step.session or 0.0, step.lateness, values)
+            factory = SessionsMonitor(step.session or 0.0, step.lateness, values, updates)
         columns = "".join(f", v{at} {value.result}" for at, value in enumerate(values))
+        columns += f", {CLOSED} BOOLEAN" if updates else ""
         return factory, self._parsed(f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{columns}")
 
     def _check_means(self, step: KeyedStep) -> None:

@@ -42,7 +42,7 @@ from correlator.pipeline.places import StepPlaces
 from correlator.pipeline.planning import Planning, group_of
 from correlator.pipeline.spark import DATA_ERRORS, SharedSession, first_line, reason
 from correlator.pipeline.spec import DecodeStep, PipelineSettings, RouteStep, Step
-from correlator.pipeline.stages import KeyedWork
+from correlator.pipeline.stages import KeyedWork, step_with
 from correlator.pipeline.worker import make_importable
 from correlator.ports import StateView
 
@@ -71,6 +71,19 @@ _NEXT_START = "The batch is processed again at the next start"
 _NEW_SPARK = "Spark starts again, and the batch is computed again"
 _STARTED_AGAIN = "It is tried again every 5 s"
 _EXECUTORS = "Start workers, or give the application cores and memory that they have"
+
+
+class _Unsendable(MappingError):
+    """A value of a route that no message can carry.
+
+    Args:
+        error: says why.
+        step: the route.
+    """
+
+    def __init__(self, error: MappingError, step: str) -> None:
+        super().__init__(error.code, error.where, error.what, error.allowed, error.todo)
+        self.step = step
 
 
 class SparkProcessor:
@@ -318,8 +331,17 @@ class SparkProcessor:
         )
 
     def _refused(self, cause: Delivered, error: Exception, engine_time: float) -> Effects:
-        reason = f"E5103 pipeline {self.name}: {first_line(error)}"
+        reason = f"E5103 {f'{self._place} {self._step_of(error)}'.rstrip()}: {first_line(error)}"
         return Effects(dead_letters=[cause.dead_letter(self.name, reason, engine_time)])
+
+    def _step_of(self, error: Exception) -> str:
+        """The step that an error of a message comes from; empty if the error does not tell."""
+        if isinstance(error, _Unsendable):
+            return error.step
+        if not isinstance(error, PySparkException) or self._shared.is_lost(self._opened.session):
+            return ""
+        places = ((one.startIndex(), one.stopIndex(), one.fragment()) for one in error.getQueryContext())
+        return next((step for place in places if (step := step_with(self._opened.stages, *place))), "")
 
     def _run(self, run: Callable[[], pa.Table], failing: Callable[[], str]) -> pa.Table:
         """Run a function; a failure of Spark becomes an error with a message of one line.
@@ -353,8 +375,11 @@ class SparkProcessor:
         for position, kind, step, key, body, *rest in in_order(result):
             if kind in (SEND, FORWARD, REWRITE):
                 cause = causes[position].message
-                message = carrying(_message(kind, cause, key, body, *rest), context_of(cause))
-                sends.append((senders[step], checked(message)))
+                try:
+                    message = checked(carrying(_message(kind, cause, key, body, *rest), context_of(cause)))
+                except MappingError as error:
+                    raise _Unsendable(error, f"step {step + 1} (route)") from error
+                sends.append((senders[step], message))
             elif kind == DEAD:
                 reason = self._explained(step, body.decode(), causes[position].message)
                 dead.append(causes[position].dead_letter(self.name, reason, engine_time))

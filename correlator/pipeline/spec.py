@@ -21,6 +21,7 @@ from correlator.settings import Bytes, Count, Identifier, ImportPath, Seconds, S
 Sql = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["json", "csv", "avro", "protobuf", "text"]
 FileFormat = Literal["csv", "json", "parquet"]
+Output = Literal["final", "updates"]
 _OF_FORMATS = {
     "json": ("schema", "options"),
     "csv": ("schema", "options"),
@@ -285,6 +286,8 @@ class AggregateStep(KeyedSettings):
             expression; NULL does not count.
         every: the time between the starts of two windows, at most the length; by default the length.
         lateness: how long, in event time, a window or session waits for rows that come out of order.
+        output: `final` outputs a window or session when it closes; `updates` outputs it also with each row that changes
+            it. A column `closed` then tells the last row of a window from the rows before it.
     """
 
     word: ClassVar[str] = "aggregate"
@@ -296,6 +299,7 @@ class AggregateStep(KeyedSettings):
     values: Mapping[str, Sql]
     every: SomeSeconds | None = None
     lateness: Seconds = 0.0
+    output: Output = "final"
 
     def __post_init__(self) -> None:
         KeyedSettings.__post_init__(self)

@@ -141,6 +141,7 @@ class Stage:
         reads_twice: the text reads the view twice, so Spark keeps the rows that the previous stage has made.
         work: the Python work, `None` for the last stage.
         steps: number and kind of each of its steps, in the form for messages.
+        pieces: the SQL of each step as a part of the text: its first character, the character after it, and the step.
     """
 
     view: str
@@ -149,6 +150,24 @@ class Stage:
     reads_twice: bool
     work: PythonWork | KeyedWork | None
     steps: Sequence[str]
+    pieces: Sequence[tuple[int, int, str]]
+
+
+def step_with(stages: Iterable[Stage], first: int, last: int, fragment: str) -> str:
+    """The step whose SQL has a fragment at a place of the text of its stage; empty if no step has it, or several have.
+
+    Args:
+        stages: the stages of the pipeline.
+        first: index of the first character.
+        last: index of the last character.
+        fragment: the fragment, as Spark cuts it out of the text: it takes these indexes for those of UTF-16 units.
+    """
+    found = set()
+    for stage in stages:
+        cut = stage.text.encode("utf-16-le")[2 * first : 2 * last + 2].decode("utf-16-le", "replace")
+        if fragment and cut == fragment:
+            found |= {step for begin, end, step in stage.pieces if begin <= first and last < end}
+    return found.pop() if len(found) == 1 else ""
 
 
 def steps_of(stages: Sequence[Stage]) -> str:

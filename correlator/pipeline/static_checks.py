@@ -39,9 +39,9 @@ from correlator.pipeline.spec import (
     WhereStep,
 )
 from correlator.pipeline.steps import MESSAGE_COLUMNS
-from correlator.pipeline.windows import Call, Value, parse_call
+from correlator.pipeline.windows import CLOSED, Call, Value, parse_call
 
-_STRING, _TIMESTAMP = Kind("string"), Kind("timestamp")
+_BOOLEAN, _STRING, _TIMESTAMP = Kind("boolean"), Kind("string"), Kind("timestamp")
 _OF_MESSAGE = struct_of(
     [
         ("receiver", _STRING),
@@ -363,7 +363,7 @@ class _Checker:
         ]
         for at, (name, value) in enumerate(step.values.items()):
             made.append((name, self._value(member("values", name), value, at)))
-        return made
+        return [*made, (CLOSED, _BOOLEAN)] if step.output == "updates" else made
 
     def _value(self, setting: str, value: str, at: int) -> Kind | None:
         """The type of a value of a window."""

@@ -53,7 +53,7 @@ from correlator.pipeline.spec import (
     SqlStep,
     WhereStep,
 )
-from correlator.pipeline.windows import FIRST, LAST, Call, parse_call
+from correlator.pipeline.windows import CLOSED, FIRST, LAST, Call, parse_call
 
 MESSAGE_COLUMNS = {"body": "binary", "key": "string", "properties": "map<string,string>"}
 
@@ -321,7 +321,8 @@ def unpack_sql(step: KeyedStep, source: str, columns: Mapping[str, str]) -> str:
         case AggregateStep():
             key = quote(step.key if step.key.isidentifier() else "key")
             values = "".join(f", v{at} AS {quote(name)}" for at, name in enumerate(step.values))
-            return f"SELECT {hidden_sql(HIDDEN)}, key AS {key}, window_start, window_end{values} FROM {source}"
+            closed = f", {CLOSED}" if step.output == "updates" else ""
+            return f"SELECT {hidden_sql(HIDDEN)}, key AS {key}, window_start, window_end{values}{closed} FROM {source}"
         case CorrelateStep():
             ddl = text(", ".join(f"{quote(name)} {kind}" for name, kind in columns.items()))
             sides = ", ".join(f"from_json({side}, {ddl}, {_JSON}) AS {side}" for side in ("first", "second"))

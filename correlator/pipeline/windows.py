@@ -31,6 +31,8 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _MORE_DIGITS, _MOST_DIGITS = 10, 38
 """The additional digits of a sum of decimals compared with its argument, as in Spark, and the largest number of digits
 of a decimal."""
+CLOSED = "closed"
+"""The column that tells, with updates, whether a window is closed."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Fold = Callable[[Any, Any], Any]
 Limits = tuple[int | Decimal, int | Decimal] | None
@@ -145,20 +147,22 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     """The open windows of one key: the intermediate results of the values, by the start of the window in microseconds
     since the epoch.
 
-    An input row has the arguments `v0`, `v1`, …; a window gives one output when it closes.
+    An input row has the arguments `v0`, `v1`, …; a window gives one output when it closes, and with `updates` also one
+    for each row that changes it.
     """
 
     length: ClassVar[int]
     every: ClassVar[int]
     lateness: ClassVar[int]
+    updates: ClassVar[bool]
     values: ClassVar[tuple[Value, ...]]
     limits: ClassVar[tuple[Limits, ...]]
 
     if TYPE_CHECKING:  # the types of the values are known to each step only
         open: dict[int, Sequence[Any]]
 
-    def on_event(self, row: dict[str, Any]) -> None:
-        """Add the row to its open windows.
+    def on_event(self, row: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """Add the row to its open windows. With `updates`, returns these windows in the order of time.
 
         Raises:
             MappingError: E5104 if a window of the row reaches beyond the times that Python knows, E5105 if all its
@@ -171,6 +175,7 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         for start in starts:
             self.open[start] = self._folded(self.open.get(start, [None] * len(self.values)), row)
             self.wake_at(self._closes(start), str(start))
+        return [self._output(start, self.open[start], closed=False) for start in reversed(starts) if self.updates]
 
     def on_time(self, name: str) -> Iterator[dict[str, Any]]:
         """Close a window. If the lateness was changed meanwhile, its timer may fire too early, or twice."""
@@ -180,9 +185,12 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         if (closes := self._closes(start)) > self.time:
             self.wake_at(closes, name)
             return
-        folded = self.open.pop(start)
+        yield self._output(start, self.open.pop(start), closed=True)
+
+    def _output(self, start: int, folded: Sequence[Any], *, closed: bool) -> dict[str, Any]:
         values = {f"v{at}": _result(value.function, folded[at]) for at, value in enumerate(self.values)}
-        yield {"key": self.key, "window_start": moment(start), "window_end": moment(start + self.length), **values}
+        whole = {"key": self.key, "window_start": moment(start), "window_end": moment(start + self.length), **values}
+        return {**whole, CLOSED: closed} if self.updates else whole
 
     def _folded(self, before: Sequence[Any], row: dict[str, Any]) -> Sequence[Any]:
         """The intermediate results with the values of one more row."""
@@ -228,7 +236,9 @@ LAST = microseconds(datetime.max.replace(tzinfo=UTC))
 
 
 @cache
-def windows_class(length_s: float, every_s: float, lateness_s: float, values: Sequence[Value]) -> type[Windows]:
+def windows_class(
+    length_s: float, every_s: float, lateness_s: float, values: Sequence[Value], *, updates: bool = False
+) -> type[Windows]:
     """The class for one `aggregate` step, whose state has the types of its values."""
     return type(
         "Windows",
@@ -239,6 +249,7 @@ def windows_class(length_s: float, every_s: float, lateness_s: float, values: Se
             "length": round(length_s * 1e6),
             "every": round(every_s * 1e6),
             "lateness": round(lateness_s * 1e6),
+            "updates": updates,
             "values": tuple(values),
             "limits": tuple(value.limits for value in values),
         },

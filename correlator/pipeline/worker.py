@@ -101,10 +101,11 @@ class WindowsMonitor:
     every_s: float
     lateness_s: float
     values: tuple[Value, ...]
+    updates: bool = False
 
     def __call__(self) -> type[KeyedMonitor[Any, Any]]:
         """Make the class."""
-        return windows_class(self.length_s, self.every_s, self.lateness_s, self.values)
+        return windows_class(self.length_s, self.every_s, self.lateness_s, self.values, updates=self.updates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +115,11 @@ class SessionsMonitor:
     gap_s: float
     lateness_s: float
     values: tuple[Value, ...]
+    updates: bool = False
 
     def __call__(self) -> type[KeyedMonitor[Any, Any]]:
         """Make the class."""
-        return sessions_class(self.gap_s, self.lateness_s, self.values)
+        return sessions_class(self.gap_s, self.lateness_s, self.values, updates=self.updates)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,13 @@
 """Flights through our pipelines, against the same jobs in plain Structured Streaming.
 
-    python -m tests.benchmarks.bench_flights [--rounds 2] [--rows 336776] [--jobs keyed stateless] [--memory]
+    python -m tests.benchmarks.bench_flights [--rounds 2] [--rows 336776] [--jobs keyed stateless windows] [--memory]
+    python -m tests.benchmarks.bench_flights --piece 1000 --rows 100000 --jobs keyed
 
 Both run as whole processes in turn, start and stop of Spark included, and must find the same. The job `keyed` is
-config/flights-all.yaml: late departures, and alerts by a keyed step. The job `stateless` is the same without that step.
-More `--rows` than the year has are those of further years, with the same flights.
+config/flights-all.yaml: late departures, and alerts by a keyed step. The job `stateless` is the same without that step,
+and `windows` has an `aggregate` instead, against the native aggregation of Spark. `--piece` is the number of records in
+a trigger and the largest number in a batch; without it a trigger has 50,000, and a batch what the receiver has got. More
+`--rows` than the year has are those of further years, with the same flights.
 
 `run`: records a second of the whole process. `cycle`: records a second of the time that the batches take, which for us
 is the time of the pipeline's thread, for Structured Streaming that of its triggers; receiving, commits and senders run
@@ -26,8 +29,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from datetime import datetime, timedelta
 from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +41,7 @@ from tests.benchmarks.peer_structured_streaming import APIS, JOBS, MANY, cut, li
 from tests.spark_cluster import children, command_of
 
 ROOT = Path(__file__).parents[2]
-DATA = "flights-all.csv"
+DATA, WINDOWS = "flights-all.csv", "windows-all.jsonl"
 YEAR = 336_776
 """Departures of a year."""
 PIECE = 50_000
@@ -45,7 +50,13 @@ PARTS = ("driver", "jvm", "workers")
 LOOK_S = 0.5
 LAST_LOOKS = 4
 """At the end of a run its parts go."""
-WANTED = {"keyed": 1.0, "stateless": 0.9}
+WANTED = {"keyed": 1.0, "stateless": 0.9, "windows": 1.0}
+AGGREGATE = (
+    "{name: hours, key: carrier, event_time: scheduled, window: 1h, lateness: 48h, values: "
+    "{departures: count(*), mean: avg(dep_delay), worst: max(dep_delay)}}"
+)
+MOST_OPEN = timedelta(days=7)
+"""Windows of the last days may be open: Structured Streaming does not close them when its input has ended."""
 
 
 class Found(NamedTuple):
@@ -53,7 +64,7 @@ class Found(NamedTuple):
 
     run_s: float
     cycles_s: float
-    alerts: int
+    found: int
     delayed: int
     watched: "Watched"
 
@@ -86,27 +97,45 @@ def years(year: Sequence[str]) -> Iterator[str]:
         later += 1
 
 
-def stateless(file: Path) -> Path:
-    """The pipeline without its keyed step, beside the file."""
-    made = file.with_name("flights-stateless.yaml")
+def pipeline(file: Path, job: str, piece: int | None) -> Path:
+    """The file of a job, beside the one of the job `keyed`."""
+    made = file.with_name("flights-job.yaml")
     lines = file.read_text().splitlines(keepends=True)
-    made.write_text("".join(line for line in lines if "alerts" not in line and "monitor" not in line))
+    if job == "stateless":
+        lines = [line for line in lines if "alerts" not in line and "monitor" not in line]
+    if piece is not None:
+        lines = [f"{line}    max_batch_rows: {piece}\n" if "from: [" in line else line for line in lines]
+    text = "".join(lines)
+    if job == "windows":
+        text = re.sub(r"monitor: .*", f"aggregate: {AGGREGATE}", text)
+        text = text.replace(
+            'connection: local, destination: "queue:alerts"', f'connection: files, destination: "queue:{WINDOWS}"'
+        )
+    made.write_text(text)
     return made
 
 
-def ours(directory: Path, data: Path, job: str) -> Found:
+def closed_windows(lines: Iterable[str]) -> int:
+    """How many of these windows end long before the last one."""
+    ends = sorted(datetime.fromisoformat(json.loads(line)["window_end"]) for line in lines)
+    return bisect(ends, ends[-1] - MOST_OPEN) if ends else 0
+
+
+def ours(directory: Path, data: Path, job: str, piece: int | None) -> Found:
     """`correlator run`."""
     copy(directory)
     (directory / "config/data" / DATA).hardlink_to(data)
-    file = directory / "config/flights-all.yaml"
-    file = stateless(file) if job == "stateless" else file
+    file = pipeline(directory / "config/flights-all.yaml", job, piece)
     command = [str(Path(sys.executable).with_name("correlator")), "run", "--log-json", str(file)]
     run_s, output, log, watched = timed(command, directory)
     (ended,) = (json.loads(line) for line in log.splitlines() if '"time of a pipeline"' in line)
     cycles_s = sum(ended[part] for part in ("take_s", "plan_s", "compute_s", "apply_s"))
     alerts = re.search(r"sender alerts\D+(\d+)\D+(\d+)", output)
+    found = int(alerts.group(2)) if alerts else 0
+    if job == "windows":
+        found = closed_windows((directory / "config/data" / WINDOWS).read_text().splitlines())
     delayed = (directory / "config/data/delayed-all.jsonl").read_bytes().count(b"\n")
-    return Found(run_s, cycles_s, int(alerts.group(2)) if alerts else 0, delayed, watched)
+    return Found(run_s, cycles_s, found, delayed, watched)
 
 
 def peer(directory: Path, pieces: Path, job: str, api: str, *, many: bool) -> Found:
@@ -116,7 +145,10 @@ def peer(directory: Path, pieces: Path, job: str, api: str, *, many: bool) -> Fo
     command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.peer_structured_streaming", *map(str, options)]
     run_s, output, _, watched = timed(command, ROOT)
     cycles_s = json.loads(output.splitlines()[-1])["cycles_s"]
-    return Found(run_s, cycles_s, lines_in(out / "alerts"), lines_in(out / "delayed" / "malformed=false"), watched)
+    found = lines_in(out / "alerts")
+    if job == "windows":
+        found = closed_windows(line for one in (out / job).glob("part-*.json") for line in one.read_text().splitlines())
+    return Found(run_s, cycles_s, found, lines_in(out / "delayed" / "malformed=false"), watched)
 
 
 def timed(command: Sequence[str], directory: Path) -> tuple[float, str, str, "Watched"]:
@@ -200,6 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--rows", type=int, default=YEAR, help="records")
+    parser.add_argument("--piece", type=int, help="records of a trigger, and the most of a batch")
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=JOBS)
     parser.add_argument("--api", choices=APIS, default=APIS[0], help="how Structured Streaming keeps state")
     parser.add_argument("--memory", action="store_true", help="sample the memory of both")
@@ -207,12 +240,12 @@ def main() -> None:
     ratios: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         data, pieces = make(Path(name), arguments.rows), Path(name) / "pieces"
-        cut(data, PIECE, pieces)
+        cut(data, arguments.piece or PIECE, pieces)
         for number, job in product(range(arguments.rounds), arguments.jobs):
             with tempfile.TemporaryDirectory() as run:
-                mine = ours(Path(run), data, job)
+                mine = ours(Path(run), data, job, arguments.piece)
                 theirs = peer(Path(run), pieces, job, arguments.api, many=arguments.rows > MANY)
-            assert (mine.alerts, mine.delayed) == (theirs.alerts, theirs.delayed), (mine[2:4], theirs[2:4])
+            assert (mine.found, mine.delayed) == (theirs.found, theirs.delayed), (mine[2:4], theirs[2:4])
             rates = []
             for what, one, other in (
                 ("run", mine.run_s, theirs.run_s),
@@ -223,7 +256,7 @@ def main() -> None:
                 rates.append(
                     f"{what} {arguments.rows / one:,.0f}/s : {arguments.rows / other:,.0f}/s = {other / one:.2f}"
                 )
-            found = f"{mine.alerts} alerts and {mine.delayed} delayed departures in both"
+            found = f"{mine.found} {'windows' if job == 'windows' else 'alerts'} and {mine.delayed} delayed departures in both"
             print(f"{job:9} round {number + 1}: {', '.join(rates)}; {found}", flush=True)
             for who, one in (("ours", mine.watched), ("peer", theirs.watched)):
                 spent = ", ".join(f"{part} {one.cpu_of(part):.1f}" for part in PARTS)

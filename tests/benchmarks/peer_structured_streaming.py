@@ -4,7 +4,8 @@
 
 File source, file sinks, checkpoints on disk; a trigger takes one file of `--rows` records, into which the input is cut
 beforehand. The job `keyed` is two queries, since one query has one sink: what is late or malformed, and the alerts. The
-job `stateless` is the first of them, and keeps no state at all: it does not drop repeated records either.
+job `stateless` is the first of them, and keeps no state at all: it does not drop repeated records either. The job
+`windows` has the native aggregation of Spark instead of the alerts: statistics of each hour and carrier.
 
 What differs from our job, because it cannot be said otherwise: repeated records are dropped by state that is kept for
 ever, rows of a trigger have no order of arrival (they are sorted by scheduled time), and the two sinks advance apart
@@ -25,7 +26,8 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col
+from pyspark.sql.functions import avg, col, count, window
+from pyspark.sql.functions import max as max_
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQuery
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
@@ -42,7 +44,8 @@ STATE = "departures LONG, total_delay LONG, worst_delay LONG, very_late STRING, 
 WITHIN = timedelta(hours=6)
 MANY = 1_000_000
 """State of more records than this would not fit into the memory of the JVM."""
-JOBS, APIS = ("keyed", "stateless"), ("apply", "transform")
+JOBS, APIS = ("keyed", "stateless", "windows"), ("apply", "transform")
+WINDOW, LATENESS = "1 hour", "48 hours"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -118,11 +121,23 @@ def alerts(rows: DataFrame, api: str) -> DataFrame:
     return by_carrier.applyInPandasWithState(alerts_of, ALERT, STATE, "append", GroupStateTimeout.NoTimeout)
 
 
+def windows(rows: DataFrame) -> DataFrame:
+    late = rows.where("_rejected IS NULL AND dep_delay > 15").withWatermark("scheduled", LATENESS)
+    by_hour = late.groupBy(window("scheduled", WINDOW), "carrier")
+    values = by_hour.agg(
+        count("*").alias("departures"), avg("dep_delay").alias("mean"), max_("dep_delay").alias("worst")
+    )
+    times = {f"window_{name}": col(f"window.{name}") for name in ("start", "end")}
+    return values.withColumns(times).drop("window")
+
+
 def run(session: SparkSession, pieces: Path, out: Path, job: str, api: str) -> list[StreamingQuery]:
     """Run the queries of the job to the end of their input, at the same time."""
     outputs = {"delayed": delayed((records if job == "stateless" else distinct)(session, pieces))}
     if job == "keyed":
         outputs["alerts"] = alerts(distinct(session, pieces), api)
+    if job == "windows":
+        outputs["windows"] = windows(distinct(session, pieces))
     queries = []
     for name, rows in outputs.items():
         writer = rows.writeStream.partitionBy("malformed") if name == "delayed" else rows.writeStream
@@ -169,7 +184,11 @@ def main() -> None:
     parser.add_argument("--many", action="store_true", help=f"keep the state in RocksDB, as for {MANY:,} records")
     parser.add_argument("--keep", type=Path, help="directory for the output instead of a temporary one")
     arguments = parser.parse_args()
-    config = {"spark.sql.optimizer.excludedRules": "", "spark.sql.streaming.numRecentProgressUpdates": "1000000"}
+    config = {
+        "spark.sql.optimizer.excludedRules": "",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000000",
+        "spark.driver.extraJavaOptions": "-XX:+UseG1GC",  # Java's own choice; correlator leaves out its flags
+    }
     if arguments.many or arguments.api == "transform":
         config["spark.sql.streaming.stateStore.providerClass"] = _ROCKSDB
     with tempfile.TemporaryDirectory() as name:

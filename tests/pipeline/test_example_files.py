@@ -52,6 +52,7 @@ def test_the_tests_of_an_example_pass(executed, file):
         ("flights.yaml", "test_every_late_departure_is_reported_in_order"),
         ("weather.yaml", "test_departures_in_bad_weather_are_those_of_plain_python"),
         ("payments.yaml", "test_each_order_is_paid_or_unpaid_and_none_is_both"),
+        ("pulsar-to-rabbitmq.yaml", "test_each_order_is_shipped_or_goes_back_to_the_shop"),
         ("spark-to-lake.yaml", "test_each_order_of_more_than_nothing_becomes_one_row"),
         ("outbox-to-lake.yaml", "test_each_departure_that_was_not_cancelled_becomes_one_row"),
     ],

@@ -1,6 +1,7 @@
 """What a person sees of a pipeline in Spark: names of jobs; and how long Spark planned."""
 
 import pytest
+from py4j.java_gateway import GatewayClient
 
 from correlator.pipeline.planning import Planning
 from correlator.pipeline.spec import AggregateStep, DecodeStep, RouteStep, WhereStep
@@ -80,3 +81,26 @@ def test_the_time_of_a_plan_is_that_of_its_clock():
         clock.advance(2.5)
         raise ValueError("no plan")
     assert planning.spent_s == 2.5
+
+
+def test_a_small_batch_moves_no_rows_and_asks_java_little(engine, session, monkeypatch):
+    """SP10: no plan has an exchange, each job has one task, and a batch takes at most 100 calls of Java."""
+    sales = engine(*STEPS, name="calls")
+    bodies = [order(price) for price in range(1, 1001)]
+    sales.run(*bodies, large=False)
+    calls = []
+    sent = GatewayClient.send_command
+    monkeypatch.setattr(GatewayClient, "send_command", lambda *given: calls.append(given[1]) or sent(*given))
+    sales.run(*bodies, large=False)
+    monkeypatch.undo()
+    assert 0 < len(calls) <= 100
+    sections = sales.processor._opened.small._sections.values()
+    plans = [section.plan._jdf.queryExecution().executedPlan().toString() for section in sections]
+    assert len(plans) == 2
+    assert not any("Exchange" in plan for plan in plans)
+    context = session._session.sparkContext
+    jobs = [
+        context.statusTracker().getJobInfo(one) for one in context.statusTracker().getJobIdsForGroup("pipeline calls")
+    ]
+    stages = [context.statusTracker().getStageInfo(stage) for job in jobs[:2] for stage in job.stageIds]
+    assert [stage.numTasks for stage in stages] == [1, 1]

@@ -142,3 +142,20 @@ def test_sessions_of_a_pipeline(engine):
     assert sorted(key for owner, key in e.state.entries if owner.startswith("step:")) == [b"c"]
     e.conclude()
     assert json.loads(e.bodies()[-1])["sensor"] == "c"
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (1, 2, 3)])
+def test_updates_show_the_session_of_each_row(cuts):
+    cls, data, outputs = sessions_class(GAP, 600.0, (Value("v", "count", "int"),), updates=True), None, []
+    given = [0, 15, 8, 40]
+    for begin, end in zip((0, *cuts), (*cuts, len(given)), strict=True):
+        run = KeyedRun(cls, "a", data)
+        for minute in given[begin:end]:
+            time = START + timedelta(minutes=minute)
+            outputs += [output for one in run.handle({"_time": time, "v0": 1}, time) for output in one.outputs]
+        data = run.stored()
+    outputs += [output for handled in KeyedRun(cls, "a", data).finish() for output in handled.outputs]
+    found = [(*told(one, 1), one["closed"]) for one in outputs]
+    joined = (0, 25, 3)
+    updates = [(0, 10, 1, False), (15, 25, 1, False), (*joined, False)]
+    assert found == [*updates, (*joined, True), (40, 50, 1, False), (40, 50, 1, True)]

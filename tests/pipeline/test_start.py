@@ -5,14 +5,16 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from correlator.pipeline import archive, jvm
+from correlator.errors import ConfigError
+from correlator.pipeline import archive, jvm, spark
 from correlator.pipeline.archive import Archive, cache_directory, key_of, make_later, prune
 from correlator.pipeline.java import java_program
+from correlator.pipeline.spec import SparkSettings
 from correlator.processes import LockFile
 
 LOCAL = {"spark.master": "local[2]"}
@@ -298,6 +300,47 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, no_process):
     make_later(Archive(shared / "key"), os.environ)
 
 
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Starts a JVM that is none: whether it would map an archive, and how often another one is asked for."""
+
+    def started(cache: Path = tmp_path):
+        commands, asked = [], []
+
+        @contextmanager
+        def gateway(_java, command):
+            commands.append(list(command))
+            yield object()
+
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        monkeypatch.setattr(jvm, "has_gateway", lambda: False)
+        monkeypatch.setattr(jvm, "gateway", gateway)
+        monkeypatch.setattr(archive, "make_later", lambda *given: asked.append(given))
+        with spark._quickly(LOCAL, {}, ()):
+            pass
+        (command,) = commands
+        return any("SharedArchiveFile" in one for one in command), len(asked)
+
+    return started
+
+
+def test_spark_starts_with_a_whole_archive_and_without_another_one_it_asks_for_one(started, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert started() == (False, 1)
+    whole = archive.archive_of(java_program(os.environ).identity, jvm.spark_home(), os.environ)
+    stored(whole.directory)
+    assert started() == (True, 0)
+    path = whole.directory / "classes.jsa"
+    path.chmod(0o600)
+    os.truncate(path, path.stat().st_size // 2)
+    assert started() == (False, 1)
+
+
+def test_spark_starts_with_a_cache_that_cannot_be_written(started, tmp_path):
+    (tmp_path / "file").touch()
+    assert started(tmp_path / "file") == (False, 1)
+
+
 # With real JVMs
 
 
@@ -368,14 +411,6 @@ def test_two_makers_make_one_whole_archive_and_spark_uses_it(made, tmp_path):
 
 
 @pytest.mark.spark
-def test_spark_runs_without_a_truncated_archive_and_asks_for_another(copy, tmp_path):
-    path = copy.directory / "classes.jsa"
-    path.chmod(0o600)
-    os.truncate(path, path.stat().st_size // 2)
-    assert session_in(cache_of(copy), tmp_path) == ("/bin/sh False 1", "")
-
-
-@pytest.mark.spark
 def test_spark_runs_although_a_jvm_dies_of_its_archive(copy, tmp_path):
     """The record fits the truncated archive: only the death of the JVM shows that it is not whole."""
     path = copy.directory / "classes.jsa"
@@ -386,12 +421,6 @@ def test_spark_runs_although_a_jvm_dies_of_its_archive(copy, tmp_path):
     assert told.split()[1:] == ["False", "0"]
     assert told.split()[0].endswith("spark-submit")
     assert files_of(copy) == []
-
-
-@pytest.mark.spark
-def test_spark_runs_with_a_cache_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    assert session_in(tmp_path / "file", tmp_path) == ("/bin/sh False 1", "")
 
 
 @pytest.mark.spark
@@ -426,3 +455,20 @@ def children_of(pid: int) -> list[int]:
         if int(content.rpartition(")")[2].split()[1]) == pid and b"SparkSubmit" in command:
             found.append(int(stat.parent.name))
     return found
+
+
+@pytest.mark.parametrize(("ends_soon", "others"), [(True, "TieredStopAtLevel"), (False, "Tier4InvocationThreshold")])
+def test_java_accepts_the_flags_of_short_and_of_long_runs(ends_soon, others, tmp_path, monkeypatch):
+    chosen = []
+
+    def quickly(_config, _surroundings, flags):
+        chosen.extend(flags)
+        raise RuntimeError("far enough")
+
+    monkeypatch.setattr(spark, "_quickly", quickly)
+    with pytest.raises(ConfigError, match="far enough"):
+        spark._start(SparkSettings(master="local[2]"), str(tmp_path), ends_soon=ends_soon)
+    assert any(others in one for one in chosen)
+    java = java_program(os.environ).path
+    told = subprocess.run([java, *chosen, "-version"], capture_output=True, text=True, timeout=WITHIN_S, check=True)
+    assert "warning" not in f"{told.stdout}{told.stderr}".lower()

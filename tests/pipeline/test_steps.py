@@ -1,6 +1,7 @@
 """Each step on its own."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from correlator.pipeline.spec import (
     SqlStep,
     WhereStep,
 )
+from correlator.pipeline.stages import Stage, step_with
 from tests.pipeline.conftest import as_large
 from tests.pipeline.test_malformed import HOSTILE
 
@@ -221,7 +223,7 @@ def test_a_message_whose_route_makes_what_no_message_can_carry_is_dead_alone(eng
     ]
     assert len(e.bodies("all")) == 2
     (reason,) = e.reasons()
-    assert reason.startswith("E5103 pipeline p: E5202 send: ")
+    assert reason.startswith("E5103 pipeline p step 3 (route): E5202 send: ")
 
 
 @pytest.mark.parametrize("setting", ["key", "destination"])
@@ -358,8 +360,16 @@ def test_without_keyed_steps_cores_share_a_batch_of_any_size_by_one_plan(engine,
     assert sorted(section.parts for section in e.processor._opened.small._sections.values()) == [1, 2]
 
 
-def test_only_a_batch_of_few_rows_is_a_small_one(engine, monkeypatch):
+def test_cores_share_the_rows_of_a_batch_whose_keyed_steps_run_in_this_thread(engine, monkeypatch):
     monkeypatch.setattr(small, "MOST_ROWS", 2)
+    e = engine(READINGS, SUMS, OUT)
+    e.run(*(reading("a", 0, value) for value in (1, 2, 3, 4, 5)), large=False)
+    assert [row["total"] for row in rows(e)] == [1, 3, 6, 10, 15]
+    assert [section.parts for section in e.processor._opened.small._sections.values()] == [2, 2]
+
+
+def test_only_a_batch_of_few_rows_is_a_small_one(engine, monkeypatch):
+    monkeypatch.setattr(small, "MOST_KEYED_ROWS", 2)
     e = engine(READINGS, SUMS, OUT)
     planned = e.processor._opened.small._sections
     e.run(*(reading("a", 0, value) for value in (1, 2, 3)))
@@ -558,7 +568,7 @@ def test_a_value_that_spark_refuses_takes_no_other_message_with_it(engine):
     assert (
         e.reasons()
         == [
-            'E5103 pipeline p: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error'
+            'E5103 pipeline p step 4 (select): [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error'
         ]
         * 2
     )
@@ -574,7 +584,7 @@ def test_a_value_that_spark_refuses_at_the_end_of_all_input_takes_no_other_key_w
         e.conclude()
         assert rows(e) == [{"q": 50}, {"q": -100}]
         assert [one.message.key for one in e.dead] == ["a"] * end, "its timer is still due"
-    assert e.reasons()[0].startswith("E5103 pipeline p: [DIVIDE_BY_ZERO]")
+    assert e.reasons()[0].startswith("E5103 pipeline p step 3 (select): [DIVIDE_BY_ZERO]")
 
 
 def test_state_of_another_class_stops_with_one_line(engine):
@@ -599,3 +609,39 @@ def test_nothing_in_nothing_out(engine):
     e = engine(READINGS, OUT)
     assert e.run() == ((), (), ())
     assert e.conclude() == ((), (), ())
+
+
+def test_a_dead_letter_names_the_step_that_refuses_a_value(engine):
+    """The step whose number is the value of the message divides by zero."""
+    keep = {"sensor": "sensor", "at": "at", "value": "value"}
+    e = engine(
+        READINGS,
+        WhereStep(condition="'𝄞' <> concat('', 1 div (value - 2))"),
+        WhereStep(condition="'𝄞' <> concat('', 1 div (value - 3))"),
+        SelectStep(columns={**keep, "𝄞": "1 div (value - 4)"}),
+        SqlStep(query="SELECT *, 1 div (value - 5) AS a FROM input"),
+        ExplodeStep(array="array(1 div (value - 6))", name="b"),
+        RouteStep(to="rest", where="1 div (value - 7) <> 9"),
+        MonitorStep(class_="machines:Sums", key="concat('', 1 div (value - 8))", event_time="at"),
+        WhereStep(condition="1 div (total - 9) <> 9"),
+        AggregateStep(
+            key="sensor",
+            event_time="TIMESTAMP'2026-01-01 00:00:00'",
+            window=60,
+            values={"a": "sum(1 div (total - 10))"},
+        ),
+        OUT,
+    )
+    words = ("where", "where", "select", "sql", "explode", "route", "monitor", "where", "aggregate")
+    for number, word in enumerate(words, start=2):
+        e.run(reading("a", 0, number), large=word == "monitor")
+        assert len(e.dead) == number - 1
+        place, _, what = e.reasons()[-1].partition(": ")
+        assert (place, what[:16]) == (f"E5103 pipeline p step {number} ({word})", "[DIVIDE_BY_ZERO]")
+
+
+def test_of_two_stages_with_the_same_text_no_step_is_named():
+    stage = Stage(view="v", schema=None, text="a/b", reads_twice=False, work=None, steps=(), pieces=[(0, 3, "step 1")])
+    assert step_with([stage], 0, 2, "a/b") == "step 1"
+    assert step_with([stage, replace(stage, pieces=[(0, 3, "step 2")])], 0, 2, "a/b") == ""
+    assert step_with([stage], 0, 2, "a/c") == step_with([stage], 5, 9, "") == ""

@@ -141,3 +141,33 @@ def test_sums_of_decimals_are_exact_and_have_ten_digits_more():
         Decimal(f"{10**18}.000000000000000001")
     ]
     assert long.result == "decimal(38,18)"
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (1, 2, 3)])
+def test_updates_show_each_window_that_a_row_changes_and_close_it_once(cuts):
+    cls, data, outputs = windows_class(600.0, 300.0, 0.0, (Value("v", "sum", "int"),), updates=True), None, []
+    given = [(0, 1), (6, 2), (12, None), (5, 9)]
+    for begin, end in zip((0, *cuts), (*cuts, len(given)), strict=True):
+        run = KeyedRun(cls, "a", data)
+        for minute, value in given[begin:end]:
+            time = START + timedelta(minutes=minute)
+            handled = list(run.handle({"_time": time, "v0": value}, time))
+            assert not any(one.failure for one in handled)
+            outputs += [output for one in handled for output in one.outputs]
+        data = run.stored()
+    outputs += [output for handled in KeyedRun(cls, "a", data).finish() for output in handled.outputs]
+    told = [((one["window_start"] - START) / timedelta(minutes=1), one["v0"], one["closed"]) for one in outputs]
+    assert told == [
+        *[(-5, 1, False), (0, 1, False)],
+        *[(-5, 1, True), (0, 3, False), (5, 2, False)],
+        *[(0, 3, True), (5, 2, False), (10, None, False)],
+        (5, 11, False),
+        *[(5, 11, True), (10, None, True)],
+    ]
+
+
+def test_a_row_that_a_window_refuses_is_no_update():
+    run = KeyedRun(windows_class(600.0, 300.0, 0.0, (Value("v", "sum", "bigint"),), updates=True), "a", None)
+    for value, outputs in ((MOST, 2), (1, 0), (-1, 2)):
+        (handled,) = run.handle({"_time": START, "v0": value}, START)
+        assert (len(handled.outputs), handled.failure is None) == (outputs, outputs > 0)

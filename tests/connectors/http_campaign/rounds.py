@@ -8,9 +8,11 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from correlator.storage.inspect import dead_letters
 from tests.connectors.campaign.clients import Clients
@@ -92,7 +94,8 @@ class Result:
 
     def report(self) -> Mapping[str, Any]:
         """The result as values for a JSON report."""
-        return asdict(self)
+        report: Mapping[str, Any] = msgspec.to_builtins(self)  # `asdict` breaks a Counter
+        return report
 
 
 def _clients(port: int, *, is_control: bool) -> Clients:

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,8 @@ class Result:
 
     def report(self) -> Mapping[str, Any]:
         """The result as values for a JSON report."""
-        return asdict(self)
+        report: Mapping[str, Any] = msgspec.to_builtins(self)  # `asdict` breaks a Counter
+        return report
 
 
 @dataclass

@@ -11,7 +11,7 @@ the orders of a customer must have come into both in the same order. A trigger o
 A campaign could prove nothing for these reasons, so it takes these measures:
 
 - A kill meets nothing. The servers are killed when orders have come into the table and into the topic since the last
-  kill, and others are under way. Half of the kills of the engine happen at a drawn place: around an answer to a client,
+  kill, while the clients go on. The figures tell how often a client waited for an answer. Half of the kills of the engine happen at a drawn place: around an answer to a client,
   or around a transaction of the table or of the topic. The figures tell how many there were at each place.
 - The check cannot fail. In one control each request has a key of its own, in the other one the senders do not know what
   they have sent. Both must find orders twice in the table and in the topic.

@@ -30,8 +30,8 @@ from correlator.processes import never_finalize
 _LOOK_S = 0.1
 _KB = 1024
 _FETCH_AGAIN_MS = 20
-"""When the client has fetched as much ahead as it may, it looks for room again after this time. By default it waits a second,
-in which a quick receiver uses up all of it.
+"""When the client has fetched as much ahead as it may, it looks for room again after this time. By default it waits a
+second, in which a quick receiver uses up all of it.
 """
 
 

@@ -29,6 +29,10 @@ from correlator.processes import never_finalize
 
 _LOOK_S = 0.1
 _KB = 1024
+_FETCH_AGAIN_MS = 20
+"""When the client has fetched as much ahead as it may, it looks for room again after this time. By default it waits a
+second, in which a quick receiver uses up all of it.
+"""
 
 
 class Taken(NamedTuple):
@@ -71,7 +75,11 @@ class GroupMember:
         self._fresh: list[kafka.TopicPartition] = []
         """Partitions that were assigned during the present call of the library."""
         ahead_kb = max(_KB, min(64 * _KB, batch_bytes // _KB))
-        bounds = {"queued.max.messages.kbytes": ahead_kb, "fetch.message.max.bytes": _KB * _KB}
+        bounds = {
+            "queued.max.messages.kbytes": ahead_kb,
+            "fetch.message.max.bytes": _KB * _KB,
+            "fetch.queue.backoff.ms": _FETCH_AGAIN_MS,
+        }
         callbacks = {"error_cb": self._complaints, "on_commit": self._on_commit}
         never_finalize(self)
         with self._translated():

@@ -1,6 +1,7 @@
 """The Kafka connector against a real broker: numbers and transactions of senders, groups and offsets of receivers."""
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 import time
@@ -917,6 +918,22 @@ def test_what_the_library_fetches_ahead_is_bounded(
     GroupMember("receivers.r", broker, "g", GroupOffsets("receivers.r", broker, "g", {}), batch_bytes)
     bounds = given[-1]["queued.max.messages.kbytes"], given[-1]["fetch.message.max.bytes"]
     assert bounds == (ahead_kb, 1024 * 1024)
+
+
+def test_a_receiver_that_uses_up_what_was_fetched_ahead_does_not_wait_for_more(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    for _ in range(4):
+        kafka.publish(topic, *[{"value": bytes(100_000)}] * 40)
+    settings = dataclasses.replace(receiver(topic, "quick"), max_batch_bytes=1_000_000)  # the client fetches 1 MB ahead
+    with source_of(kafka, settings) as source:
+        began_s = time.monotonic()
+        for through in range(10, 170, 10):
+            source.acknowledge(tokens(take(source, 10)))
+            wait_until(
+                lambda through=through: kafka.offsets("quick")[topic, 0] == through
+            )  # meanwhile it fetches again
+        lasted_s = time.monotonic() - began_s
+    assert lasted_s < 5, "it waited for a second after each megabyte"
 
 
 # --- the doctor ---

@@ -68,6 +68,14 @@ _NEXT_DUE = Sql(
     "SELECT due, {now} FROM broker_delivery WHERE subscription = :subscription AND state = 2"
     " AND due > {now} - :elapsed ORDER BY due LIMIT 1"
 )
+_GLANCE_POSTGRES = Sql(
+    "SELECT 1",
+    "SELECT EXISTS (SELECT 1 FROM broker_delivery WHERE subscription = :subscription AND state = 0)"
+    " OR EXISTS (SELECT 1 FROM (SELECT id AS name FROM broker_consumer"
+    " WHERE subscription = :subscription AND id <> :consumer) AS others"
+    " WHERE NOT EXISTS (SELECT 1 FROM ({locked_keys}) AS locks WHERE key = {key_of_name})),"
+    " (SELECT min(due) FROM broker_delivery WHERE subscription = :subscription AND state = 2) - {now}",
+)
 EXPIRED = "EXPIRED"
 """The reason of the end of a message whose time to live is over."""
 
@@ -143,6 +151,20 @@ def due_in_s(connection: Connection, subscription: int, elapsed_ms: int) -> floa
     """
     rows = _NEXT_DUE.rows(connection, subscription=subscription, elapsed=elapsed_ms)
     return max(0.0, (rows[0][0] - rows[0][1]) / 1000) if rows else math.inf
+
+
+def glance(connection: Connection, holder: Holder) -> float:
+    """Return for how many seconds, on PostgreSQL, there is certainly nothing to claim unless a message comes.
+
+    One statement looks for ready messages, for the next delayed one, and for dead consumers of the subscription, which
+    may hold messages. Infinity means that there are none of these.
+    """
+    ((is_something_there, due_in_ms),) = _GLANCE_POSTGRES.rows(
+        connection, subscription=holder.subscription, consumer=holder.consumer
+    )
+    if is_something_there:
+        return 0.0
+    return math.inf if due_in_ms is None else max(0.0, due_in_ms / 1000)
 
 
 def within(ready: Sequence[Ready], bounds: Bounds, *, suspects_alone: bool) -> Sequence[Ready]:

@@ -45,20 +45,11 @@ _TRY_LOCK = Sql("SELECT 1", "SELECT pg_try_advisory_lock({lock_key})")
 _SHARE = Sql("SELECT 1", "SELECT pg_advisory_lock_shared({lock_key})")
 _UNLOCK = Sql("SELECT 1", "SELECT pg_advisory_unlock({lock_key})")
 _END_SHARE = Sql("SELECT 1", "SELECT pg_advisory_unlock_shared({lock_key})")
-_HOLDERS = Sql(
-    "SELECT 1",
-    "SELECT count(*) FROM pg_locks, (SELECT {lock_key} AS key) AS wanted"
-    " WHERE locktype = 'advisory' AND granted AND objsubid = 1"  # 1: the key is one number
-    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    " AND classid = (key >> 32 & 4294967295) AND objid = (key & 4294967295)",
-)
+_IS_HELD = Sql("SELECT 1", "SELECT EXISTS (SELECT 1 FROM ({locked_keys}) AS locks WHERE key = {lock_key})")
 _ANY_DEAD = Sql(
     "SELECT 1",
-    "WITH held AS MATERIALIZED (SELECT (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) AS key FROM pg_locks"
-    " WHERE locktype = 'advisory' AND granted AND objsubid = 1"
-    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
-    " SELECT EXISTS (SELECT 1 FROM unnest(CAST(:names AS text[])) AS name"
-    " WHERE NOT EXISTS (SELECT 1 FROM held WHERE key = {key_of_name}))",
+    "WITH locks AS MATERIALIZED ({locked_keys}) SELECT EXISTS (SELECT 1 FROM unnest(CAST(:names AS text[])) AS name"
+    " WHERE NOT EXISTS (SELECT 1 FROM locks WHERE key = {key_of_name}))",
 )
 _NEW_BOOT = Sql("SELECT 1", "INSERT INTO broker_boot (token) VALUES (gen_random_uuid()) RETURNING token")
 T = TypeVar("T")
@@ -198,7 +189,7 @@ def is_alive(store: str, connection: Connection, name: str) -> bool:
     A consumer takes its lock before its row becomes visible (`DatabaseLink.live`).
     """
     if not is_sqlite(store):
-        return bool(_HOLDERS.one(connection, name=name))
+        return bool(_IS_HELD.one(connection, name=name))
     try:
         life = LockFile(_lives(sqlite_path(store)) / name, 0)
     except FileNotFoundError:
@@ -429,7 +420,7 @@ class PostgresLink:
 
     def is_dead(self, name: str) -> bool:
         """Return whether no session holds the lock, by reading `pg_locks`: trying the lock would show others a life."""
-        return not _HOLDERS.one(self.connection, name=name)
+        return not _IS_HELD.one(self.connection, name=name)
 
     def is_any_dead(self, names: Sequence[str]) -> bool:
         """Return whether no session holds one of the locks, with one statement."""

@@ -81,6 +81,8 @@ class EmbeddedSource:
         self._next_look = 0.0
         self._next_check = 0.0
         self._next_reap = time.monotonic() + _REAP_S
+        self._is_unasked = False
+        """Whether the source looks only because time has passed, and will probably find nothing."""
         self.found_nothing = False
 
     @property
@@ -160,6 +162,7 @@ class EmbeddedSource:
         rung = self._access.bells.rung(self.destination)
         if rung == self._rung and time.monotonic() < self._next_look:
             return False
+        self._is_unasked = rung == self._rung and self._next_look > 0.0
         self._rung = rung
         return True
 
@@ -276,6 +279,8 @@ class EmbeddedSource:
         poison messages end here.
         """
         begin = time.monotonic()
+        if self._finds_nothing_at_a_glance(begin):
+            return None
         if begin >= self._next_check:
             self._strike_off_the_dead(begin)
         bounds = Bounds(limit, self._receiver.max_batch_bytes)
@@ -297,6 +302,18 @@ class EmbeddedSource:
                 return None
         self._plan_next_look(begin)
         return None
+
+    def _finds_nothing_at_a_glance(self, now: float) -> bool:
+        """Return whether one statement is enough to see that there is nothing to do, and plan the next look.
+
+        Many consumers wait most of the time, and each of them looks once a second.
+        """
+        if not self._is_unasked or self._access.is_sqlite or self._scan is not None or now >= self._next_reap:
+            return False
+        with self._access.reading(self._where, self._open_link()) as connection:
+            nothing_for_s = claiming.glance(connection, self._holder)
+        self._next_look = time.monotonic() + min(LOOK_S, nothing_for_s)
+        return nothing_for_s > 0.0
 
     def _tell_routed(self, claimed: Sequence[Claimed], messages: Sequence[Message]) -> None:
         """Log which traced messages this consumer has claimed."""

@@ -13,7 +13,7 @@ query `chosen` has locked the rows and found their places (`ctid`), for which th
 consumer takes these messages, and the commit waits for the disk only for a suspect. `{counted}` ends an insert into the
 tally: with SQLite it adds to the row of the destination. `{lock_key}` is the key of the advisory lock `:name` of
 PostgreSQL; it includes the schema, since all schemas of a database share the keys. `{key_of_name}` is that of the lock
-whose name the column `name` has.
+whose name the column `name` has, and `{locked_keys}` a query of the keys of all locks that sessions hold.
 """
 
 import sqlite3
@@ -66,6 +66,11 @@ _BOUNDED = (
 )
 _CONTENT_OF = " CROSS JOIN LATERAL (SELECT * FROM broker_content WHERE number = {number} OFFSET 0) AS c"
 _LOCK_KEY = f"hashtextextended(concat('correlator broker ', current_schema(), ' ', {{name}}), {APPLICATION_ID})"
+_LOCKED_KEYS = (
+    "SELECT (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) AS key FROM pg_locks"
+    " WHERE locktype = 'advisory' AND granted AND objsubid = 1"  # 1: the key is one number
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 _FORMS = {
     "sqlite": {
         "{returned}": _RETURNED,
@@ -96,6 +101,7 @@ _FORMS = {
         "{counted}": "",
         "{lock_key}": _LOCK_KEY.replace("{name}", "CAST(:name AS text)"),
         "{key_of_name}": _LOCK_KEY.replace("{name}", "name"),
+        "{locked_keys}": _LOCKED_KEYS,
     },
 }
 _WITHIN_NOTHING = nullcontext()

@@ -2,10 +2,11 @@
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 
-from connectors.embedded import EmbeddedConnection, destinations, notices, starting
+from connectors.embedded import EmbeddedConnection, claiming, destinations, notices, starting
 from connectors.embedded.link import open_link
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from correlator.errors import ConnectionLost
@@ -86,6 +87,28 @@ def test_a_look_that_finds_nothing_takes_four_round_trips(broker, tmp_path):
     with counted(source._link.connection, tmp_path / "look") as look:
         assert not source.receive(1, 0.0).messages
     assert look == [4]  # the other consumers, a claim, a suspect, the next message that is due
+    source._next_look = source._next_check = 1e-9  # the time has come, and nothing has rung
+    with counted(source._link.connection, tmp_path / "glance") as glance:
+        assert not source.receive(1, 0.0).messages
+    assert glance == [1]
+
+
+@pytest.mark.parametrize("what", ["a message", "a delayed message", "a message of a dead consumer"])
+def test_a_glance_finds_what_nobody_has_rung_for(broker, monkeypatch, what):
+    monkeypatch.setattr("connectors.embedded.access.Access.ring", lambda *_: None)
+    other = broker.source(broker.session())
+    source = broker.source(broker.session())
+    assert not source.receive(1, 0.0).messages
+    broker.send(message("a", delivery_delay_ms=3000) if what == "a delayed message" else "a")
+    if what == "a message of a dead consumer":
+        assert bodies(other.receive(1, 0.0)) == ["a"]
+        kill(other)
+    monkeypatch.setattr(claiming, "claim_alone", claim := Mock(wraps=claiming.claim_alone))
+    source._next_look = 1e-9
+    if what == "a delayed message":
+        assert not source.receive(1, 0.0).messages
+        assert not claim.called
+    assert bodies(source.receive(1, 20.0)) == ["a"]
 
 
 def test_a_look_for_the_dead_takes_as_many_round_trips_for_each_number_of_consumers(broker, tmp_path):

@@ -136,11 +136,12 @@ def _next(look: Look) -> Shown:
 def headline(now: Shown) -> str:
     """Name and phase of the engine, what keeps it from being ready, and how many dead letters have arisen."""
     reasons, paused = now["not_ready"], now["paused"]
-    ready = "ready" if not reasons else f"not ready: {'; '.join(reasons)}"
     dead = now["totals"]["dead_letters"]  # those of monitors are in no row of the table
-    more = [f"paused: {', '.join(paused)}"] if paused else []
-    more += [f"{dead} dead letter{'s' if dead > 1 else ''} since the start"] if dead else []
-    return ", ".join([f"{now['name']}: {now['phase']}, {ready}", *more])
+    told = [] if reasons else ["ready"]
+    told += [f"paused: {', '.join(paused)}"] if paused else []
+    told += [f"{dead} dead letter{'s' if dead > 1 else ''} since the start"] if dead else []
+    told += [f"not ready: {'; '.join(reasons)}"] if reasons else []  # the last, as it is the longest
+    return ", ".join([f"{now['name']}: {now['phase']}", *told])
 
 
 def rows(now: Shown, before: Shown | None, wall: float) -> list[Row]:

@@ -7,7 +7,9 @@ class that is one of several alternatives (a step), and errors that `__post_init
 class.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from correlator.configuration.document import MappingNode, Node, ScalarNode, SequenceNode
@@ -134,7 +136,7 @@ class Reader:
         if rest is not None:
             values[rest.attribute] = self._mapping(_without(others, node), type_of(rest.annotation), path)
         else:
-            self._unknown(others, known, path)
+            self._unknown(others, known, path, _below(cls))
         if not self._complete(node, known.values(), values, path):
             return INVALID
         return self._construct(cls, values, path)
@@ -142,12 +144,20 @@ class Reader:
     def _member(self, node: Node, setting: Setting, path: str) -> Any:
         return self._value(node, type_of(setting.annotation), path, setting.key)
 
-    def _unknown(self, entries: list[tuple[ScalarNode, Node]], known: Collection[str], path: str) -> None:
+    def _unknown(
+        self,
+        entries: list[tuple[ScalarNode, Node]],
+        known: Collection[str],
+        path: str,
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Report keys that are not known; `elsewhere` says for some where they belong."""
         for key, _ in entries:
             place = member(path, key.text)
             if self._mistaken(key, place):
                 continue
-            hint = modern_spelling(key.text, known) or self._findings.hint(key.text, known)
+            hint = modern_spelling(key.text, known) or elsewhere.get(key.text, "")
+            hint = hint or self._findings.hint(key.text, known)
             known_keys = "" if hint else f"Known: {', '.join(known)}"
             self._findings.error("E1020", place, "unknown key", hint or known_keys, at=key.position)
 
@@ -250,6 +260,25 @@ def _shape(node: Node) -> str:
             return f"a mapping with {len(node.entries)} keys" if len(node.entries) != 1 else "a mapping"
         case _:
             return "empty" if _is_null(node) else "a single value"
+
+
+@cache
+def _below(cls: type) -> Mapping[str, str]:
+    """For each key of the settings that are directly below those of a class, a hint that says where it belongs."""
+    found: dict[str, list[str]] = {}
+    for setting in settings_of(cls):
+        for key in {one.key for inner in _classes_in(type_of(setting.annotation)) for one in settings_of(inner)}:
+            found.setdefault(key, []).append(f"'{setting.key}'")
+    return {key: f"It is a setting of {' or '.join(places)}" for key, places in found.items()}
+
+
+def _classes_in(type_: SettingType) -> Iterator[type]:
+    """The settings classes that a type is made of: the class itself, or those of the items of a list or mapping."""
+    for one in type_.alternatives:
+        if one.is_settings:
+            yield one.bare
+        elif one.is_list or one.is_mapping:
+            yield from _classes_in(type_of(one.arguments[-1 if one.is_mapping else 0]))
 
 
 def _keys_of(cls: type) -> str:

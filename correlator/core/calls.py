@@ -217,7 +217,7 @@ class HandlerCalls:
                 refuse_result(result, method, f"handler {instance.monitor.state_name}")
         except Exception as error:
             self._effects.clear()
-            failure = _failure(instance.monitor, event, error)
+            failure = _failure(instance, event, error)
             self.failure = str(failure)
             raise failure from error
         if instance.monitor.persistent:
@@ -254,7 +254,7 @@ class HandlerCalls:
 
     def _pass_over(self, instance: Instance, event: Any, error: Exception) -> None:
         """Report a failed handler, and with `on_error: dead_letter` keep its event."""
-        failure = _failure(instance.monitor, event, error)
+        failure = _failure(instance, event, error)
         cause = self._cause(event)
         if instance.on_error == "dead_letter":
             receiver, number, message = cause or ("", 0, from_inside(self._as_it_came(event)))
@@ -292,16 +292,23 @@ class HandlerCalls:
         return None
 
 
-def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
+_CURES = {
+    "stop": "Correct the handler, or set on_error: dead_letter or skip",
+    "dead_letter": "Correct the handler, then replay the dead letter",
+    "skip": "Correct the handler",
+}
+
+
+def _failure(instance: Instance, event: Any, error: Exception) -> CorrelatorError:
     if isinstance(error, CorrelatorError):
         return error
     shown = f"handling {type(event).__name__}" if event is not None else "in a timer or life-cycle method"
     return HandlerFailed(
         "E5500",
-        f"monitor {monitor.state_name}",
+        f"monitor {instance.monitor.state_name}",
         f"{shown} raised {storable(f'{type(error).__name__}: {_text_of(error)}')}",
         "",
-        "Correct the handler, or set on_error: dead_letter or skip",
+        _CURES[instance.on_error],
     )
 
 

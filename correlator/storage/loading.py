@@ -163,7 +163,8 @@ def ids_of(row: Row[Any]) -> IdSegment:
     """Decode a row of `accepted_ids`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = _where_ids(row)
     segment = codec.read(IdSegment, where, row.content, row.crc)
-    return _same(where, segment, {"domain": segment.domain, "number": segment.number}, row)
+    columns = {"domain": segment.domain, "number": segment.number, "receiver": segment.receiver}
+    return _same(where, segment, columns, row)
 
 
 def state_of(row: Row[Any]) -> StateSegment:
@@ -177,7 +178,7 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
     """Decode a row of `endpoint`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = f"registry of '{row.id}'"
     endpoint = codec.read(Endpoint, where, row.content, row.crc)
-    return _same(where, endpoint, {"id": endpoint.id, "kind": endpoint.kind}, row)
+    return _same(where, endpoint, {"id": endpoint.id, "kind": endpoint.kind, "domain": endpoint.domain}, row)
 
 
 def letter_of(row: Row[Any]) -> DeadLetter:

@@ -290,6 +290,8 @@ ROWS = [
     ),
     Row(47, engine("include: other.yaml"), "E1020", "config.yaml:4:1 include", "unknown key"),
     Row(48, engine("status: {listen: '0.0.0.0'}"), "E1020", "config.yaml:4:1 status", "unknown key"),
+    Row(48, engine("max_outstanding: 5"), "E1020", "config.yaml:4:1 max_outstanding", "It is a setting of 'senders'."),
+    Row(48, engine("interval: 5s"), "E1020", "config.yaml:4:1 interval", "It is a setting of 'checkpoint'."),
     Row(50, engine("logging: {level: INF}"), "E1020", "config.yaml:4:1 logging", "unknown key"),
     Row(51, MANY, "E1011", "config.yaml", "Split it into several engines"),
     Row(51, MANY[: 1024 * 1024], "E1011", "config.yaml:", "more than 10000 values"),

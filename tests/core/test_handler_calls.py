@@ -101,6 +101,8 @@ def test_a_failed_handler_has_no_effect_then_or_later(on_error):
     else:
         world.call(world.handler(1, fails=True))
         assert world.failures == [("E5500", "from inside the engine")]
+    advised = {"stop": "or set on_error: dead_letter or skip.", "dead_letter": "then replay the dead letter."}
+    assert world.calls.failure.endswith(advised.get(on_error, "Correct the handler."))
     world.call(world.handler(2))
     assert world.made == [2]
     letters = [(one.origin, one.time) for one in world.staging.take_dead_letters()]

@@ -587,6 +587,23 @@ def test_events_over_http(world, monkeypatch):
     other.close()
 
 
+def test_o4_a_reader_that_stops_reading_loses_its_place_to_another_one(world, monkeypatch):
+    monkeypatch.setattr(events, "MOST_STREAMS", 1)
+    monkeypatch.setattr(events, "SLOW_S", 0.2)
+    monkeypatch.setattr(events, "LOOK_S", 0.01)
+    monkeypatch.setattr(events, "_text", lambda _: b":" + b"x" * 100_000 + b"\n\n")  # soon fills what a socket holds
+
+    def is_served():
+        stream = Stream(engine.http_address)
+        stream.close()
+        return stream.answer.status == 200
+
+    with world.engine(http=HttpSettings(port=0)) as engine, socket.create_connection(engine.http_address) as silent:
+        silent.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert silent.recv(15) == b"HTTP/1.1 200 OK"
+        wait_until(is_served)
+
+
 def test_events_need_the_token(world):
     with world.engine(http=HttpSettings(port=0, token="t" * 32)) as engine:
         refused = Stream(engine.http_address)

@@ -366,6 +366,18 @@ def test_a_leading_window_that_stands_still_loses_its_place(windows):
     first.locator(".log li").filter(has_text="paused").first.wait_for()
 
 
+def test_without_locks_each_window_reads_a_stream_of_its_own(windows):
+    """As over plain HTTP from another machine."""
+    windows.context.add_init_script("delete Navigator.prototype.locks")
+    pages = [windows.open() for _ in range(2)]
+    pages[0].evaluate("location.hash = '#/part/sender/out'")
+    pages[0].get_by_role("button", name="Pause").click()
+    row_of(pages[1], "out").get_by_text("PAUSED").wait_for()
+    pages[0].get_by_role("button", name="Resume").click()
+    row_of(pages[1], "out").get_by_text("OK").wait_for()
+    windows.wait_for_streams(2)
+
+
 def test_a_window_without_the_token_sees_nothing_of_the_others(windows):
     signed_in = windows.open()
     row_of(signed_in, "in").wait_for()

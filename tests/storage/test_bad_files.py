@@ -19,7 +19,7 @@ from sqlalchemy import URL
 
 from connectors.embedded import EmbeddedConnection
 from correlator.core import faults
-from correlator.core.commit import SuspectCommit
+from correlator.core.commit import RegistryCommit, SuspectCommit
 from correlator.errors import (
     ConfigError,
     ConnectionLost,
@@ -157,6 +157,17 @@ def test_141_a_changed_number_of_the_progress_is_an_altered_row(
     (progress,) = (one for one in tables if one.table == "receive_progress")
     assert len(progress.damages) == 1
     refused_start(make_store, filled, "E4201 progress of receiver '.*': content does not match its digest")
+
+
+@pytest.mark.parametrize("edited", ["accepted_ids SET receiver = 'other'", "endpoint SET domain = 'other'"])
+def test_141_a_changed_column_by_which_rows_are_deleted(make_store: MakeStore, path: Path, edited: str) -> None:
+    store = make_store(f"sqlite:///{path}")
+    opened(store)
+    store.commit(1, [RegistryCommit(put=[values.endpoint("orders")]), values.received(1, 1, number=1)])
+    store.close()
+    edit(path, f"UPDATE {edited}")
+    with pytest.raises(RecoveryRefused, match=r"E4201 (ids of|registry of)"):
+        values.contents(opened(make_store(f"sqlite:///{path}")))
 
 
 def test_141_a_number_of_a_dead_letter_is_never_given_twice(make_store: MakeStore, path: Path) -> None:

@@ -79,7 +79,7 @@ function SignIn({ problem }) {
   </section>`;
 }
 
-function Top({ status, failing, theme, route, commands }) {
+function Top({ status, failing, theme, route }) {
   const running = status && status.phase === "running";
   const ready = status && !status.not_ready?.length;
   const level = !status ? "unknown" : failing ? "failing" : running && ready ? "ok" : "slow";
@@ -168,7 +168,7 @@ function App() {
   const status = live.needsToken ? null : shown.status;
   return html`
     <a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); document.getElementById("content").focus(); }}>Skip to the content</a>
-    <${Top} status=${status} failing=${failing} theme=${theme} route=${route} commands=${commands} />
+    <${Top} status=${status} failing=${failing} theme=${theme} route=${route} />
     <main id="content" tabindex="-1">
       ${live.needsToken ? html`<${SignIn} problem=${live.problem} />` : html`
         ${live.problem && html`<p class="notice" role="alert"><strong>${live.problem}</strong>${status ? ` What you see is of ${clock(status.time)}.` : ""} The page asks again and again.</p>`}

@@ -17,22 +17,18 @@ const LIST = [
   [["?"], "this list"],
 ];
 
-const areOn = () => {
-  try {
-    return localStorage.getItem(KEPT) !== "off";
-  } catch {
-    return true; // storage is switched off
-  }
-};
-
-let on = areOn();
+let on = true;
+try {
+  on = localStorage.getItem(KEPT) !== "off";
+} catch {
+  // storage is switched off
+}
 let pairUntil = 0;
 
 const isText = (element) => element.matches("input:not([type=checkbox]), textarea, select");
-const links = () => [...document.querySelectorAll("table.parts td:first-child a")];
 
 function move(by) {
-  const all = links();
+  const all = [...document.querySelectorAll("table.parts td:first-child a")];
   const at = all.indexOf(document.activeElement);
   all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, at + by))]?.focus();
 }

@@ -88,7 +88,7 @@ export class Live {
     this.channel = new BroadcastChannel(SHARED);
     this.leads = false;
     this.admitted = false; // a page without the token must not hear what other pages are told
-    this.source = null; // the page that `status` is from: a change refers to the status that the same page has passed on before
+    this.source = null; // the page that has passed on `status`; only its changes refer to it
     this.away = new AbortController(); // aborted when this page is hidden, or another page leads
     this.leading = null;
     this.silent = undefined;

@@ -2,7 +2,6 @@
 
 const RATE_S = 10;
 export const PLOT_S = 900;
-const KINDS = { receiver: "receivers", sender: "senders" };
 
 const whole = new Intl.NumberFormat("en");
 const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -206,4 +205,3 @@ export function figuresOf(status, history) {
   };
 }
 
-export { KINDS };

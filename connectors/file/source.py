@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from connectors.file.columns import mentioned_columns
 from connectors.file.opened import OpenedFile, ReadOptions
 from connectors.file.paths import Directory
@@ -22,7 +20,7 @@ from connectors.file.rotation import find, following, identity_of, is_made_from
 from connectors.ids import WantedIds
 from connectors.records import Records
 from connectors.sidecars import lock
-from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk, readable
+from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk, readable_all
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, SOURCE_ID, UNIQUE_ID, Headers, Message, PropertyValue
 from correlator.processes import LockFile, Maker
@@ -276,23 +274,23 @@ class FileSource:
                 return None
 
     def _messages(self, file: OpenedFile, records: Records) -> list[Message]:
-        messages = [
-            self._message(file, body, line, unique)
-            for body, line, unique in zip(records.bodies, records.lines, file.ids(records), strict=True)
-        ]
+        found = zip(records.bodies, records.lines, file.ids(records), strict=True)
+        read = file.read_columns
+        if read is None:
+            messages = [self._message(*one, {}) for one in found]
+        else:
+            messages = readable_all(
+                list(found),
+                lambda one: self._message(*one, read(one[0])),
+                lambda one: self._message(*one, {}),
+                "columns",
+            )
         if records.cut_from is not None:
             messages[0].properties[CUT_FROM] = records.cut_from
         return messages
 
-    def _message(self, file: OpenedFile, body: bytes, line: int, unique: str) -> Message:
-        properties = self._properties(line, unique)
-        message = Message(body, properties, None, None, Headers(message_id=unique))
-        read = file.read_columns
-        if read is None:
-            return message
-        return readable(
-            lambda: msgspec.structs.replace(message, properties=properties | read(body)), lambda: message, "columns"
-        )
+    def _message(self, body: bytes, line: int, unique: str, columns: dict[str, PropertyValue]) -> Message:
+        return Message(body, self._properties(line, unique) | columns, None, None, Headers(message_id=unique))
 
     def _properties(self, line: int, unique: str) -> dict[str, PropertyValue]:
         properties: dict[str, PropertyValue] = {"file": self._name, "line": line}

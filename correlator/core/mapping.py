@@ -5,8 +5,10 @@ A message that cannot be mapped becomes a dead letter and never stops its batch 
 
 import re
 import zlib
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from inspect import getattr_static
+from itertools import chain
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -281,6 +283,7 @@ class Template:
             self._parts.append(_WHOLE[found.group(3)] if found.group(3) else _part(found.group(1), found.group(2)))
             at = found.end()
         self._parts.append(template[at:])
+        self._several = _several_properties(template)
 
     def column(self, messages: Sequence[Message], events: Sequence[Any]) -> list[str]:
         """Return the filled-in text of each message; "" if a value is missing. Raises `MappingError` as `fill`."""
@@ -289,6 +292,15 @@ class Template:
             values = [message.properties.get(name, "") for message in messages]
             if {type(value) for value in values} == {str} and len(max(values, key=len)) <= MAX_ID_BYTES // 4:  # type: ignore[arg-type]
                 return values  # type: ignore[return-value]
+        if self._several is not None:
+            pattern, values_of = self._several
+            try:
+                rows = [values_of(message.properties) for message in messages]
+            except KeyError:
+                rows = []
+            texts = set(chain.from_iterable(rows))
+            if set(map(type, texts)) == {str} and "" not in texts and len(max(texts, key=len)) <= MAX_ID_BYTES // 4:
+                return [pattern % row for row in rows]
         return [self.fill(message, event) for message, event in zip(messages, events, strict=True)]
 
     def fill(self, message: Message, event: Any) -> str:
@@ -318,6 +330,17 @@ def _check_name(kind: str | None, name: str, event_type: type[Any] | None, where
 
 def _listed(type_: Any) -> str:
     return f"There are: {', '.join(type_.__struct_fields__) or 'none'}"
+
+
+def _several_properties(template: str) -> tuple[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] | None:
+    """A pattern for `%`, and a function that reads its values, if all parts of the template are properties.
+
+    `None` for any other template, and for one with a single part.
+    """
+    names = [_property_name(found.group(1) or "", found.group(2)) for found in _PART.finditer(template)]
+    if len(names) < 2 or None in names:
+        return None
+    return _PART.sub("%s", template.replace("%", "%%")), itemgetter(*names)
 
 
 def _property_name(kind: str, name: str) -> str | None:

@@ -34,6 +34,7 @@ SHARES = 8
 LOOK_S = 0.1
 _LEFT = "SELECT sum(messages) FROM broker_tally t JOIN broker_destination d ON d.id = t.destination WHERE d.name LIKE '%out'"
 PATIENCE_S = 500.0
+MOST_MESSAGES = 1_000_000
 WANTED = 1.5
 FILE = """
 version: 1
@@ -61,7 +62,7 @@ class Queues:
     """The queues of a broker."""
 
     def __init__(self, url: str) -> None:
-        factory = ConnectionFactory(EmbeddedConnection, {"store": url})
+        factory = ConnectionFactory(EmbeddedConnection, {"store": url}, tx_producer_max_num_msgs=MOST_MESSAGES)
         self._session = factory.create_connection().create_session(AcknowledgeMode.TRANSACTED)
         self._producers = [self._session.create_producer(f"queue:orders-{share}") for share in range(SHARES)]
         self._database = psycopg.connect(url, autocommit=True)

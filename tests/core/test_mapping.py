@@ -8,7 +8,7 @@ import pytest
 from correlator.core.fields import FieldMapping
 from correlator.core.mapping import MAX_ID_BYTES, ReceiveMapping, Template
 from correlator.core.messages import to_message
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, MappingError
 from correlator.events import CUT_FROM, Headers, Message, event
 
 LIMIT = 10_000_000
@@ -207,6 +207,24 @@ def test_a8_2_templates(template, expected):
     extract = Template(template, "here")
     assert extract.fill(MESSAGE, MESSAGE) == expected
     assert extract.column([MESSAGE, MESSAGE], [MESSAGE, MESSAGE]) == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"a": "y"}, {"a": ""}, {"a": 7}, {"a": None}, {"a": "x" * 129}, {"a": "é%s"}],
+    ids=["text", "empty", "number", "null", "long", "percent"],
+)
+def test_several_properties_are_filled_in_at_once_as_they_are_one_by_one(odd):
+    template = Template("100% ${row.100%}-${property.a}${property.a}%s", "here")
+    messages = [Message(b"", {"row.100%": "r", "a": "x"}), Message(b"", {"row.100%": "r", **odd})]
+    texts = [template.fill(message, message) for message in messages]
+    assert texts[0] == "100% r-xx%s"
+    assert template.column(messages, messages) == texts
+    lacking = [*messages, Message(b"", {"a": "x"})]
+    assert template.column(lacking, lacking) == [*texts, ""]
+    wrong = [*messages, Message(b"", {"row.100%": b"r", "a": "x"})]
+    with pytest.raises(MappingError, match="E5403"):
+        template.column(wrong, wrong)
 
 
 def test_a_template_of_the_body_reads_the_event():

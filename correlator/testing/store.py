@@ -1,4 +1,4 @@
-"""A store in memory. The test owns its `CommittedContent`, so the content survives a crashed engine.
+"""A store in memory. The test owns its `Disk`, so the content survives a crashed engine.
 
 It keeps the contract of the port `Store` as the SQL store does, and passes the same fault points around a commit. The
 content is kept as bytes, so that no later change of an object in the engine reaches it.
@@ -58,7 +58,7 @@ class _Span(NamedTuple):
     content: bytes
 
 
-class CommittedContent:
+class Disk:
     """The committed content, and the epoch of its owner. It survives engines; only `ModelStore` changes it."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class CommittedContent:
             write(self)
 
 
-_Prepared = Callable[[CommittedContent], None]
+_Prepared = Callable[[Disk], None]
 
 
 class StoreAround:
@@ -177,7 +177,7 @@ class ModelStore:
 
     def __init__(
         self,
-        disk: CommittedContent,
+        disk: Disk,
         *,
         fault: Callable[[int, Sequence[Write]], CommitFault | None] = _no_fault,
         committed: Callable[[int, int, Sequence[Write]], None] = _unobserved,
@@ -277,7 +277,7 @@ def _prepare_receive(write: ReceiveCommit) -> _Prepared:
     ids = {(one.domain, one.number): _encode(one) for one in (write.ids, *write.rewritten) if one is not None}
     dead = [_encode(letter) for letter in write.dead_letters]
 
-    def apply(disk: CommittedContent) -> None:
+    def apply(disk: Disk) -> None:
         if segment is not None and write.segment is not None:
             _insert(disk.receive_log, (write.receiver, write.segment.first), segment)
         disk.ids.update(ids)
@@ -304,7 +304,7 @@ def _prepare_checkpoint(write: CheckpointCommit) -> _Prepared:
     outbound = [((segment.sender, segment.first), _span(segment)) for segment in write.outbound]
     dead = [_encode(letter) for letter in write.dead_letters]
 
-    def apply(disk: CommittedContent) -> None:
+    def apply(disk: Disk) -> None:
         disk.checkpoint = cut
         for number in write.state_dropped:
             disk.state.pop(number, None)
@@ -326,7 +326,7 @@ def _prepare_checkpoint(write: CheckpointCommit) -> _Prepared:
 
 
 def _prepare_suspects(write: SuspectCommit) -> _Prepared:
-    def apply(disk: CommittedContent) -> None:
+    def apply(disk: Disk) -> None:
         others = [one for one in disk.suspects if one.context not in write.contexts]
         disk.suspects = [*others, *write.suspects]
 
@@ -337,7 +337,7 @@ def _prepare_discard(write: DiscardCommit) -> _Prepared:
     return lambda disk: _discard(disk, write.numbers)
 
 
-def _discard(disk: CommittedContent, numbers: Sequence[int]) -> None:
+def _discard(disk: Disk, numbers: Sequence[int]) -> None:
     for number in numbers:
         if number <= len(disk.dead):
             disk.dead[number - 1] = b""  # no number is used a second time
@@ -346,7 +346,7 @@ def _discard(disk: CommittedContent, numbers: Sequence[int]) -> None:
 def _prepare_registry(write: RegistryCommit) -> _Prepared:
     put = {endpoint.id: _encode(endpoint) for endpoint in write.put}
 
-    def apply(disk: CommittedContent) -> None:
+    def apply(disk: Disk) -> None:
         disk.endpoints.update(put)
         for name in write.removed:
             _forget(disk, name)
@@ -357,7 +357,7 @@ def _prepare_registry(write: RegistryCommit) -> _Prepared:
     return apply
 
 
-def _forget(disk: CommittedContent, name: str) -> None:
+def _forget(disk: Disk, name: str) -> None:
     """Remove an endpoint with all its content; its ids stay if another receiver shares the domain."""
     for log in (disk.receive_log, disk.outbound):
         for key in [key for key in log if key[0] == name]:

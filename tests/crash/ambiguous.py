@@ -39,7 +39,7 @@ from correlator.testing.network import (
     Injection,
     NetworkFault,
 )
-from correlator.testing.store import CommittedContent, ModelStore, StoreAround
+from correlator.testing.store import Disk, ModelStore, StoreAround
 from tests.crash import child
 from tests.crash.campaign import check, publish, write_report
 from tests.servers import PostgresServer, running
@@ -117,7 +117,7 @@ class WatchedStore(StoreAround):
         self, store: SqlStore, proxy: FaultProxy, direct: psycopg.Connection, rng: random.Random, commits: int
     ) -> None:
         self.figures = Figures()
-        self.disk = CommittedContent()
+        self.disk = Disk()
         self.received = 0
         super().__init__(store)
         self._proxy = proxy
@@ -238,7 +238,7 @@ class WatchedStore(StoreAround):
 _MUST_BE = {"lost request": False, "cut within the request": False, "lost reply": True, "cut within the reply": True}
 
 
-def keys_of(disk: CommittedContent) -> dict[str, Any]:
+def keys_of(disk: Disk) -> dict[str, Any]:
     """What a model of a store holds: the keys of all rows."""
     checkpoint = msgspec.msgpack.decode(disk.checkpoint, type=CheckpointCommit).number
     return {
@@ -318,7 +318,7 @@ def _work(store: WatchedStore, broker: str, rng: random.Random, commits: int) ->
     return published
 
 
-def _compare_contents(url: str, disk: CommittedContent) -> None:
+def _compare_contents(url: str, disk: Disk) -> None:
     """At the end every row holds what the engine wrote."""
     opened = SqlStore(url, "crash")
     held, believed = contents(opened.read()), contents(disk.recovered())

@@ -7,11 +7,11 @@ from correlator.runtime.engine import Engine
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent, ModelStore
+from correlator.testing.store import Disk, ModelStore
 
 
 def stepped(
-    disk: CommittedContent,
+    disk: Disk,
     broker: MemoryBroker,
     *parts: ReceiverSettings | SenderSettings,
     processors: Sequence[Any] = (),

@@ -12,7 +12,7 @@ from correlator.runtime.status import ReceiverCounters
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker, MemorySource
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 from tests.runtime.flows import Idles
 from tests.runtime.stepped import stepped, work
 from tests.runtime.test_status import a_status
@@ -83,7 +83,7 @@ def test_a_receiver_asks_once_a_second_and_at_its_end_not_at_all(monkeypatch):
 
     monkeypatch.setattr("correlator.testing.memory.MemorySource", Tells)
     clock = ManualClock()
-    engine = stepped(CommittedContent(), MemoryBroker(), receiver("in"), sender(), processors=[Idles()], clock=clock)
+    engine = stepped(Disk(), MemoryBroker(), receiver("in"), sender(), processors=[Idles()], clock=clock)
 
     def backlog():
         work(engine, 3)

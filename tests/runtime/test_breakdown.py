@@ -6,7 +6,7 @@ import pytest
 
 from correlator.runtime.breakdown import Batches, Breakdown, NoBreakdown, breakdown_text, receiver_items
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 from tests.runtime.flows import Hears
 from tests.runtime.stepped import stepped, work
 from tests.runtime.world import (
@@ -152,7 +152,7 @@ def test_a9_7_where_the_application_is_slow_the_line_says_so(no_store, script, l
 
 def test_the_hand_over_to_contexts_is_part_of_the_commit():
     """It comes after the acknowledgement, and must not count for what comes next."""
-    broker, disk = MemoryBroker(), CommittedContent()
+    broker, disk = MemoryBroker(), Disk()
     settings = receiver(log_performance_breakdown=True)
     engine = stepped(disk, broker, settings, monitors=(monitor(Hears),), performance_breakdown_interval=3600.0)
     one = engine.receivers["in"]

@@ -12,7 +12,7 @@ from correlator.runtime.names import resolve
 from correlator.settings import EngineSettings, MonitorSettings
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent, ModelStore
+from correlator.testing.store import Disk, ModelStore
 from tests.runtime.flows import AlsoKeeps, Hears, Keeps, Note
 from tests.runtime.world import monitor, numbered, receiver
 
@@ -23,7 +23,7 @@ def test_a_context_that_stopped_for_a_cut_is_woken_after_it():
     engine = Engine(
         EngineSettings(name="test", monitors=(MonitorSettings(type="tests.runtime.flows:Keeps"),)),
         connections={"memory": MemoryBroker().connection()},
-        store=ModelStore(CommittedContent()),
+        store=ModelStore(Disk()),
         blocking=False,
     )
     engine.recover()

@@ -17,7 +17,7 @@ from correlator.events import DeadLetter, Message
 from correlator.storage import deadletters, inspect
 from correlator.storage.inspect import Selection
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 from tests.runtime.flows import Forwards, Hears, Idles, Keeps
 from tests.runtime.stepped import stepped
 from tests.runtime.test_failures import ORDER
@@ -480,7 +480,7 @@ class Lives:
     """Lives of an engine with pipelines that work only when they are told to; each ends by a kill."""
 
     def __init__(self, *pipelines: str) -> None:
-        self.disk, self.broker, self.pipelines = CommittedContent(), MemoryBroker(), pipelines
+        self.disk, self.broker, self.pipelines = Disk(), MemoryBroker(), pipelines
         self.broker.publish("queue:in", [message(one.decode()) for one in BODIES])
         self.live(None)
 

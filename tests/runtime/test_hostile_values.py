@@ -19,7 +19,7 @@ from correlator.events import FlowControlMarker, Headers, Message
 from correlator.runtime.engine import Engine
 from correlator.settings import CheckpointSettings
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 from tests.runtime.hostile import (
     DOING,
     Colour,
@@ -269,7 +269,7 @@ class Opens(Plain):
         self.update_flow_control_window(FlowControlMarker(receiver="go", number=0), 1000)
 
 
-def life(disk: CommittedContent, broker: MemoryBroker, policy: str) -> Engine:
+def life(disk: Disk, broker: MemoryBroker, policy: str) -> Engine:
     checkpoints = CheckpointSettings(interval=0.001)
     return stepped(disk, broker, *PARTS, monitors=(monitor(Hostile, on_error=policy),), checkpoint=checkpoints)
 
@@ -310,7 +310,7 @@ def _nothing_is_done() -> Iterator[None]:
 
 def asked(ask: Ask, value: Any, policy: str, deliver: Callable[[MemoryBroker], None] | None = None) -> None:
     """Let a handler do this, and see that the engine, or after a stop the next life, goes on as if it had not."""
-    disk, broker = CommittedContent(), MemoryBroker()
+    disk, broker = Disk(), MemoryBroker()
     DOING.action = None
     engine = life(disk, broker, policy)
     handled = goes_on(engine, broker)
@@ -347,7 +347,7 @@ def asked(ask: Ask, value: Any, policy: str, deliver: Callable[[MemoryBroker], N
 def test_no_way_to_ask_fails_later_with_any_of_the_named_values(policy):
     """Every pair, each in a checkpoint of its own; the pairs of one way to ask follow one another in one life."""
     for ask in ASKS:
-        disk, broker = CommittedContent(), MemoryBroker()
+        disk, broker = Disk(), MemoryBroker()
         engine = life(disk, broker, policy)
         goes_on(engine, broker)
         for value in NAMED:
@@ -390,7 +390,7 @@ def test_no_value_that_a_hostile_program_sends_fails_later_than_in_the_monitor_t
 
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
 def test_an_event_that_cannot_be_kept_is_the_failure_of_who_waits_with_it(policy):
-    disk, broker = CommittedContent(), MemoryBroker()
+    disk, broker = Disk(), MemoryBroker()
     engine = life(disk, broker, policy)
     work(engine, 12)
     broker.publish("queue:payloads", [Message(b'{"price": "sNaN"}')])
@@ -431,7 +431,7 @@ def test_a_class_that_no_later_start_could_import_is_refused_at_the_call(call):
     [({"items": [object()]}, "E4102"), ({"handled": "many"}, "E4103")],
 )
 def test_a_monitor_whose_first_attributes_no_store_takes_refuses_the_start(fields, code):
-    engine = life(CommittedContent(), MemoryBroker(), "stop")
+    engine = life(Disk(), MemoryBroker(), "stop")
     with pytest.raises(StateError, match=code):
         engine.contexts["main"].context.load(Hostile(**fields), "stop")
 
@@ -439,7 +439,7 @@ def test_a_monitor_whose_first_attributes_no_store_takes_refuses_the_start(field
 def test_an_event_changes_for_nobody_else_when_a_handler_changes_what_it_holds():
     """Given a list that was sent within an event, when the sender changes it, then who waits with the event has it."""
     broker = MemoryBroker()
-    engine = life(CommittedContent(), broker, "skip")
+    engine = life(Disk(), broker, "skip")
     DOING.action = lambda one: payload_that_changes(one, 2)
     engine.receivers["go"].grant(10**6)
     broker.publish("queue:go", [Message(b"{}")])

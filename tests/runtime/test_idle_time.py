@@ -7,7 +7,7 @@ from correlator.core.checkpoint import LONGEST_UNSTORED_S
 from correlator.core.expressions import wait
 from correlator.settings import CheckpointSettings
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 from tests.runtime.stepped import stepped, work
 from tests.runtime.world import monitor
 
@@ -55,17 +55,17 @@ def lives(cls, count, disk, committed=lambda *_: None):
 def test_a_timer_fires_though_each_idle_life_is_killed(cls):
     """Each of these lives is shorter than the wait, and loses at most the stated bound of its time."""
     needed = -(-WAIT_S // int(LIFE_S - LONGEST_UNSTORED_S - INTERVAL_S))
-    assert len(lives(cls, needed, CommittedContent()).fired) == 1
+    assert len(lives(cls, needed, Disk()).fired) == 1
 
 
 def test_an_engine_on_which_nothing_waits_writes_nothing():
     commits = []
-    disk = CommittedContent()
+    disk = Disk()
     lives(Nothing, 1, disk, committed=lambda epoch, number, writes: commits.append(writes))
     assert len(commits) == 1
 
 
 def test_an_engine_on_which_something_waits_writes_at_the_bound_and_not_at_each_interval():
     commits = []
-    lives(ByTimer, 1, CommittedContent(), committed=lambda epoch, number, writes: commits.append(writes))
+    lives(ByTimer, 1, Disk(), committed=lambda epoch, number, writes: commits.append(writes))
     assert [write.engine_time for (write,) in commits] == [1 + 10 * number for number in range(9)]

@@ -12,7 +12,7 @@ from correlator.events import Outgoing, PartStatus
 from correlator.runtime import html
 from correlator.runtime.replay import Cause, Output, Replayed
 from correlator.settings import EngineSettings
-from correlator.testing.store import CommittedContent, ModelStore
+from correlator.testing.store import Disk, ModelStore
 from tests.runtime.world import monitor, receiver, sender
 
 HOSTILE = "<script>alert('x')</script>&\x1b[31m\n"
@@ -44,7 +44,7 @@ def settings(name, **changes):
 
 
 def test_a_store_in_memory_may_hold_state_of_classes_in_a_notebook(world, in_main):
-    disk = CommittedContent()
+    disk = Disk()
     for count in (1, 2):
         found = settings(in_main, receivers=(receiver(),))
         engine = Engine(found, store=ModelStore(disk), connections={"memory": world.broker.connection()})

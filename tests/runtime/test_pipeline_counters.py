@@ -8,7 +8,7 @@ from correlator.events import DeadLetter
 from correlator.runtime.status import CheckpointCounters, PipelineCounters, ReceiverCounters, pipeline_lines
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 from tests.runtime.flows import Idles
 from tests.runtime.stepped import stepped, work
 from tests.runtime.test_status import a_status
@@ -60,7 +60,7 @@ class TakesTime(SendsTwice):
 
 def test_the_time_of_a_batch_is_measured_where_it_is_spent():
     clock, broker = ManualClock(), MemoryBroker()
-    engine = stepped(CommittedContent(), broker, receiver(), sender(), processors=[TakesTime(clock)], clock=clock)
+    engine = stepped(Disk(), broker, receiver(), sender(), processors=[TakesTime(clock)], clock=clock)
     idle = engine.status()
     broker.publish("queue:in", [message("a"), message("b")])
     work(engine)

@@ -17,7 +17,7 @@ from correlator.storage import inspect
 from correlator.storage.database import reading
 from correlator.storage.store import SqlStore
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent, ModelStore
+from correlator.testing.store import Disk, ModelStore
 from tests.runtime.flows import Aborts, Hears, Keeps, Note
 from tests.runtime.stepped import stepped, work
 from tests.runtime.world import AT_LEAST_ONCE, Queues, World, monitor, numbered, receiver, sender
@@ -272,7 +272,7 @@ def test_keyed_state_counts_each_message_once_however_its_batch_was_halved(world
 
 def test_t26_a_pipeline_notes_what_waited_but_for_what_it_leaves_out_and_forgets_it_then():
     """Else it would go on noting in normal life, and a kill would cast suspicion on what is handled already."""
-    disk, broker, parts = CommittedContent(), MemoryBroker(), (receiver(), sender())
+    disk, broker, parts = Disk(), MemoryBroker(), (receiver(), sender())
     broker.publish("queue:in", numbered(3))
     with pytest.raises(Dies):
         work(stepped(disk, broker, *parts, processors=[Pipeline("m2")]))
@@ -320,7 +320,7 @@ def test_t26_a_note_about_what_is_handled_already_is_forgotten(world, script):
 class Watched(Pipeline):
     """Records for each batch of a start its messages, and the notes in the store meanwhile."""
 
-    def __init__(self, disk: CommittedContent, max_bytes: int) -> None:
+    def __init__(self, disk: Disk, max_bytes: int) -> None:
         super().__init__("", max_rows=4)
         self.max_bytes = max_bytes
         self.seen: list[tuple[list[int], list[int]]] = []
@@ -338,7 +338,7 @@ class Watched(Pipeline):
 @pytest.mark.parametrize("unmapped", [(), (1,), (2, 3), (1, 2, 3, 4, 5), (8,)])
 def test_exactly_what_is_in_a_batch_is_noted(found, max_bytes, unmapped):
     """Given stored messages that no longer map, and bytes that end a batch early, then nobody else is accused."""
-    disk, broker = CommittedContent(), MemoryBroker()
+    disk, broker = Disk(), MemoryBroker()
     bodies = [b"no order" if number in unmapped else b'{"id": %d}' % number for number in range(1, 9)]
     broker.publish("queue:in", [Message(body) for body in bodies])
     reader = receiver(reliability=AT_LEAST_ONCE)

@@ -13,7 +13,7 @@ from correlator.events import Message
 from correlator.settings import DuplicateDetectionSettings
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MEMORY_FEATURES, Faults, MemoryBroker
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 from tests.runtime.flows import Keeps
 from tests.runtime.stepped import stepped, work
 from tests.runtime.world import monitor, numbered, receiver, the_monitor
@@ -30,7 +30,7 @@ def die_before_acknowledging(point: str) -> None:
 
 def test_the_first_batch_stays_known_until_it_has_come_again():
     """Given three messages without acknowledgement and a window of one, when they come again, then none is new."""
-    disk, broker = CommittedContent(), MemoryBroker()
+    disk, broker = Disk(), MemoryBroker()
     broker.publish("queue:in", numbered(3))
     small = DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0)
     options = {"monitors": (monitor(Keeps),), "duplicate_detection": small}
@@ -89,7 +89,7 @@ class Silent(Faults):
 )
 def test_what_another_receiver_of_the_queue_had_in_doubt_may_come_first(lines: Any, surely: bool, dies: bool):
     """Given two receivers with a batch in doubt each, when one is given the other's first, then it knows its own yet."""
-    disk = CommittedContent()
+    disk = Disk()
     broker = MemoryBroker(features=dataclasses.replace(MEMORY_FEATURES, acknowledges_surely=surely), faults=lines)
     broker.publish("queue:in", numbered(63))
     small = DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0)
@@ -125,7 +125,7 @@ class NoticedLate(Faults):
 @pytest.mark.parametrize(("within_s", "known"), [(10.0, True), (0.0, False)], ids=["told so", "told at once"])
 def test_what_a_broker_gives_again_late_is_known_yet(within_s: float, known: bool, dies: bool):
     """Given windows of one id, when newer messages come before the broker notices the loss, then the old one is known."""
-    clock, disk = ManualClock(), CommittedContent()
+    clock, disk = ManualClock(), Disk()
     features = dataclasses.replace(MEMORY_FEATURES, order=Order.ANY, notices_loss_within_s=within_s)
     broker = MemoryBroker(features=features, faults=NoticedLate(), clock=clock.monotonic)
     small = DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0)
@@ -166,7 +166,7 @@ def test_where_lost_lines_leave_much_in_doubt_a_receiver_waits_until_they_are_no
     broker = MemoryBroker(features=features, faults=lines, clock=clock.monotonic)
     broker.publish("queue:in", numbered(30))
     options = {"monitors": (monitor(Keeps),), "connection_retry_interval": 0.0}
-    engine = stepped(CommittedContent(), broker, receiver(max_batch_size=1), clock=clock, **options)
+    engine = stepped(Disk(), broker, receiver(max_batch_size=1), clock=clock, **options)
     work(engine, rounds=400)
     lines.on = False
     work(engine)
@@ -210,7 +210,7 @@ def test_what_a_broker_may_forget_stays_known(lines: Forgetful, written_within_s
     broker = MemoryBroker(features=features, faults=lines)
     small = DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0)
     options = {"monitors": (monitor(Keeps),), "duplicate_detection": small, "connection_retry_interval": 0.0}
-    engine = stepped(CommittedContent(), broker, receiver(max_batch_interval_ms=0), **options)
+    engine = stepped(Disk(), broker, receiver(max_batch_interval_ms=0), **options)
     for message in numbered(9):
         broker.publish("queue:in", [message])
         work(engine)

@@ -12,7 +12,7 @@ from correlator.runtime.monitor_code import application_of
 from correlator.storage import deadletters, inspect
 from correlator.storage.inspect import Selection
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 from tests.runtime.flows import Hears, Idles, Keeps, Note, Watches
 from tests.runtime.stepped import stepped, work
 from tests.runtime.test_failures import ORDER
@@ -142,7 +142,7 @@ def checkpoint(engine):
 
 def test_what_one_context_left_before_a_crash_is_decided_by_the_other_afterwards(script):
     """One context is far ahead at the checkpoint; the others pass the messages in the next life."""
-    disk, broker = CommittedContent(), MemoryBroker()
+    disk, broker = Disk(), MemoryBroker()
     settings = receiver(unhandled="dead_letter", event=ORDER)
     contexts = {"ahead": Watches, "behind": Hears, "third": Watches}
     monitors = tuple(monitor(cls, context=name) for name, cls in contexts.items())
@@ -167,7 +167,7 @@ def test_what_one_context_left_before_a_crash_is_decided_by_the_other_afterwards
 
 def test_what_a_context_handled_that_is_gone_becomes_no_letter(script):
     """It was far ahead of the others; and these take more than one life to come so far."""
-    disk, broker = CommittedContent(), MemoryBroker()
+    disk, broker = Disk(), MemoryBroker()
     settings = receiver(unhandled="dead_letter")
     behind = monitor(Watches, context="behind")
     broker.publish("queue:in", [Message(b"m1"), Message(b"m2")])
@@ -193,7 +193,7 @@ def test_what_a_context_handled_that_is_gone_becomes_no_letter(script):
 @pytest.mark.parametrize("before", ["warn", "ignore"])
 def test_letters_begin_with_what_is_received_after_they_were_asked_for(before, logs):
     """Nobody noted before which context has handled what; a context may be gone as well."""
-    disk, broker = CommittedContent(), MemoryBroker()
+    disk, broker = Disk(), MemoryBroker()
     monitors = tuple(monitor(Watches, context=name) for name in ("a", "b"))
     broker.publish("queue:in", [Message(b"m1"), Message(b"m2")])
     first = stepped(disk, broker, receiver(unhandled=before), monitors=monitors)
@@ -215,7 +215,7 @@ def test_letters_begin_with_what_is_received_after_they_were_asked_for(before, l
 
 def test_what_was_undecided_is_forgotten_while_letters_are_not_asked_for(script):
     """A context that has handled all may be gone when they are asked for again."""
-    disk, broker = CommittedContent(), MemoryBroker()
+    disk, broker = Disk(), MemoryBroker()
     keeps = receiver(unhandled="dead_letter")
     monitors = tuple(monitor(Watches, context=name) for name in ("a", "b"))
     broker.publish("queue:in", [Message(b"m1")])

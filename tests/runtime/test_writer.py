@@ -17,7 +17,7 @@ from correlator.runtime.requests import Accepted, ReceiveRequest, RegistryReques
 from correlator.runtime.writer import Writer
 from correlator.settings import DuplicateDetectionSettings, EngineSettings
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.store import CommittedContent, ModelStore
+from correlator.testing.store import Disk, ModelStore
 from tests.runtime.world import message, sender
 from tests.storage.values import opened
 
@@ -28,7 +28,7 @@ class World:
     def __init__(self, *faults: Any, windows: DuplicateDetectionSettings | None = None) -> None:
         self.faults = list(faults)
         self.time = 0.0
-        self.disk = CommittedContent()
+        self.disk = Disk()
         self.store = ModelStore(self.disk, fault=self.fault)
         windows = windows or DuplicateDetectionSettings()
         self.writer = Writer(self.store, opened(self.store).commit, lambda: self.time, windows)
@@ -172,7 +172,7 @@ def test_an_outage_ends_when_an_idle_engine_is_answered_again(logs):
 
 def test_t2_a_start_waits_between_its_tries():
     """The registry is written before any thread runs."""
-    disk, faults = CommittedContent(), ["busy"] * 3
+    disk, faults = Disk(), ["busy"] * 3
     engine = Engine(
         EngineSettings(name="test", senders=(sender(),)),
         connections={"memory": MemoryBroker().connection()},

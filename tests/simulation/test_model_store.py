@@ -17,7 +17,7 @@ from correlator.core.commit import (
 )
 from correlator.errors import CommitUnknown, Fenced, StoreBusy, StoreError
 from correlator.storage.store import SqlStore
-from correlator.testing.store import CommittedContent, ModelStore
+from correlator.testing.store import Disk, ModelStore
 from tests.storage import values
 from tests.storage.values import opened
 
@@ -61,7 +61,7 @@ def random_writes(rng: random.Random, count: int) -> list[list[Write]]:
 @pytest.mark.parametrize("seed", range(8))
 def test_both_stores_read_back_the_same(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
-    disk, url = CommittedContent(), f"sqlite:///{tmp_path}/store.db"
+    disk, url = Disk(), f"sqlite:///{tmp_path}/store.db"
     model, real = ModelStore(disk), SqlStore(url, "alpha")
     opened(model)
     opened(real)
@@ -93,7 +93,7 @@ def test_both_stores_forget_the_same(shared: bool, tmp_path: Path) -> None:
         [values.checkpoint(1, contexts=[values.context()], senders=[values.sender(0, 1)])],
         [RegistryCommit(removed=["orders"])],
     ]
-    disk, real = CommittedContent(), SqlStore(f"sqlite:///{tmp_path}/store.db", "alpha")
+    disk, real = Disk(), SqlStore(f"sqlite:///{tmp_path}/store.db", "alpha")
     model = ModelStore(disk)
     opened(model)
     opened(real)
@@ -109,8 +109,8 @@ def contents(recovered: Recovered) -> dict[str, Any]:
     return values.contents(recovered)
 
 
-def with_fault(fault: Any) -> tuple[CommittedContent, ModelStore]:
-    disk = CommittedContent()
+def with_fault(fault: Any) -> tuple[Disk, ModelStore]:
+    disk = Disk()
     faults = iter([fault])
     store = ModelStore(disk, fault=lambda _number, _writes: next(faults, None))
     opened(store)
@@ -148,7 +148,7 @@ def test_an_error_at_commit_leaves_the_truth_to_the_next_start(fault: str, commi
 
 
 def test_a_later_engine_fences_an_earlier_one() -> None:
-    disk = CommittedContent()
+    disk = Disk()
     earlier, later = ModelStore(disk), ModelStore(disk)
     opened(earlier)
     opened(later)
@@ -158,7 +158,7 @@ def test_a_later_engine_fences_an_earlier_one() -> None:
 
 
 def test_of_two_engines_that_have_read_only_one_takes_over() -> None:
-    disk = CommittedContent()
+    disk = Disk()
     first, second = ModelStore(disk), ModelStore(disk)
     read_by_first, read_by_second = first.read(), second.read()
     assert disk.epoch == 0, "to read changes nothing"
@@ -169,7 +169,7 @@ def test_of_two_engines_that_have_read_only_one_takes_over() -> None:
 
 
 def test_discarded_letters_are_gone_and_numbers_are_never_used_again():
-    disk = CommittedContent()
+    disk = Disk()
     model = ModelStore(disk)
     opened(model)
     dead = ReceiveCommit(receiver="r", segment=None, ids=None, dead_letters=[values.letter("1"), values.letter("2")])

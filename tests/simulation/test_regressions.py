@@ -14,7 +14,7 @@ from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker
 from correlator.testing.schedule import Fault
 from correlator.testing.simulation.small_world import small_world
-from correlator.testing.store import CommittedContent, ModelStore
+from correlator.testing.store import Disk, ModelStore
 from tests.harness.simulation.campaign import run_seed
 from tests.storage.values import opened
 
@@ -46,7 +46,7 @@ def test_engine_time_catches_up_and_never_goes_back() -> None:
 
 def test_ids_received_after_the_last_checkpoint_are_not_in_the_future_of_a_start() -> None:
     """Else the newest of them would make every id that is received next look expired."""
-    disk = CommittedContent()
+    disk = Disk()
     store = ModelStore(disk)
     opened(store)
     message = Message(b"{}", {"uniqueMessageId": "1:P"})

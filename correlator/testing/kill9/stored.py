@@ -13,7 +13,7 @@ from correlator.storage import inspect
 from correlator.testing.invariants.history import Rest
 from correlator.testing.simulation import inspection
 from correlator.testing.simulation.scenario import Scenario
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 
 
 def rest(url: str, scenario: Scenario, known: Mapping[str, tuple[str, ...]], found: Rest) -> Rest:
@@ -45,7 +45,7 @@ def state(url: str) -> dict[str, list[dict[str, Any]]]:
     entries = [
         StateEntry(owner, key, value) for owner, kept in inspect.state(url).items() for key, value in kept.items()
     ]
-    disk = CommittedContent()
+    disk = Disk()
     disk.state[1] = msgspec.msgpack.encode(StateSegment(1, entries))
     return inspection.state_of_disk(disk)
 

@@ -20,7 +20,7 @@ from correlator.runtime.engine import Engine
 from correlator.runtime.names import resolve
 from correlator.settings import DuplicateDetectionSettings, EngineSettings
 from correlator.testing.invariants.history import Rest
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -106,7 +106,7 @@ def _waiting(thread: MonitorThread, left_out: Collection[str]) -> tuple[Any, ...
     return tuple(items)
 
 
-def at_rest(engine: Engine, disk: CommittedContent, left: Mapping[str, int], *, awaits_timers: bool) -> bool:
+def at_rest(engine: Engine, disk: Disk, left: Mapping[str, int], *, awaits_timers: bool) -> bool:
     """Return whether nothing is left to do; `left` counts the messages that brokers hold."""
     if left or disk.outbound or disk.receive_log:
         return False
@@ -136,7 +136,7 @@ def unlocked(engine: Engine) -> list[str]:
     return [name for name, thread in engine.contexts.items() if not thread.lock.locked()]
 
 
-def remembered_ids(engine: Engine, disk: CommittedContent) -> dict[str, tuple[int, int, int]]:
+def remembered_ids(engine: Engine, disk: Disk) -> dict[str, tuple[int, int, int]]:
     """Return for each domain: ids that the detector remembers, the bound of E7, and ids that the disk holds."""
     if engine.writer is None:
         return {}
@@ -175,7 +175,7 @@ def _bound(detector: DuplicateDetector, windows: DuplicateDetectionSettings) -> 
     return sum(min(window, count) for count in sources.values()) + young + pinned
 
 
-def state_of_disk(disk: CommittedContent) -> dict[str, list[dict[str, Any]]]:
+def state_of_disk(disk: Disk) -> dict[str, list[dict[str, Any]]]:
     """Return attributes and tables of the persistent monitors on the disk, by class name, oldest instance first."""
     values = StateLog().restore(disk.recovered().state)
     found: dict[str, list[dict[str, Any]]] = {}

@@ -3,7 +3,7 @@
 from correlator.runtime.engine import Engine
 from correlator.testing.simulation import inspection
 from correlator.testing.simulation.brokers import Brokers
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 
 
 class RestCheck:
@@ -15,7 +15,7 @@ class RestCheck:
         awaits_timers: whether a timer that fires once counts as something to do.
     """
 
-    def __init__(self, disk: CommittedContent, brokers: Brokers, *, awaits_timers: bool) -> None:
+    def __init__(self, disk: Disk, brokers: Brokers, *, awaits_timers: bool) -> None:
         self._disk = disk
         self._brokers = brokers
         self._awaits_timers = awaits_timers

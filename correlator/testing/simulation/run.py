@@ -29,7 +29,7 @@ from correlator.testing.simulation.operating import Operator, StartOfLife
 from correlator.testing.simulation.recorder import DiskRecorder
 from correlator.testing.simulation.rest import RestCheck
 from correlator.testing.simulation.scenario import Scenario
-from correlator.testing.store import CommittedContent, ModelStore
+from correlator.testing.store import Disk, ModelStore
 
 REST_PATIENCE_S = 120.0
 REST_STEPS = 6000
@@ -75,7 +75,7 @@ class SimulatedRun:
         self.schedule = schedule
         self.history = History(scenario.setup)
         self.clock = ManualClock()
-        self.disk = CommittedContent()
+        self.disk = Disk()
         self.crashes = 0
         self.struck: list[str] = []
         self.acting = 0

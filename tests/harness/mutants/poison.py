@@ -6,7 +6,7 @@ from correlator.core import poison
 from correlator.runtime import suspects
 from correlator.runtime.restart import Restart
 from correlator.runtime.suspects import Suspects
-from correlator.testing.store import CommittedContent
+from correlator.testing.store import Disk
 from tests.harness.mutants.catalogue import Patches, mutant
 
 
@@ -59,7 +59,7 @@ def notes_forgotten(patches: Patches) -> None:
 
         return recovered
 
-    patches.replace(CommittedContent, "recovered", make)
+    patches.replace(Disk, "recovered", make)
 
 
 @mutant(

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import SparkSession
 
 from correlator.core.batch_context import Delivered, Effects
@@ -340,7 +340,8 @@ class SparkProcessor:
             return error.step
         if not isinstance(error, PySparkException) or self._shared.is_lost(self._opened.session):
             return ""
-        places = ((one.startIndex(), one.stopIndex(), one.fragment()) for one in error.getQueryContext())
+        texts = (one for one in error.getQueryContext() if one.contextType() == QueryContextType.SQL)
+        places = ((one.startIndex(), one.stopIndex(), one.fragment()) for one in texts)
         return next((step for place in places if (step := step_with(self._opened.stages, *place))), "")
 
     def _run(self, run: Callable[[], pa.Table], failing: Callable[[], str]) -> pa.Table:

@@ -32,7 +32,7 @@ import time
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
@@ -55,8 +55,6 @@ AGGREGATE = (
     "{name: hours, key: carrier, event_time: scheduled, window: 1h, lateness: 48h, values: "
     "{departures: count(*), mean: avg(dep_delay), worst: max(dep_delay)}}"
 )
-MOST_OPEN = timedelta(days=7)
-"""Windows of the last days may be open: Structured Streaming does not close them when its input has ended."""
 
 
 class Found(NamedTuple):
@@ -64,7 +62,8 @@ class Found(NamedTuple):
 
     run_s: float
     cycles_s: float
-    found: int
+    alerts: int
+    ends: Sequence[datetime]
     delayed: int
     watched: "Watched"
 
@@ -115,10 +114,18 @@ def pipeline(file: Path, job: str, piece: int | None) -> Path:
     return made
 
 
-def closed_windows(lines: Iterable[str]) -> int:
-    """How many of these windows end long before the last one."""
-    ends = sorted(datetime.fromisoformat(json.loads(line)["window_end"]) for line in lines)
-    return bisect(ends, ends[-1] - MOST_OPEN) if ends else 0
+def ends_of(lines: Iterable[str]) -> Sequence[datetime]:
+    """The ends of these windows, in order."""
+    return sorted(datetime.fromisoformat(json.loads(line)["window_end"]) for line in lines)
+
+
+def in_both(mine: Sequence[datetime], theirs: Sequence[datetime]) -> tuple[int, int]:
+    """How many windows each has closed up to the last one of the other.
+
+    Structured Streaming does not close the last windows when its input has ended.
+    """
+    last = min(mine[-1], theirs[-1])
+    return bisect(mine, last), bisect(theirs, last)
 
 
 def ours(directory: Path, data: Path, job: str, piece: int | None) -> Found:
@@ -131,11 +138,11 @@ def ours(directory: Path, data: Path, job: str, piece: int | None) -> Found:
     (ended,) = (json.loads(line) for line in log.splitlines() if '"time of a pipeline"' in line)
     cycles_s = sum(ended[part] for part in ("take_s", "plan_s", "compute_s", "apply_s"))
     alerts = re.search(r"sender alerts\D+(\d+)\D+(\d+)", output)
-    found = int(alerts.group(2)) if alerts else 0
+    ends: Sequence[datetime] = ()
     if job == "windows":
-        found = closed_windows((directory / "config/data" / WINDOWS).read_text().splitlines())
+        ends = ends_of((directory / "config/data" / WINDOWS).read_text().splitlines())
     delayed = (directory / "config/data/delayed-all.jsonl").read_bytes().count(b"\n")
-    return Found(run_s, cycles_s, found, delayed, watched)
+    return Found(run_s, cycles_s, int(alerts.group(2)) if alerts else 0, ends, delayed, watched)
 
 
 def peer(directory: Path, pieces: Path, job: str, api: str, *, many: bool) -> Found:
@@ -145,10 +152,11 @@ def peer(directory: Path, pieces: Path, job: str, api: str, *, many: bool) -> Fo
     command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.peer_structured_streaming", *map(str, options)]
     run_s, output, _, watched = timed(command, ROOT)
     cycles_s = json.loads(output.splitlines()[-1])["cycles_s"]
-    found = lines_in(out / "alerts")
+    ends: Sequence[datetime] = ()
     if job == "windows":
-        found = closed_windows(line for one in (out / job).glob("part-*.json") for line in one.read_text().splitlines())
-    return Found(run_s, cycles_s, found, lines_in(out / "delayed" / "malformed=false"), watched)
+        ends = ends_of(line for one in (out / job).glob("part-*.json") for line in one.read_text().splitlines())
+    delayed = lines_in(out / "delayed" / "malformed=false")
+    return Found(run_s, cycles_s, lines_in(out / "alerts"), ends, delayed, watched)
 
 
 def timed(command: Sequence[str], directory: Path) -> tuple[float, str, str, "Watched"]:
@@ -245,7 +253,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as run:
                 mine = ours(Path(run), data, job, arguments.piece)
                 theirs = peer(Path(run), pieces, job, arguments.api, many=arguments.rows > MANY)
-            assert (mine.found, mine.delayed) == (theirs.found, theirs.delayed), (mine[2:4], theirs[2:4])
+            counts = in_both(mine.ends, theirs.ends) if job == "windows" else (mine.alerts, theirs.alerts)
+            assert (counts[0], mine.delayed) == (counts[1], theirs.delayed), (counts, mine.delayed, theirs.delayed)
             rates = []
             for what, one, other in (
                 ("run", mine.run_s, theirs.run_s),
@@ -256,7 +265,7 @@ def main() -> None:
                 rates.append(
                     f"{what} {arguments.rows / one:,.0f}/s : {arguments.rows / other:,.0f}/s = {other / one:.2f}"
                 )
-            found = f"{mine.found} {'windows' if job == 'windows' else 'alerts'} and {mine.delayed} delayed departures in both"
+            found = f"{counts[0]} {'windows' if job == 'windows' else 'alerts'} and {mine.delayed} delayed departures in both"
             print(f"{job:9} round {number + 1}: {', '.join(rates)}; {found}", flush=True)
             for who, one in (("ours", mine.watched), ("peer", theirs.watched)):
                 spent = ", ".join(f"{part} {one.cpu_of(part):.1f}" for part in PARTS)

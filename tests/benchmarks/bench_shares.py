@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -63,9 +63,14 @@ class Queues:
 
     def __init__(self, url: str) -> None:
         factory = ConnectionFactory(EmbeddedConnection, {"store": url}, tx_producer_max_num_msgs=MOST_MESSAGES)
-        self._session = factory.create_connection().create_session(AcknowledgeMode.TRANSACTED)
+        self._connection = factory.create_connection()
+        self._session = self._connection.create_session(AcknowledgeMode.TRANSACTED)
         self._producers = [self._session.create_producer(f"queue:orders-{share}") for share in range(SHARES)]
         self._database = psycopg.connect(url, autocommit=True)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._database.close()
 
     def publish(self, rows: int) -> None:
         """Publish so many messages to each share, all at the same moment."""
@@ -113,8 +118,7 @@ def measured(server: PostgresServer, count: int, rows: int) -> float:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "totals.yaml").write_text(FILE.format(store=store, broker=broker, shares=SHARES))
         (Path(name) / "totals.yaml").chmod(0o600)
-        queues = Queues(broker)
-        with members(Path(name), count) as watched:
+        with closing(Queues(broker)) as queues, members(Path(name), count) as watched:
             queues.publish(1)
             queues.wait(SHARES)
             queues.publish(rows)

@@ -356,11 +356,14 @@ def test_a_leading_window_that_stands_still_loses_its_place(windows):
     row_of(first, "in").wait_for()
     second = windows.open(clock=True)
     row_of(second, "in").wait_for()
-    first.evaluate("BroadcastChannel.prototype.postMessage = () => {}")
+    first.evaluate(
+        "const channel = BroadcastChannel.prototype, { postMessage } = channel;"
+        "channel.postMessage = () => {}; window.goOn = () => { channel.postMessage = postMessage; }"
+    )
     second.clock.run_for(16_000)
     windows.wait_for_streams(2)
     assert windows.leading == second
-    first.evaluate("location.hash = '#/part/sender/out'")
+    first.evaluate("goOn(); location.hash = '#/part/sender/out'")
     first.get_by_role("button", name="Pause").click()  # it follows the other one now
     first.get_by_role("button", name="Resume").click()
     first.locator(".log li").filter(has_text="paused").first.wait_for()

@@ -184,6 +184,7 @@ export class Live {
       if (problem) this.fail(problem);
     } else if (said.problem) this.fail(said.problem);
     else if (said.event !== "changed" || said.from === this.source) this.receive(said);
+    else this.channel.postMessage({ hello: this.id });
   }
 
   again() {

@@ -298,7 +298,7 @@ class Template:
                 rows = [values_of(message.properties) for message in messages]
             except KeyError:
                 rows = []
-            texts = set(chain.from_iterable(rows))
+            texts = dict.fromkeys(chain.from_iterable(rows))
             if set(map(type, texts)) == {str} and "" not in texts and len(max(texts, key=len)) <= MAX_ID_BYTES // 4:
                 return [pattern % row for row in rows]
         return [self.fill(message, event) for message, event in zip(messages, events, strict=True)]

@@ -90,7 +90,7 @@ CASES = {
         "queue:bills/*.jsonl",
         ("queue:bills", "senders[0].destination: 'queue:bills' names no objects"),
         {
-            "lint": (0, "senders[0].options.destination: each batch is an object"),
+            "lint": (0, "senders[0]: each batch is an object"),
             "explain": (0, "Nothing is lost, and every message has its effect once"),
             "plan": (0, NEW),
             "doctor": (4, "E7010 receivers.in: there is no folder "),

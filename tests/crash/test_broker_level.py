@@ -28,7 +28,7 @@ from tests.crash.test_kill9_level import CONFIG, SOUND, body
 from tests.servers import PostgresServer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kill9]
-STARTED = 12
+STARTED = 13
 """COMMITs of the first start."""
 AT_COMMITS = (
     *(Fault(kind, n) for at, kind in enumerate(disturbances.AT_COMMIT) for n in (STARTED + at, STARTED + 6 + at)),

@@ -46,7 +46,7 @@ def test_t4_no_image_of_the_product_is_bad() -> None:
 @pytest.mark.parametrize("synchronous", ["NORMAL", "OFF"])
 def test_a_store_that_syncs_less_is_found_bad(synchronous: str) -> None:
     """The control of the control."""
-    figures = campaign(240, seed=7, synchronous=synchronous)
+    figures = campaign(360, seed=7, synchronous=synchronous)
     assert figures.bad > 20
     assert set(figures.invariants) >= {"A1", "S1", "G1", "G8"}
 

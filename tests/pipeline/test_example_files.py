@@ -57,7 +57,8 @@ def test_the_tests_of_an_example_pass(executed, file):
         ("outbox-to-lake.yaml", "test_each_departure_that_was_not_cancelled_becomes_one_row"),
     ],
 )
-def test_the_crash_tests_of_the_examples_hold(file, name):
+def test_the_crash_tests_of_the_examples_hold(file, name, monkeypatch):
+    monkeypatch.setenv("RABBITMQ_PASSWORD", "guest")
     found = runpy.run_path(str(CONFIG / "test_pipelines.py"))
     body = found[name].__wrapped__
     with opened("sim", CONFIG / file) as level:

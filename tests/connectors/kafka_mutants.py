@@ -3,9 +3,8 @@
 Each mutant is a named patch of the connector, as in `tests.harness.mutants`. `EQUIVALENT` explains what no test can find.
 """
 
-import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import pytest
@@ -52,17 +51,6 @@ class Mutant(NamedTuple):
 
 
 CATALOGUE: dict[str, Mutant] = {}
-
-
-@contextlib.contextmanager
-def applied(name: str) -> Iterator[None]:
-    """Within the block, the connector has the bug."""
-    patches = Patches()
-    try:
-        CATALOGUE[name].patch(patches)
-        yield
-    finally:
-        patches.undo()
 
 
 def _mutant(name: str, sentence: str, check: Check, found: str = "AssertionError") -> Callable[[Any], Any]:

@@ -3,7 +3,8 @@
 import pytest
 
 from correlator.errors import ConnectionLost
-from tests.connectors.kafka_mutants import CATALOGUE, EQUIVALENT, applied
+from tests.connectors.kafka_mutants import CATALOGUE, EQUIVALENT
+from tests.harness.mutants.catalogue import patched
 from tests.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.kafka
@@ -13,11 +14,11 @@ pytestmark = pytest.mark.kafka
 def test_a_mutant_is_found(kafka: KafkaServer, name: str) -> None:
     mutant = CATALOGUE[name]
     with (
-        applied(name),
-        pytest.MonkeyPatch.context() as patched,
+        patched(mutant.patch),
+        pytest.MonkeyPatch.context() as changes,
         pytest.raises((AssertionError, ConnectionLost)) as found,
     ):
-        mutant.check(kafka, patched)
+        mutant.check(kafka, changes)
     error = found.value
     how = error.code if isinstance(error, ConnectionLost) else type(error).__name__
     assert how == mutant.found, error

@@ -11,7 +11,7 @@ from correlator.core.commit import StateEntry
 from correlator.events import DeadLetter, Message
 from correlator.pipeline import halving
 from correlator.pipeline.halving import Overlay, in_halves
-from tests.harness.mutants.catalogue import Patches
+from tests.harness.mutants.catalogue import patched
 
 OWNER = "step:p/aggregate#0"
 
@@ -182,9 +182,5 @@ BUGS = [
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_bugs_with_the_state_of_halves_are_found(bug):
-    patches = Patches()
-    bug(patches)
-    try:
+    with patched(bug):
         assert any(differs(seed) for seed in range(40))
-    finally:
-        patches.undo()

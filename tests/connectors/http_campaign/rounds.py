@@ -7,14 +7,13 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign import command
 from tests.connectors.campaign.clients import Clients
 from tests.connectors.campaign.life import PATIENCE_S
 from tests.connectors.http_campaign import bridge, service
@@ -53,7 +52,7 @@ class Figures:
 
 
 @dataclass
-class Result:
+class Result(command.Result):
     """The result of a campaign."""
 
     seed: int
@@ -91,11 +90,6 @@ class Result:
             *self.violations,
             *self.blind,
         ]
-
-    def report(self) -> Mapping[str, Any]:
-        """The result as values for a JSON report."""
-        report: Mapping[str, Any] = msgspec.to_builtins(self)  # `asdict` breaks a Counter
-        return report
 
 
 def _clients(port: int, *, is_control: bool) -> Clients:

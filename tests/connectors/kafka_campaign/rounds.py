@@ -5,7 +5,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tests.connectors.campaign import command
 from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.kafka_campaign import bridge
@@ -59,7 +60,7 @@ class Figures:
 
 
 @dataclass
-class Result:
+class Result(command.Result):
     """The result of a campaign."""
 
     seed: int
@@ -92,11 +93,6 @@ class Result:
             *self.violations,
             *self.blind,
         ]
-
-    def report(self) -> Mapping[str, Any]:
-        """The result as values for a JSON report."""
-        report: Mapping[str, Any] = msgspec.to_builtins(self)  # `asdict` breaks a Counter
-        return report
 
 
 @dataclass

@@ -5,11 +5,10 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from deltalake import DeltaTable
@@ -18,6 +17,7 @@ from connectors.lake import read
 from connectors.lake.places import DATA
 from connectors.lake.plain import all_entries
 from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign import command
 from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.orders import Orders
 from tests.connectors.campaign.verdict import counts_in
@@ -69,7 +69,7 @@ class Figures:
 
 
 @dataclass
-class Result:
+class Result(command.Result):
     """The result of a campaign."""
 
     form: str
@@ -99,10 +99,6 @@ class Result:
             *self.violations,
             *self.blind,
         ]
-
-    def report(self) -> Mapping[str, Any]:
-        """The result as values for a JSON report."""
-        return asdict(self)
 
 
 def _life(directory: Path, form: str, *, kill: int = 0, is_control: bool = False) -> Life:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign import command
 from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.orders import Orders
 from tests.connectors.campaign.verdict import counts_in
@@ -76,7 +77,7 @@ class Figures:
 
 
 @dataclass
-class Result:
+class Result(command.Result):
     """The result of a campaign."""
 
     place: str
@@ -112,10 +113,6 @@ class Result:
             *self.violations,
             *self.blind,
         ]
-
-    def report(self) -> Mapping[str, Any]:
-        """The result as values for a JSON report."""
-        return asdict(self)
 
 
 def campaign(

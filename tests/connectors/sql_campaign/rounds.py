@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from connectors.sql import SqlConnection
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign import command
 from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.sql_campaign import bridge
@@ -94,7 +95,7 @@ class Figures:
 
 
 @dataclass
-class Result:
+class Result(command.Result):
     """The result of a campaign; `source` is where the orders come from: see `bridge.live`."""
 
     database: str
@@ -127,10 +128,6 @@ class Result:
             *self.violations,
             *self.blind,
         ]
-
-    def report(self) -> Mapping[str, Any]:
-        """The result as values for a JSON report."""
-        return asdict(self)
 
 
 class Program:

@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from connectors.kafka.log import LOG
 from correlator.storage.inspect import dead_letters
+from tests.connectors.campaign import command
 from tests.connectors.campaign.clients import Clients
 from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.webhook_campaign import shop
@@ -89,7 +90,7 @@ class Figures:
 
 
 @dataclass
-class Result:
+class Result(command.Result):
     """The result of a campaign."""
 
     seed: int
@@ -130,11 +131,6 @@ class Result:
             *self.violations,
             *self.blind,
         ]
-
-    def report(self) -> Mapping[str, Any]:
-        """The result as values for a JSON report."""
-        report: Mapping[str, Any] = msgspec.to_builtins(self)  # `asdict` breaks a Counter
-        return report
 
 
 class Tail:

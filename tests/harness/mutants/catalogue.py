@@ -61,11 +61,16 @@ def mutant(name: str, sentence: str, *expected: str, budget: int = 120, seed: in
 
 
 @contextlib.contextmanager
-def applied(name: str) -> Iterator[None]:
-    """Within the block, the code has the bug."""
+def patched(patch: Callable[[Patches], None]) -> Iterator[None]:
+    """Within the block, the code has what the function puts into it."""
     patches = Patches()
     try:
-        CATALOGUE[name].patch(patches)
+        patch(patches)
         yield
     finally:
         patches.undo()
+
+
+def applied(name: str) -> contextlib.AbstractContextManager[None]:
+    """Within the block, the code has the bug."""
+    return patched(CATALOGUE[name].patch)

@@ -8,16 +8,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from connectors.embedded import EmbeddedConnection
 from connectors.messaging import ConnectionFactory
 from correlator.storage.database import parse
+from tests.connectors.campaign import command
 from tests.spark_programs.campaign.query import AFTER, BEFORE, QUEUE, ROWS, run, source_of
 
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 20, 4
@@ -52,7 +52,7 @@ class Figures:
 
 
 @dataclass
-class Result:
+class Result(command.Result):
     """The result of a campaign."""
 
     seed: int
@@ -86,10 +86,6 @@ class Result:
             *self.violations,
             *self.blind,
         ]
-
-    def report(self) -> Mapping[str, Any]:
-        """The result as values for a JSON report."""
-        return asdict(self)
 
 
 def campaign(

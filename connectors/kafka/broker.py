@@ -8,7 +8,7 @@ import confluent_kafka as kafka
 
 from connectors.kafka.log import LOG
 from connectors.kafka.registry import PASSWORD, URL, USER, Registry, registry
-from connectors.kafka.tls import PROTOCOL, is_encrypted, with_protocol
+from connectors.kafka.tls import PROTOCOL, SETTINGS, is_encrypted, with_protocol
 from correlator.errors import ConfigError
 from correlator.options import check_options, text_option, whole_option
 
@@ -52,8 +52,6 @@ _OURS = frozenset(
 """Settings on which the guarantees depend; an option of the connection, receiver or sender replaces some of them."""
 _UNVERIFIED = frozenset({"enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm"})
 """Settings that switch off the check of the certificate of a broker, or of the name in it."""
-_TLS = "ssl."
-"""Begins the names of settings for TLS."""
 _FILES = ".location"
 """Ending of the names of settings with a file, which may exist on the machine of the engine only."""
 
@@ -181,7 +179,7 @@ def _client(where: str, given: object, servers: str) -> Mapping[str, Any]:
             raise ConfigError("E1022", f"{where}.{name}", "is not a text, a number, true or false")
     client = with_protocol(given, servers)
     for name in client:
-        if name.startswith(_TLS) and not is_encrypted(client):
+        if name.startswith(SETTINGS) and not is_encrypted(client):
             what, todo = "is of no use without TLS", f"Set {PROTOCOL}: SSL, or SASL_SSL for a user with a password"
             raise ConfigError("E1022", f"{where}.{name}", what, "", todo)
     return dict(client)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import confluent_kafka as kafka
 
 from connectors.kafka.broker import KafkaBroker
-from connectors.kafka.tls import is_encrypted, refusal
+from connectors.kafka.tls import SETTINGS, is_encrypted, refusal
 from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
 from correlator.errors import ConnectionLost
 
@@ -57,7 +57,6 @@ _SERIOUS = frozenset(
 )
 _SHAKING_HANDS = "SSL_HANDSHAKE"
 """In the text of an error: the client was about to agree on TLS with a broker."""
-_SETTING_OF_TLS = "ssl."
 _TODO = {
     "E7002": "Check the settings below 'client'",
     "E7007": "Grant the right to the user: the page about Kafka lists all of them",
@@ -121,7 +120,7 @@ def lost(
 
 def _code_of(error: kafka.KafkaError) -> str:
     code, told = _CODES.get(error.code(), "E7025"), error.str()
-    is_of_files = error.code() == _ERROR._INVALID_ARG and _SETTING_OF_TLS in told  # noqa: SLF001
+    is_of_files = error.code() == _ERROR._INVALID_ARG and SETTINGS in told  # noqa: SLF001
     return TLS if is_of_files or (code == "E7001" and _SHAKING_HANDS in told) else code
 
 

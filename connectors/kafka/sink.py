@@ -193,10 +193,8 @@ class KafkaSink:
         self._learn({one.topic for one in records} - self._rules.keys())
         fit: list[Record] = []
         for one in records:
-            rules = self._rules[one.topic]
-            if one.size > rules.most_bytes or (rules.needs_key and one.key is None):
-                results[one.at] = _unfit(one, rules, part[one.at])
-            else:
+            results[one.at] = refusal = _unfit(one, self._rules[one.topic], part[one.at])
+            if refusal is None:
                 fit.append(one)
         return fit
 
@@ -274,13 +272,15 @@ class KafkaSink:
         return last_number(self._where, self._broker, topic, self._source, first, self._most_outstanding)
 
 
-def _unfit(record: Record, rules: Rules, outgoing: Outgoing) -> SendRejected:
-    """Return why a topic would refuse a record."""
+def _unfit(record: Record, rules: Rules, outgoing: Outgoing) -> SendRejected | None:
+    """Return why a topic would refuse a record; `None` if it accepts it."""
     if record.size > rules.most_bytes:
         what = f"the message has {record.size} bytes, and max.message.bytes of '{record.topic}' is {rules.most_bytes}"
         return SendRejected("E8106", _place(outgoing), what)
-    what = f"the message has no key, which the compacted topic '{record.topic}' needs"
-    return SendRejected("E8102", _place(outgoing), what)
+    if rules.needs_key and record.key is None:
+        what = f"the message has no key, which the compacted topic '{record.topic}' needs"
+        return SendRejected("E8102", _place(outgoing), what)
+    return None
 
 
 def _noted(text: str) -> Sequence[int]:

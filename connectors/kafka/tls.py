@@ -13,6 +13,8 @@ PROTOCOL = "security.protocol"
 _ENCRYPTED = frozenset({"ssl", "sasl_ssl"})
 _LOGIN = "sasl."
 """Begins the names of settings for users."""
+SETTINGS = "ssl."
+"""Begins the names of settings for TLS."""
 _CA = "ssl.ca.location"
 _ADDRESS = re.compile(r"(?:sasl_)?ssl://\[?([^/\]]+)\]?:([0-9]+)/")
 """The broker with which TLS has failed, in the text of an error."""

@@ -10,7 +10,7 @@ from correlator.core.keyed import KeyedMonitor
 from correlator.errors import MappingError
 from correlator.pipeline.columns import python_type
 from correlator.pipeline.envelope import TIME
-from correlator.pipeline.windows import CLOSED, LAST, Limits, Value, check_limits, microseconds, moment, sum_of
+from correlator.pipeline.windows import LAST, Limits, Value, check_limits, microseconds, moment, output_row, sum_of
 
 _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "count": lambda one, other: one + other,
@@ -78,9 +78,8 @@ class Sessions(KeyedMonitor[dict[str, Any], dict[str, Any]]):
 
     def _output(self, start: int, session: _Session, *, closed: bool) -> dict[str, Any]:
         last, folded = session
-        values = {f"v{at}": _result(value.function, folded[at]) for at, value in enumerate(self.values)}
-        whole = {"key": self.key, "window_start": moment(start), "window_end": moment(last + self.gap), **values}
-        return {**whole, CLOSED: closed} if self.updates else whole
+        results = [_result(value.function, folded[at]) for at, value in enumerate(self.values)]
+        return output_row(self.key, start, last + self.gap, results, closed if self.updates else None)
 
     def _join(self, near: Sequence[int], time: int, row: dict[str, Any]) -> int:
         """Make one session of a row and the sessions near it; returns the time of its first row."""

@@ -188,9 +188,8 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         yield self._output(start, self.open.pop(start), closed=True)
 
     def _output(self, start: int, folded: Sequence[Any], *, closed: bool) -> dict[str, Any]:
-        values = {f"v{at}": _result(value.function, folded[at]) for at, value in enumerate(self.values)}
-        whole = {"key": self.key, "window_start": moment(start), "window_end": moment(start + self.length), **values}
-        return {**whole, CLOSED: closed} if self.updates else whole
+        results = [_result(value.function, folded[at]) for at, value in enumerate(self.values)]
+        return output_row(self.key, start, start + self.length, results, closed if self.updates else None)
 
     def _folded(self, before: Sequence[Any], row: dict[str, Any]) -> Sequence[Any]:
         """The intermediate results with the values of one more row."""
@@ -228,6 +227,21 @@ def microseconds(time: datetime) -> int:
 def moment(microseconds: int) -> datetime:
     """The time at this number of microseconds since 1970."""
     return EPOCH + timedelta(microseconds=microseconds)
+
+
+def output_row(key: Any, start: int, end: int, results: Sequence[Any], closed: bool | None) -> dict[str, Any]:
+    """The output for a window or session, whose times are in microseconds since 1970.
+
+    Args:
+        key: the key.
+        start: the first moment.
+        end: the moment after it.
+        results: the result of each value.
+        closed: the value of the column `CLOSED`; `None` if the step does not have this column.
+    """
+    values = {f"v{at}": result for at, result in enumerate(results)}
+    row = {"key": key, "window_start": moment(start), "window_end": moment(end), **values}
+    return row if closed is None else {**row, CLOSED: closed}
 
 
 FIRST = microseconds(datetime.min.replace(tzinfo=UTC))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.file import FileConnection
+from connectors.file import FileConnection, journal
 from connectors.file.sink import FileSink
 from correlator import Reliability
 from correlator.errors import ConfigError, ConnectionLost
@@ -93,6 +93,85 @@ def test_what_was_not_confirmed_is_there_once(path: Path, tail: bytes, batches: 
             send(sink, first, *rest)
             sink.close()
         assert path.read_bytes() == b"1\n2\n3\n4\n5\n", again
+
+
+@pytest.mark.parametrize("tail", [b"2\n", b"2\n3\n4", b"2\n3\n4\n5\n", b"\0\0", b"2\n\0\0004\n"])
+@pytest.mark.parametrize("batches", [[(2, 3, 4, 5)], [(2,), (3,), (4, 5)], [(2, 3), (4, 5)]])
+@pytest.mark.parametrize("creates", [False, True])
+def test_what_was_not_confirmed_is_there_once_after_a_rotation(
+    path: Path, tail: bytes, batches: list[tuple[int, ...]], creates: bool
+) -> None:
+    """The file was rotated after a kill: the sender completes its batch there, and begins the new file."""
+    sink = sink_of(path)
+    send(sink, 1)
+    sink.close()
+    append(path, tail)
+    rotated = path.with_name("out.jsonl.1")
+    path.rename(rotated)
+    if creates:
+        path.touch()
+    for again in (False, True):
+        for first, *rest in batches:
+            sink = sink_of(path)
+            send(sink, first, *rest)
+            sink.close()
+        assert rotated.read_bytes() + (path.read_bytes() if path.exists() else b"") == b"1\n2\n3\n4\n5\n", again
+    sink = sink_of(path)
+    send(sink, 6)
+    assert path.read_bytes().endswith(b"6\n")
+
+
+def test_a_rotated_file_with_lines_of_another_program_stays_as_it_is(path: Path) -> None:
+    sink = sink_of(path)
+    send(sink, 1)
+    sink.close()
+    append(path, b"2\n" + THEIRS)
+    rotated = path.with_name("out.jsonl.1")
+    path.rename(rotated)
+    sink = sink_of(path)
+    send(sink, 2, 3)
+    send(sink, 4)
+    assert rotated.read_bytes() == b"1\n2\n" + THEIRS
+    assert path.read_bytes() == b"2\n3\n4\n"
+
+
+def test_a_file_that_is_rotated_again_before_it_is_opened_is_left_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name may belong to another file by then."""
+    sink = sink_of(path)
+    send(sink, 1)
+    sink.close()
+    append(path, b"2\n")
+    path.rename(path.with_name("out.jsonl.2"))
+    other = path.with_name("out.jsonl.1")
+    other.write_bytes(b"1\n\0\0")
+    with monkeypatch.context() as patched, pytest.raises(ConnectionLost, match=r"E7003 .*renamed again"):
+        patched.setattr(journal, "find", lambda *_: other)
+        sink_of(path)
+    assert other.read_bytes() == b"1\n\0\0"
+    sink = sink_of(path)
+    send(sink, 2, 3)
+    assert path.with_name("out.jsonl.2").read_bytes() == b"1\n2\n3\n"
+
+
+@pytest.mark.parametrize("last", [3, 4, 5])
+def test_a_kill_within_the_first_batch_of_a_new_file(path: Path, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """What was confirmed of the old file says nothing about the new one, whichever is longer."""
+    sink = sink_of(path)
+    send(sink, 1, 2)
+    path.rename(path.with_name("done.jsonl"))
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(os, "fdatasync", interrupted)
+        send(sink, *range(3, last + 1))
+    sink = sink_of(path)
+    send(sink, 3, 4, 5)
+    assert path.read_bytes() == b"3\n4\n5\n"
+    assert path.with_name("done.jsonl").read_bytes() == b"1\n2\n"
+
+
+def interrupted(_descriptor: int) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_file_that_is_moved_away_while_it_is_written_is_begun_anew(path: Path) -> None:

@@ -386,11 +386,11 @@ class Session:
                 settle(held.take(message), Intake.acknowledge)
 
     def recover(self) -> None:
-        """Give all unacknowledged messages back: the broker redelivers them, marked as redelivered.
+        """Give all unacknowledged messages back: the broker redelivers them, and marks them as redelivered.
 
-        Files and streams do not mark them. Messages that the broker had sent ahead may come first, and another consumer
-        of the queue may get the redelivered messages. The objects that were received before can no longer be
-        acknowledged.
+        Only the embedded broker, RabbitMQ and Pulsar mark them. Messages that the broker had sent ahead may come first,
+        and another consumer of the queue may get the redelivered messages. The objects that were received before can no
+        longer be acknowledged.
 
         Raises:
             ConnectionLost: the broker cannot be reached. It redelivers all messages nevertheless.

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from connectors.messaging.connection import Connection
-from connectors.messaging.intake import FLOW_LIMIT
 from connectors.messaging.send_options import check_whole
 from connectors.messaging.session import MOST_FLOW, ConnectionOptions
 from connectors.messaging.transaction import MOST_SENDS
@@ -42,7 +41,8 @@ class ConnectionFactory:
             Imitated transactions are not atomic.
         client_id: the client id of its connections at a message service, which owns durable subscriptions; one
             connection at a time has it. `None` for none.
-        flow_limit: largest number of messages that a consumer has fetched and that are not settled.
+        flow_limit: largest number of messages that a consumer has fetched and that are not settled. `None`: 1000, but
+            1 in modes AUTO and NO_ACKNOWLEDGE if the connector reads ahead by itself.
         prefetch: whether consumers fetch more messages than `receive` asks for. Connectors that read ahead by
             themselves refuse `False`.
         tx_producer_max_num_msgs: largest number of messages that a transaction sends.
@@ -55,7 +55,7 @@ class ConnectionFactory:
     queue_browser_read_max: int = field(default_factory=_read_max_of_environment)
     emulate_transactions: bool = False
     client_id: str | None = None
-    flow_limit: int = FLOW_LIMIT
+    flow_limit: int | None = None
     prefetch: bool = True
     tx_producer_max_num_msgs: int = MOST_SENDS
     ack_on_non_persistent: bool = False

@@ -16,7 +16,7 @@ from correlator.events import Message, expired
 SOURCE_ID = "session"
 """The receiver id of all sources of sessions: files keep a position for each receiver id."""
 FLOW_LIMIT = 1000
-"""Largest number of messages that a consumer holds by default."""
+"""Largest number of messages that a consumer holds by default; see `ConnectionFactory.flow_limit`."""
 IDLE_S = 1.0
 """Seconds without a call after which a consumer gives back the messages that it has fetched ahead."""
 
@@ -33,8 +33,8 @@ class Flow(NamedTuple):
             redelivered at once, because another reader of the same place could not begin before.
     """
 
-    limit: int = FLOW_LIMIT
-    prefetch: bool = True
+    limit: int
+    prefetch: bool
     lingers: bool = True
 
 

@@ -16,7 +16,7 @@ from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage
 from connectors.messaging.holdings import Holdings
 from connectors.messaging.housekeeping import Housekeeping
-from connectors.messaging.intake import SOURCE_ID, Flow, Intake
+from connectors.messaging.intake import FLOW_LIMIT, SOURCE_ID, Flow, Intake
 from connectors.messaging.link import Link
 from connectors.messaging.listening import Listening
 from connectors.messaging.producer import Producer
@@ -46,7 +46,7 @@ class ConnectionOptions(NamedTuple):
     client_id: str | None
     queue_browser_read_max: int
     emulates_transactions: bool
-    flow_limit: int
+    flow_limit: int | None
     prefetch: bool
     tx_producer_max_num_msgs: int
     ack_on_non_persistent: bool
@@ -143,8 +143,7 @@ class Session:
             no_local: leave out messages that sessions of this connection have sent to the topic. They are acknowledged,
                 for all consumers of the subscription.
             flow_limit: largest number of messages that the consumer has fetched and that are not settled; `None` for
-                that of the factory. A connector that reads ahead by itself reads one message ahead in modes AUTO and
-                NO_ACKNOWLEDGE.
+                that of the factory.
             prefetch: whether to fetch more messages than `receive` asks for; `None` as the factory says. An idle
                 consumer gives back after a second the messages that it has fetched ahead.
             options: options of a receiver of the connector, as in a configuration file.
@@ -386,11 +385,11 @@ class Session:
                 settle(held.take(message), Intake.acknowledge)
 
     def recover(self) -> None:
-        """Give all unacknowledged messages back: the broker redelivers them, marked as redelivered.
+        """Give all unacknowledged messages back: the broker redelivers them, and marks them as redelivered.
 
-        Files and streams do not mark them. Messages that the broker had sent ahead may come first, and another consumer
-        of the queue may get the redelivered messages. The objects that were received before can no longer be
-        acknowledged.
+        Only the embedded broker, RabbitMQ and Pulsar mark them. Messages that the broker had sent ahead may come first,
+        and another consumer of the queue may get the redelivered messages. The objects that were received before can no
+        longer be acknowledged.
 
         Raises:
             ConnectionLost: the broker cannot be reached. It redelivers all messages nevertheless.
@@ -668,12 +667,12 @@ class Session:
 
     def _flow(self, where: str, flow_limit: int | None, prefetch: bool | None) -> Flow:
         check_whole(f"{where}.flow_limit", flow_limit, MOST_FLOW, least=1)
-        flow = Flow(self._shared.options.flow_limit, self._shared.options.prefetch)
-        if flow_limit is not None:
-            flow = flow._replace(limit=flow_limit)
-        elif self._link.service is None and self._mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
-            flow = flow._replace(limit=1)  # an idle consumer cannot give back what the connector has read ahead
-        return flow if prefetch is None else flow._replace(prefetch=prefetch)
+        limit = self._shared.options.flow_limit if flow_limit is None else flow_limit
+        if limit is None:
+            at_once = self._mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE)
+            # Without a message service, an idle consumer cannot give back what the connector has read ahead.
+            limit = 1 if at_once and self._link.service is None else FLOW_LIMIT
+        return Flow(limit, self._shared.options.prefetch if prefetch is None else prefetch)
 
     def _check_reader(
         self, where: str, is_topic: bool, wanted: Selector | None, kind: Subscriber, subscribing: Subscribing | None

@@ -590,6 +590,38 @@ class Showing(Connector):
         return shown
 
 
+class ReadsAhead(Connector):
+    """Notes how many messages each of its sources may read ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits = []
+
+    def source(self, receiver):
+        self.limits.append(receiver.max_batch_size)
+        return self
+
+
+@pytest.mark.parametrize(
+    ("mode", "of_factory", "of_consumer", "limit"),
+    [
+        (AUTO, None, None, 1),
+        (NO_ACKNOWLEDGE, None, None, 1),
+        (CLIENT, None, None, 1000),
+        (AUTO, 50, None, 50),
+        (NO_ACKNOWLEDGE, 50, None, 50),
+        (AUTO, 50, 7, 7),
+        (CLIENT, 50, None, 50),
+        (AUTO, None, 7, 7),
+    ],
+)
+def test_q19_a_connector_reads_as_far_ahead_as_consumer_or_factory_say(mode, of_factory, of_consumer, limit):
+    connector = ReadsAhead()
+    session = ConnectionFactory(connector, flow_limit=of_factory).create_connection().create_session(mode)
+    session.create_consumer("queue:q", flow_limit=of_consumer)
+    assert connector.limits == [limit]
+
+
 def watched(count):
     messages = [Watched(str(number).encode(), {"n": number}) for number in range(1, count + 1)]
     return messages, [weakref.ref(message) for message in messages]

@@ -306,7 +306,7 @@ CODES = {
     "W5405": "Messages whose time to live had passed were dropped.",
     "W5406": "A receiver receives messages that this engine's own senders sent.",
     "W5407": "So many events wait in a context that the engine dropped a status event for it.",
-    "W5410": "A receiver receives messages that no monitor listens for; they are acknowledged and dropped.",
+    "W5410": "A receiver receives messages that no monitor listens for; 'unhandled' decides whether they are kept.",
     "W5408": "An APP_CONTROLLED batch has been held for half of the time after which the broker takes it back.",
     "W5409": "A connector cannot read some messages completely; monitors get them as they were sent, with a mark.",
     "E5403": "A unique id or source id is bytes or not UTF-8, and must be text.",

@@ -136,7 +136,7 @@ def dead_letter(suspect: Suspect, message: Message, engine_time: float) -> DeadL
         f"context {suspect.context}",
         f"the process died {DEATHS + 1} times while it handled {from_inside}",
         "It is kept as a dead letter and not handled again",
-        "Correct what handles it, then replay the dead letter",
+        "Correct the code that handles it, then replay the dead letter",
     )
     return DeadLetter(
         kind="poison",

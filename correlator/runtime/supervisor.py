@@ -76,4 +76,6 @@ class Supervisor:
     def handler_failed(self, policy: OnError, error: CorrelatorError, about: str) -> None:
         """Count and log a failure of a handler that does not end the engine."""
         self.handler_failures += 1
-        self._log.error("a handler failed; its event is left out", policy=policy, error=error, event_of=about)
+        self._log.error(
+            "a handler failed; the engine goes on without its effects", policy=policy, error=error, event_of=about
+        )

@@ -341,7 +341,8 @@ class EngineSettings:
         http: a server that shows what the engine does; by default there is none.
         opentelemetry: where spans of messages go that belong to a sampled trace; by default nowhere.
         max_queued: how many messages of one receiver may wait in the queue of one context before this receiver pauses.
-            The batch that a pipeline computes does not count; a batch has few more messages of a receiver than this.
+            The batch that a pipeline computes does not count; a batch has at most slightly more messages of one
+            receiver.
         connection_retry_interval: time between the first two attempts to connect. It doubles with each further attempt
             (exponential back-off); jitter shortens it by up to half. The back-off starts again after a connection that
             lasted longer than the last interval.

@@ -1,6 +1,8 @@
 """`correlator test FILE`: runs the tests of a file, each through its pipelines and bridges, in memory."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +17,15 @@ from correlator.configuration.files import ExpectedMessage, GivenMessage, Inline
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.bridge import bridges_of
 from correlator.core.commit import StateEntry
-from correlator.errors import UsageError
+from correlator.errors import TryAgain, UsageError
 from correlator.events import Message
 from correlator.pipeline.runner import processors_of
 from correlator.ports import Processor
 from correlator.runtime import phases
 
 FAILED_STATUS = 1
+MOST_ATTEMPTS = 5
+"""If a pipeline asks this number of times in succession to be called again, its failure ends the command."""
 
 Sent = dict[str, list[bytes]]
 """The output of a test: message bodies by sender id, and the reasons of dead letters under `dead_letters`."""
@@ -104,11 +108,21 @@ def outcome(processors: Sequence[Processor], test: InlineTest) -> Sent:
     for processor in processors:
         state = KeptState()
         batch = [one for one in given if one.receiver in processor.receivers]
-        processed = processor.process(batch, state, 0.0)
+        processed = _computed(partial(processor.process, batch, state, 0.0))
         state.keep(processed.state)
         _collect(processed, sent)
-        _collect(processor.conclude(state, 0.0), sent)
+        _collect(_computed(partial(processor.conclude, state, 0.0)), sent)
     return sent
+
+
+def _computed(compute: Callable[[], Effects]) -> Effects:
+    """Compute effects; after `TryAgain` compute them again, like an engine."""
+    for _ in range(MOST_ATTEMPTS - 1):
+        try:
+            return compute()
+        except TryAgain as failure:
+            time.sleep(failure.wait_s)
+    return compute()
 
 
 def compare(expected: Sequence[ExpectedMessage], sent: Sent) -> list[str]:

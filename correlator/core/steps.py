@@ -323,8 +323,8 @@ def _unfit(
 ) -> RecoveryRefused:
     mark, keys = digest(stored.facts), _keys(stored)
     different = ", ".join(f"{one.field}: {one.before or 'nothing'} -> {one.after or 'nothing'}" for one in changes)
-    what = f"the state of {keys} of '{source}' is of fingerprint {mark}, the step has {digest(step.facts)}"
-    allowed = "A step of this kind cannot use the state"
+    what = f"the state of {keys} of '{source}' has fingerprint {mark}, the step has {digest(step.facts)}"
+    allowed = "The step cannot use the state"
     todo = f"Put the step back. To delete the state, give the step state: {_DISCARD} {mark}"
     if fit is Fit.READABLE:
         allowed = "The step can read the state, but only you know whether it still means the same"

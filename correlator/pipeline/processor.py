@@ -118,6 +118,7 @@ class SparkProcessor:
         self._directories = tuple(directories)
         self._places = places
         self._repeats = repeats
+        self._chooses_headers = {at for at, step in enumerate(pipeline.steps) if _names_headers(step)}
         self._reads_numbers = reads_message(pipeline.steps)
         decodes_first = any(isinstance(step, DecodeStep) for step in pipeline.steps[:1])
         self._reads_properties = self._reads_numbers or not decodes_first
@@ -376,8 +377,9 @@ class SparkProcessor:
         for position, kind, step, key, body, *rest in in_order(result):
             if kind in (SEND, FORWARD, REWRITE):
                 cause = causes[position].message
+                kept = None if step in self._chooses_headers else _kept(cause)
                 try:
-                    message = checked(carrying(_message(kind, cause, key, body, *rest), context_of(cause)))
+                    message = checked(carrying(_message(kind, cause, kept, key, body, *rest), context_of(cause)))
                 except MappingError as error:
                     raise _Unsendable(error, f"step {step + 1} (route)") from error
                 sends.append((senders[step], message))
@@ -449,6 +451,7 @@ def _texts(messages: Sequence[Message]) -> pa.Array:
 def _message(
     kind: int,
     cause: Message,
+    kept: Headers | None,
     key: str | None,
     body: bytes | None,
     destination: str | None,
@@ -460,10 +463,10 @@ def _message(
     made = Headers(**standard) if standard else None
     if kind == FORWARD:
         forwarded = {**cause.properties, **named}
-        return Message(cause.body, forwarded, cause.key if key is None else key, destination, made or _kept(cause))
+        return Message(cause.body, forwarded, cause.key if key is None else key, destination, made or kept)
     if kind == REWRITE:
         rewritten = {**_typed(properties, cause.properties), **named}
-        return Message(body or b"", rewritten, key, destination, made or _kept(cause))
+        return Message(body or b"", rewritten, key, destination, made or kept)
     return Message(body or b"", named, key, destination, made)
 
 
@@ -475,6 +478,11 @@ def _typed(properties: str | None, before: Mapping[str, Any]) -> dict[str, Any]:
         name: value for name, value in before.items() if value is not None and texts.get(name) == property_text(value)
     }
     return {**unseen, **{name: text for name, text in texts.items() if text is not None}, **same}
+
+
+def _names_headers(step: Step) -> bool:
+    """Whether a step is a route that says which headers its messages have."""
+    return isinstance(step, RouteStep) and not step.headers.keys().isdisjoint(STANDARD_HEADERS)
 
 
 def _kept(cause: Message) -> Headers | None:

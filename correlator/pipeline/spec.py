@@ -162,8 +162,8 @@ class ExplodeStep:
 class LookupStep:
     """Adds the columns of a record in a file or table: the record with the same values in the columns of `on`.
 
-    A row without a match has NULL in these columns. The step uses the content of the file at the time of the batch, so
-    this is the only step whose result does not depend on the messages alone.
+    A row without a match has NULL in these columns. The step uses the content that it has read last, so this is the
+    only step whose result does not depend on the messages alone.
 
     Attributes:
         on: columns that both the rows and the file have; no two records of the file may have the same values in them.

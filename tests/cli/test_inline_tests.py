@@ -3,10 +3,11 @@
 import pytest
 
 from correlator.cli import main
-from correlator.cli.inline_tests import KeptState, compare, outcome
+from correlator.cli.inline_tests import MOST_ATTEMPTS, KeptState, compare, outcome
 from correlator.configuration.files import ExpectedMessage, GivenMessage, InlineTest
 from correlator.core.batch_context import Effects
 from correlator.core.commit import StateEntry
+from correlator.errors import TryAgain
 from correlator.events import DeadLetter, Message
 from tests.cli.commands import run, write
 
@@ -53,6 +54,26 @@ def test_a_test_goes_through_the_pipelines_that_take_its_messages():
     given = ("a", "bad", GivenMessage(body="other", receiver="elsewhere"), GivenMessage(body="b", receiver="r"))
     test = InlineTest(name="t", given=given, then=())
     assert outcome([Doubling()], test) == {"s": [b"aa", b"bb", b"2"], "dead_letters": [b"E5101 no"]}
+
+
+class Failing(Doubling):
+    """Fails a number of times, in a way after which an engine computes the batch again."""
+
+    def __init__(self, failures):
+        self.failures = failures
+
+    def process(self, batch, state, engine_time):
+        if self.failures:
+            self.failures -= 1
+            raise TryAgain("W5512", "pipeline p", "Spark failed", "", 0.0)
+        return super().process(batch, state, engine_time)
+
+
+def test_a_batch_that_failed_is_computed_again():
+    test = InlineTest(name="t", given=("a",), then=())
+    assert outcome([Failing(MOST_ATTEMPTS - 1)], test) == {"s": [b"aa", b"1"]}
+    with pytest.raises(TryAgain):
+        outcome([Failing(MOST_ATTEMPTS)], test)
 
 
 def test_state_that_is_deleted_is_gone():

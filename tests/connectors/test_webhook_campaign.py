@@ -44,7 +44,11 @@ def test_kills_of_the_engine_and_of_its_servers(kafka: KafkaServer, victim: Post
 def test_what_is_there_twice_is_found(kafka: KafkaServer, victim: PostgresServer, tmp_path: Path, control: str) -> None:
     result = Result(1)
     found = result.controls[control]
-    one_round(Site(tmp_path / "round", victim, kafka), found, random.Random(1), [ENGINE] * 2, control=control)
+    for seed in range(1, 6):  # a kill before the first order that is there twice shows nothing
+        site = Site(tmp_path / str(seed), victim, kafka)
+        one_round(site, found, random.Random(seed), [ENGINE] * 2, control=control)
+        if found.twice_in_table and found.twice_in_topic:
+            break
     assert result.violations == []
     assert found.twice_in_table
     assert found.twice_in_topic

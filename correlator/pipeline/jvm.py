@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -206,6 +207,25 @@ def discard() -> None:
         context._accumulatorServer.shutdown()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def stop(session: SparkSession) -> None:
+    """Stop Spark; the JVM stays for the next session of this process."""
+    with _accumulators_end(session.sparkContext):
+        session.stop()
+
+
+@contextlib.contextmanager
+def _accumulators_end(context: SparkContext) -> Iterator[None]:
+    """Let the server that takes accumulators end in a thread of its own: it may notice only after a second that it must
+    end, and `SparkContext.stop` would wait for that.
+    """
+    server, context._accumulatorServer = context._accumulatorServer, None
+    try:
+        yield
+    finally:
+        if server is not None:
+            threading.Thread(target=server.shutdown, name="accumulators end", daemon=True).start()
 
 
 def silence(context: SparkContext) -> None:

@@ -75,6 +75,8 @@ class SmallBatches:
         self._planning = planning
         self._cores = session.sparkContext.defaultParallelism
         self._sections: dict[tuple[int, int], _Section] = {}
+        self._deferred: set[int] = set()
+        """The sections whose plan for one core was needed once, and not made then."""
 
     def takes(self, rows: int) -> bool:
         """Whether a batch with this number of rows must run here."""
@@ -85,7 +87,7 @@ class SmallBatches:
         at: int | None = first
         while at is not None:
             parts = 1 if rows.num_rows <= MOST_ROWS else self._cores
-            section = self._sections.get((at, parts)) or self._new_section(at, parts)
+            section = self._section(at, parts)
             rows = self._executed(section, rows)
             if section.work is not None:
                 rows = _worked(section.work, rows, state)
@@ -105,6 +107,18 @@ class SmallBatches:
             return section.plan.toArrow()
 
         return execute(rows) if self.memory is None else self.memory.recall(section.source, rows, execute)
+
+    def _section(self, first: int, parts: int) -> _Section:
+        """The section that begins with a stage; planned before if possible.
+
+        The first small batch after a larger one uses the plan of that one: two cores process a few rows almost as fast
+        as one does, and some runs have no other small batch.
+        """
+        known = self._sections.get((first, parts))
+        if known is None and parts == 1 and first not in self._deferred:
+            self._deferred.add(first)
+            known = self._sections.get((first, self._cores))
+        return known or self._new_section(first, parts)
 
     def _new_section(self, first: int, parts: int) -> _Section:
         with self._planning.measured():

@@ -27,6 +27,7 @@ from correlator.pipeline import archive, cluster, jvm
 from correlator.pipeline.java import java_home, java_program
 from correlator.pipeline.packaging import Package
 from correlator.pipeline.spec import SparkSettings
+from correlator.pipeline.warming import warm
 from correlator.runtime import phases
 from correlator.runtime.logs import get_logger
 
@@ -65,9 +66,12 @@ _OF_A_CLUSTER = {
 """Settings with which a cluster notices within a minute that an executor hangs."""
 _CHANGED = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")
 """The variables that `_start` may change."""
-_ENDS_SOON = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_NO_EARLY_COLLECTION = "-XX:MetaspaceSize=256m"
+"""By default Java collects all garbage at 21 MB of metadata of classes, which Spark has soon after its start."""
+_ENDS_SOON = (_NO_EARLY_COLLECTION, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags of Java for a run of seconds, which ends before the second compiler or parallel collection would pay."""
 _RUNS_LONG = (
+    _NO_EARLY_COLLECTION,
     "-XX:+UseParallelGC",
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
@@ -127,6 +131,8 @@ class _ProcessSession:
             session = self._session = self._started()
             self._add(session, package)
             self._look(session)
+            if self._is_ours and is_local(settings.master):
+                warm(session, self.scratch)
             self._end = end.pop_all()
         return session
 
@@ -211,7 +217,7 @@ class _ProcessSession:
         if jvm.has_ended():
             jvm.discard()
         else:
-            session.stop()
+            jvm.stop(session)
 
 
 _process = _ProcessSession()

@@ -1,8 +1,11 @@
 """What a person sees of a pipeline in Spark: names of jobs; and how long Spark planned."""
 
+import json
+
 import pytest
 from py4j.java_gateway import GatewayClient
 
+from correlator.pipeline import small
 from correlator.pipeline.planning import Planning
 from correlator.pipeline.spec import AggregateStep, DecodeStep, RouteStep, WhereStep
 from correlator.runtime import phases
@@ -72,6 +75,20 @@ def test_spark_plans_small_batches_once_and_each_large_batch(sales):
     with as_large(sales.processor):
         sales.run(order(3), large=False)
     assert sales.processor.planned_s > once
+
+
+def test_the_first_small_batch_after_a_larger_one_needs_no_plan_of_its_own(sales, monkeypatch):
+    monkeypatch.setattr(small, "MOST_ROWS", 2)
+    sales.run(*(order(price) for price in (1, 2, 3)), large=False)
+    planned = sales.processor.planned_s
+    parts = [part for _, part in sales.processor._opened.small._sections]
+    sales.run(order(10), large=False)
+    assert sales.processor.planned_s == planned
+    sales.run(order(100), large=False)
+    assert sales.processor.planned_s > planned, "many small batches are worth a plan for one core"
+    assert [part for _, part in sales.processor._opened.small._sections] == [*parts, 1]
+    sales.conclude()
+    assert [json.loads(body)["total"] for body in sales.bodies()] == [116]
 
 
 def test_the_time_of_a_plan_is_that_of_its_clock():

@@ -364,9 +364,9 @@ def test_the_function_of_a_python_step_runs_once_for_a_row_though_the_next_step_
 def test_without_keyed_steps_cores_share_a_batch_of_any_size_by_one_plan(engine, monkeypatch):
     monkeypatch.setattr(small, "MOST_ROWS", 2)
     e = engine(READINGS, PythonStep(function="machines:same"), OUT)
-    for values in ((1, 2, 3, 4, 5), (6, 7), (8, 9, 10)):
+    for values in ((1, 2, 3, 4, 5), (6, 7), (8, 9, 10), (11, 12)):
         e.run(*(reading("a", 0, value) for value in values), large=values[0] == 1)
-    assert [row["value"] for row in rows(e)] == list(range(1, 11))
+    assert [row["value"] for row in rows(e)] == list(range(1, 13))
     assert sorted(section.parts for section in e.processor._opened.small._sections.values()) == [1, 2]
 
 

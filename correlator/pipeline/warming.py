@@ -16,11 +16,10 @@ from correlator.pipeline.worker import FileRows
 _log = logging.getLogger(__name__)
 
 _SCHEMA = "number BIGINT"
-_TEXT = "SELECT number, array(struct(CAST(number AS STRING) AS text)) AS texts FROM {rows} WHERE number >= 0"
 
 
 def warm(session: SparkSession, directory: Path) -> threading.Thread:
-    """Start a thread that executes a plan of the form that batches have, with one row on each core.
+    """Start a thread that executes the part of the plan of a batch that reads its rows, with one row on each core.
 
     A failure has no effect: if it has a lasting cause, the first batch reports it.
 
@@ -40,6 +39,6 @@ def _execute(session: SparkSession, file: Path) -> None:
         with pa.OSFile(str(file), "wb") as written, pa.ipc.new_file(written, rows.schema) as writer:
             writer.write_table(rows, max_chunksize=1)
         markers = session.range(0, cores, 1, cores)
-        session.sql(_TEXT, rows=markers.mapInArrow(FileRows(str(file), cores), _SCHEMA)).toArrow()
+        markers.mapInArrow(FileRows(str(file), cores), _SCHEMA).toArrow()
     except Exception as error:  # noqa: BLE001  the session may end meanwhile, in many ways
         _log.debug("Spark did not execute a plan in advance: %s", error)

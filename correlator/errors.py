@@ -37,7 +37,7 @@ def sentence(text: str) -> str:
 
 def storable(text: str) -> str:
     """Escape unpaired surrogates: an exception of the application may contain them, and no store accepts them."""
-    return text.encode(errors="backslashreplace").decode()
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 class CorrelatorError(Exception):

@@ -44,18 +44,20 @@ def is_secret_name(name: str) -> bool:
 
 def url_passwords(text: str) -> list[str]:
     """Return the passwords in the URLs of a text: before the host, and in parameters that are named like secrets."""
+    if "://" not in text:
+        return []
     before_hosts = [match["password"] for match in _URL_PASSWORD.finditer(text)]
-    parameters = _PARAMETER.finditer(text) if "://" in text else ()
+    parameters = _PARAMETER.finditer(text)
     return [*before_hosts, *(match["value"] for match in parameters if is_secret_name(match["name"]))]
 
 
 def without_secrets(value: Any) -> Any:
     """Return a copy of a value, for example of an option, with `***` in place of its secrets."""
-    if isinstance(value, Mapping):
-        return {name: REDACTED if is_secret_name(str(name)) else without_secrets(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_secrets(one) for one in value]
     if isinstance(value, str):
         for password in url_passwords(value):
             value = value.replace(password, REDACTED)
+    elif isinstance(value, Mapping):
+        return {name: REDACTED if is_secret_name(str(name)) else without_secrets(one) for name, one in value.items()}
+    elif isinstance(value, list | tuple):
+        return [without_secrets(one) for one in value]
     return value

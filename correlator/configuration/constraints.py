@@ -124,19 +124,23 @@ def range_of(type_: SettingType, unit: str = "") -> str:
 
 def check_settings(settings: Any, path: str, findings: Findings) -> None:
     """Report every value that a configuration file could not have, in a settings object and in those inside it."""
+    prefix = f"{path}." if path else ""
     for setting in settings_of(settings.__class__):
         value = getattr(settings, setting.attribute)
         if value is not setting.default:  # a default is always allowed
-            _check(value, type_of(setting.annotation), member(path, setting.key), findings)
+            _check(value, type_of(setting.annotation), prefix + setting.key, findings)
 
 
 def _check(value: Any, type_: SettingType, path: str, findings: Findings) -> None:
     if type_.bare is Any or (value is None and type_.optional):
         return
-    fitting = next((one for one in type_.alternatives if _is_of(value, one)), None)
-    if fitting is None:
+    for fitting in type_.alternatives:
+        if _is_of(value, fitting):
+            break
+    else:
         _refuse_type(value, type_.alternatives[0], path, findings)
-    elif fitting.is_settings:
+        return
+    if fitting.is_settings:
         check_settings(value, path, findings)
     elif fitting.is_mapping:
         _check_mapping(value, fitting, path, findings)

@@ -85,7 +85,7 @@ def endpoint_of(
 
 def without_secret_options(part: _Part) -> _Part:
     """Return the settings of a part with `***` in place of the secrets of its options."""
-    return replace(part, options=without_secrets(part.options))
+    return replace(part, options=without_secrets(part.options)) if part.options else part
 
 
 def entry_without_secrets(endpoint: Endpoint) -> Endpoint:
@@ -230,25 +230,30 @@ def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[s
     if known.origin == "dynamic":
         refusal = _refusal("E4304", known, "is configured now but was added by code before", "Rename it")
         return _part(known, Verdict.REFUSED, Rule.NEW_ID, refusals=[refusal])
+    return _part(known, Verdict.UNCHANGED) if known == wanted else _changed_part(known, wanted, settings, destinations)
+
+
+def _changed_part(
+    known: Endpoint, wanted: Endpoint, settings: Settings, destinations: Mapping[str, str]
+) -> PartDifference:
     topic = destinations.get(wanted.destination, wanted.destination).startswith("topic:")
     led = _led_elsewhere(known, wanted)
     forbidden = [one for one in _forbidden(known, wanted, settings, topic=topic) if not (led and one.field == "domain")]
     refusals = [_changed(known, change, settings) for change in forbidden]
     changes = _changes(known, wanted)
-    put = wanted if known != wanted and not refusals else None
     if refusals:
         return _part(known, Verdict.REFUSED, _rule_of(refusals, settings), changes=changes, refusals=refusals)
     if led:
-        return _part(wanted, Verdict.MOVED, Rule.LOGICAL, changes=changes, note=_LED_ELSEWHERE, put=put)
+        return _part(wanted, Verdict.MOVED, Rule.LOGICAL, changes=changes, note=_LED_ELSEWHERE, put=wanted)
     notes = [OTHER_IDS] if ids_change(known, wanted) else []
     if known.destination != wanted.destination:
         notes = notes or ["receives from the new destination; the duplicate ids of its domain are kept"]
-        return _part(wanted, Verdict.MOVED, Rule.EXPLICIT, changes=changes, note=notes[0], put=put)
+        return _part(wanted, Verdict.MOVED, Rule.EXPLICIT, changes=changes, note=notes[0], put=wanted)
     if _begins_to_keep(known, wanted):
         notes.append(_KEEPS_FROM_NOW_ON)
     note = "; ".join(notes)
     verdict = Verdict.CHANGED if changes else Verdict.UNCHANGED
-    return _part(wanted, verdict, changes=changes, note=note, put=put)
+    return _part(wanted, verdict, changes=changes, note=note, put=wanted)
 
 
 def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifference:

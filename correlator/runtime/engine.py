@@ -161,7 +161,7 @@ class Engine:
         self._services: Services | None = None
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
         orders = RequestHandler(self)
-        control = ControlServer(sockets_of(settings), orders.answer)
+        control = ControlServer(functools.partial(sockets_of, settings), orders.answer)
         self._stored = settings.store if store is None else None
         shown = Shown(self.status, self.timeline, self._paths_through, orders.answer, self._stored)
         self._observers = Observers(watchdog, settings, self._clock, shown, control)

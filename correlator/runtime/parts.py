@@ -336,8 +336,9 @@ class Parts:
         If half of the full outbox or more is staged, the call orders a checkpoint, since only a checkpoint can release
         these sends. If less is staged, the larger part is at the broker, whose confirms make room.
         """
+        stagings = [staging for thread in self.contexts.values() if (staging := thread.context.staging).sends]
         for name, sender in self.senders.items():
-            staged, most = self.staged(name), sender.settings.max_outstanding
+            staged, most = sum([staging.count(name) for staging in stagings]), sender.settings.max_outstanding
             if sender.outbox.outstanding + staged >= most:
                 self._held = True
                 if 2 * staged >= most:

@@ -64,11 +64,11 @@ def wait_for(process: subprocess.Popen[str], text: str) -> str:
 
 
 def on_terminal(*arguments: str, cwd: Path, env: Mapping[str, str | None] | None = None) -> str:
-    """What a command shows on a terminal."""
+    """What a command shows on a terminal. It runs in a process that is forked."""
     master, slave = pty.openpty()
-    process = start(
-        *arguments, cwd=cwd, env={"TERM": "xterm", "COLUMNS": "200", **(env or {})}, stdout=slave, stderr=slave
-    )
+    variables = environment({"TERM": "xterm", "COLUMNS": "200", **(env or {})})
+    assert forked.can_fork(variables)
+    process = forked.start(_at_a_terminal, [COMMAND, *arguments], cwd, variables, slave, slave)
     os.close(slave)
     shown = b""
     deadline = time.monotonic() + PATIENCE_S
@@ -79,8 +79,15 @@ def on_terminal(*arguments: str, cwd: Path, env: Mapping[str, str | None] | None
             break
         shown += piece
     os.close(master)
-    assert process.wait(PATIENCE_S) == 0, shown
+    process.join(PATIENCE_S)
+    assert process.exitcode == 0, shown
     return shown.decode()
+
+
+def _at_a_terminal() -> None:
+    """A command whose standard streams are those of a new interpreter: the forked ones were made for a file."""
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    entry.main()
 
 
 def assert_fails(result: subprocess.CompletedProcess[str], code: str, status: int, *texts: str) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.metadata
 import itertools
-import math
 import os
 import random
 import re
@@ -111,10 +110,17 @@ def simulated(place: Path, code: str = TOTALS, engine: str = ENGINE, **files: st
         yield level
 
 
-def tried(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE, **files: str) -> Result:
-    """A campaign over a project that is made here, where something is wrong: the first failure ends it."""
+def tried(
+    place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE, *, singles: bool = True, **files: str
+) -> Result:
+    """A campaign over a project that is made here, where something is wrong: the first failure ends it.
+
+    Without `singles` it tries one single fault only, where no single fault shows what is wrong.
+    """
     with simulated(place, code, engine, **files) as level, pytest.MonkeyPatch.context() as patch:
         patch.setattr(campaigns, "SHRINK_S", SHRINK_S)
+        if not singles:
+            patch.setattr(campaigns, "SINGLES_SHARE", 0.0)
         return searched(level, body)
 
 
@@ -127,7 +133,7 @@ def searched(level: Level, body: Body, most_runs: int = MOST_RUNS) -> Result:
             pytest.fail(f"{most_runs} runs have found nothing")
         body(world)
 
-    return campaigns.campaign(level, counted, budget_s=math.inf, seed=1)
+    return campaigns.campaign(level, counted, budget_s=sys.float_info.max, seed=1)
 
 
 def assert_holds(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE) -> None:

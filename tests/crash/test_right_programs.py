@@ -75,7 +75,7 @@ def test_a_program_that_needs_the_order_which_its_broker_keeps_is_right(tmp_path
     with opened("sim", project(tmp_path, TOTALS, text) / "engine.yaml") as level:
         assert level._configured.setup().receivers["orders"].order is order
     if order is Order.ANY:
-        result = tried(tmp_path, in_order(place), TOTALS, text)
+        result = tried(tmp_path, in_order(place), TOTALS, text, singles=False)
         assert result.shrunk is not None
         assert result.shrunk.violated.id == "test"
         told = [line for line in report.failure(result, "").splitlines() if line.startswith("  order: ")]
@@ -85,14 +85,15 @@ def test_a_program_that_needs_the_order_which_its_broker_keeps_is_right(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "singles", "told"),
     [
-        ("AT_LEAST_ONCE", r"orders took \S+@\d+ again, after \S+@\d+: its mode allows repeats"),
-        ("EXACTLY_ONCE, max_batch_size: 1", r"orders took \S+@\d+ after \S+@\d+, which was published later: .*"),
+        ("AT_LEAST_ONCE", True, r"orders took \S+@\d+ again, after \S+@\d+: its mode allows repeats"),
+        ("EXACTLY_ONCE, max_batch_size: 1", False, r"orders took \S+@\d+ after \S+@\d+, which was published later: .*"),
     ],
 )
-def test_a_failure_says_that_the_order_was_another_one(tmp_path, mode, told):
-    result = tried(tmp_path, in_order(), TOTALS, engine(RABBIT).replace("EXACTLY_ONCE, event", f"{mode}, event"))
+def test_a_failure_says_that_the_order_was_another_one(tmp_path, mode, singles, told):
+    text = engine(RABBIT).replace("EXACTLY_ONCE, event", f"{mode}, event")
+    result = tried(tmp_path, in_order(), TOTALS, text, singles=singles)
     assert re.search(rf"^  order: {told}\. {EXPLAINED}$", report.failure(result, ""), re.MULTILINE)
 
 

@@ -6,12 +6,15 @@ other one that begins with `# FILE NAME`, is written there before.
 
 import os
 import re
-import subprocess
+import runpy
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests import forked
 
 ROOT = Path(__file__).parents[2]
 RUN_ELSEWHERE = {"notebook", "recipes"}
@@ -47,17 +50,17 @@ def run_examples(page: Path, place: Path, language: str = "python", variables: M
     write_files(page, place)
     script = [text for kind, text in blocks(page) if kind == language and not _NAMED.match(text)]
     (place / "example.py").write_text("\n\n".join(script))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "example.py"],
-        cwd=place,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = forked.run(_strict_example, ["example.py"], place, {**os.environ, **variables})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def _strict_example() -> None:
+    """As `python -W error example.py` in a process of its own, which has imported more than that."""
+    sys.warnoptions.append("error")
+    warnings.simplefilter("error")
+    sys.path.insert(0, str(Path.cwd()))
+    runpy.run_path("example.py", run_name="__main__")
 
 
 def write_files(page: Path, place: Path) -> None:

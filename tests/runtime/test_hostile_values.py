@@ -363,7 +363,7 @@ def test_no_way_to_ask_fails_later_with_any_of_the_named_values(policy):
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "dead_letter"])
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_value_fails_later_than_in_the_handler_that_made_it(policy, data):
     asked(data.draw(st.sampled_from(ASKS)), data.draw(values), policy)

@@ -159,8 +159,13 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 def place(file: str, name: str) -> PlacedMutant:
     module = file.removesuffix(".py").replace("/", ".")
-    found = {mutant.id: mutant for mutant in mutants_of(module, (ROOT / file).read_text(encoding="utf-8"))}
-    return PlacedMutant(found[f"{module}:{name}"], file)
+    return next(one for one in mutants_in(file) if one.mutant.id == f"{module}:{name}")
+
+
+def mutants_in(file: str) -> list[PlacedMutant]:
+    module = file.removesuffix(".py").replace("/", ".")
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return [PlacedMutant(mutant, file) for mutant in mutants_of(module, text)]
 
 
 def slip(file: str, text: str) -> PlacedMutant:
@@ -176,13 +181,14 @@ def slip(file: str, text: str) -> PlacedMutant:
     )
 
 
+FEW_SEEDS = 8
 EVERYWHERE = Reach(frozenset({f"{module}:f" for module in ("correlator.core.queue", "correlator.core.outbox")}), {})
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small budgets."""
-    monkeypatch.setattr(automatic, "SEEDS", 20)
+    monkeypatch.setattr(automatic, "SEEDS", FEW_SEEDS)
     monkeypatch.setattr(automatic, "HUNT_CPU_S", 4)
 
 
@@ -199,7 +205,7 @@ def test_an_invariant_kills(copy, hasty):
     verdict = judged(copy, killed, Reach(frozenset({killed.mutant.function}), {}))
     assert (verdict.fate, verdict.kind) == ("simulation", "empty")
     assert verdict.by
-    assert 1 <= verdict.seeds <= 20
+    assert 1 <= verdict.seeds <= FEW_SEEDS
 
 
 def test_a_module_that_does_not_run_is_a_kill(copy, hasty):
@@ -223,7 +229,7 @@ def test_unit_tests_kill_what_the_simulation_does_not_call(copy):
 
 def test_a_harmless_slip_survives_with_its_diff(copy, hasty):
     verdict = judged(copy, slip("correlator/core/queue.py", "HARMLESS = 1"))
-    assert (verdict.fate, verdict.by, verdict.seeds) == ("survived", [], 20)
+    assert (verdict.fate, verdict.by, verdict.seeds) == ("survived", [], FEW_SEEDS)
     assert "+HARMLESS = 1" in verdict.diff
 
 
@@ -257,8 +263,8 @@ SURVIVORS = 0.25
 
 def handful() -> list[PlacedMutant]:
     by_kind: dict[str, list[PlacedMutant]] = defaultdict(list)
-    for one in automatic.all_mutants():
-        if one.file in TESTS_OF:
+    for file in TESTS_OF:
+        for one in mutants_in(file):
             by_kind[one.mutant.edit.kind].append(one)
     # By a digest of the id, so that a change of the source replaces none of the others.
     drawn = [sorted(found, key=lambda one: sha256(one.mutant.id.encode()).digest()) for found in by_kind.values()]

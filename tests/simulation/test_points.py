@@ -27,7 +27,7 @@ KILLED_ELSEWHERE = {
 RARE_SEEDS = {100_286: "tx.retry", 100_377: "rx.map.error", 100_533: "ac.ack", 100_363: "rx.flow.wait"}
 """They kill where few kills strike: at the first point one of some 4,000, where a message that a broker refused is tried
 again; at the second and third one of some 1,700; at the last one of some 850."""
-CRASHES, MOST_CRASHES = 3_000, 12_000
+CRASHES, MOST_CRASHES = 1_500, 12_000
 """The second only if those seeds no longer kill there, because the simulation draws otherwise: then name others."""
 
 

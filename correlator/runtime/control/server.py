@@ -37,11 +37,11 @@ class ControlServer:
     users cannot connect. A forked child has no copy of the socket.
 
     Args:
-        place: where the socket may be; it is made at the first path at which this is possible.
+        place: returns where the socket may be; it is made at the first path at which this is possible.
         answer: carries a request out; gets its line, and a function that says whether the client still waits.
     """
 
-    def __init__(self, place: Sequence[Path], answer: Answering) -> None:
+    def __init__(self, place: Callable[[], Sequence[Path]], answer: Answering) -> None:
         self._place = place
         self._answer = answer
         self._log = get_logger(part="control")
@@ -64,7 +64,7 @@ class ControlServer:
         """
         reasons = []
         self._woken, self._wake = socket.socketpair()
-        for path in self._place:
+        for path in self._place():
             try:
                 self._make(path, displace=displace)
                 break

@@ -44,7 +44,7 @@ class OwnModules:
             yield
         finally:
             self._here = self._imported()
-            self._replace(outside)
+            _replace(self._here, outside)
 
     def renew(self) -> None:
         """Execute the modules again that the file names, and those that they import. Call it within `present`.
@@ -55,22 +55,17 @@ class OwnModules:
             UsageError: E2445, a module cannot be executed twice in a process.
         """
         before = self._imported()
-        self._replace({})
+        _replace(before, {})
         try:
             for path in self._paths:
                 resolve(path)
         except ConfigError as error:
-            self._replace(before)
+            _replace(self._imported(), before)
             what = f"its modules can be imported once, and not again in the same process: {error}"
             allowed = "Level sim imports them for each engine, as a new process does"
             raise UsageError("E2445", str(self._directory), what, allowed, "Use level kill9") from error
         for name, module in before.items():
             sys.modules.setdefault(name, module)
-
-    def _replace(self, modules: Mapping[str, ModuleType]) -> None:
-        for name in self._imported():
-            del sys.modules[name]
-        sys.modules.update(modules)
 
     def _imported(self) -> dict[str, ModuleType]:
         """Return the user's modules among all imported ones. Remembers the names that it has checked."""
@@ -84,3 +79,9 @@ class OwnModules:
         if not isinstance(file, str) or not file.startswith(self._below):
             return False
         return not file.startswith(_INSTALLED) and name.partition(".")[0] not in _OURS
+
+
+def _replace(old: Mapping[str, ModuleType], new: Mapping[str, ModuleType]) -> None:
+    for name in old:
+        del sys.modules[name]
+    sys.modules.update(new)

@@ -36,7 +36,7 @@ class SimulatedLife:
         self.actors = self.engine.actors()
         self.due = [0.0] * len(self.actors)
         self._woken = [actor._woken for actor in self.actors]  # noqa: SLF001  # asked a hundred times for each crash
-        self.began = now, self.engine.status().engine_time
+        self.began = now, self.engine.parts.engine_time.now()
 
     def engine_time(self, now: float) -> float | None:
         """Return engine time as the simulated clock counts it since recovery; `None` before the end of recovery."""

@@ -27,7 +27,7 @@ class RestCheck:
 
     def reached(self, engine: Engine) -> bool:
         """Return whether the run has come to rest; request the checkpoint as soon as nothing is left to do."""
-        if not inspection.at_rest(engine, self._disk, self._brokers.left(), awaits_timers=self._awaits_timers):
+        if not inspection.at_rest(engine, self._disk, self._brokers.left, awaits_timers=self._awaits_timers):
             self._asked = None
         elif engine.checkpointer is None:
             return True

@@ -190,7 +190,7 @@ class SimulatedRun:
             thread.slice = self.scenario.slice  # type: ignore[union-attr]
         lineage = engine.checkpointer.checkpoint if engine.checkpointer else None
         if lineage is not None:
-            self.record("began", "", (self.disk.epoch, lineage.number, lineage.digest, engine.status().engine_time))
+            self.record("began", "", (self.disk.epoch, lineage.number, lineage.digest, engine.parts.engine_time.now()))
         return True
 
     def _recovers(self, engine: Engine, start: StartOfLife) -> bool:

@@ -244,8 +244,8 @@ class Journal:
         if written is None:
             self._adopt(length)
             return
-        if length == 0 and written.length:  # a new file: a batch in it, confirmed or not, begins at its beginning
-            written.length = 0
+        if length == 0 and (written.length or written.file != Identity.of(os.fstat(descriptor))):
+            written.length = 0  # a new file: a batch in it, confirmed or not, begins at its beginning
             self._save(written)
         if length < written.length:
             raise ConnectionLost(

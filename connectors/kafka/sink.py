@@ -1,7 +1,8 @@
 """The sink of Kafka. For an EXACTLY_ONCE sender each batch is a transaction, and a repeated message is recognised.
 
-The sink itself refuses messages that no record can contain or that are larger than their topic allows. It does so
-before it checks whether the message is stored, so a message is refused at every try.
+The sink itself refuses messages that no record can contain or that are larger than their topic allows. It notes their
+numbers with the number of the batch, so a message is refused at every try, even if the schema or the limit of the topic
+has changed since.
 """
 
 import logging
@@ -61,8 +62,8 @@ class KafkaSink:
         self._source = ""
         self._last = 0
         self._refused: set[int] = set()
-        """Numbers of messages that the cluster has refused. Their repeats are refused, too; without
-        this they would seem stored.
+        """Numbers of messages that the cluster or this sink has refused. Their repeats are refused, too; without this
+        they would seem stored.
         """
         self._looked_at: set[str] = set()
         self._are_gone = False
@@ -141,10 +142,13 @@ class KafkaSink:
     def _try(self, source: str, part: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Send messages of one source. Messages of a session have no source, so repeats are not recognised."""
         results: list[SendRejected | None] = [None] * len(part)
+        self._turn_to(source if self._once else "")
         records = self._prepare(part, results)
+        if self._source:
+            self._note_refused(part, results)
         if not records:
             return results
-        producer = self._begin(source if self._once else "")
+        producer = self._begin()
         if self._source:
             self._look_back(producer, {one.topic for one in records}, part[0].sequence)
             records = self._new(records, part, results)
@@ -161,7 +165,7 @@ class KafkaSink:
         while parts:
             now = parts.pop()
             number = part[now[-1].at if parts else -1].sequence
-            refusal = self._begin(self._source).send(now, number, self._note())
+            refusal = self._begin().send(now, number, self._note())
             if refusal is None:
                 self._last = number
                 continue
@@ -201,13 +205,19 @@ class KafkaSink:
     def _new(
         self, records: Sequence[Record], part: Sequence[Outgoing], results: list[SendRejected | None]
     ) -> Sequence[Record]:
-        """Return the records that the cluster does not account for; refuse those that it has refused before."""
-        if part[0].sequence > self._last:
-            return records
+        """Return the records that the cluster does not account for; refuse those that were refused before."""
         for one in records:
-            if part[one.at].sequence <= self._last and part[one.at].sequence in self._refused:
-                results[one.at] = _refused(part[one.at], "as before")
-        return [one for one in records if part[one.at].sequence > self._last]
+            if part[one.at].sequence in self._refused:
+                what = "the message was refused when it was first sent"
+                results[one.at] = SendRejected("E8102", _place(part[one.at]), what)
+        return [one for one in records if results[one.at] is None and part[one.at].sequence > self._last]
+
+    def _note_refused(self, part: Sequence[Outgoing], results: Sequence[SendRejected | None]) -> None:
+        """Remember which messages were refused. Forget older ones, except those that a note contains."""
+        self._refused.update(one.sequence for one, refusal in zip(part, results, strict=True) if refusal is not None)
+        if len(self._refused) > 2 * _MOST_NOTED:
+            since = min(sorted(self._refused)[-_MOST_NOTED], part[0].sequence)
+            self._refused = {number for number in self._refused if number >= since}
 
     def _note(self) -> str:
         """Return the newest refused numbers, as the cluster stores them with the number of the source."""
@@ -228,19 +238,20 @@ class KafkaSink:
     def _batch_bytes(self) -> int:
         return min((one.most_bytes for one in self._rules.values()), default=0)
 
-    def _begin(self, source: str) -> KafkaProducer:
-        """Return the producer for messages of a source; make one if there is none yet."""
-        if self._producer is not None and self._source == source:
-            return self._producer
-        self._drop()
-        name = source and PREFIX + source
-        self._producer = producer = KafkaProducer(self._where, self._broker, name, self._batch_bytes)
-        producer.begin(next(iter(self._rules)))
+    def _turn_to(self, source: str) -> None:
+        """Send messages of this source from now on; "" for messages whose repeats are not recognised."""
         if source != self._source:
-            self._last = 0
-            self._refused = set()
-        self._source = source
+            self._drop()
+            self._source, self._last, self._refused = source, 0, set()
+
+    def _begin(self) -> KafkaProducer:
+        """Return the producer for messages of the present source; make one if there is none yet."""
+        if self._producer is not None:
+            return self._producer
+        name = self._source and PREFIX + self._source
+        self._producer = producer = KafkaProducer(self._where, self._broker, name, self._batch_bytes)
         self._looked_at = set()
+        producer.begin(next(iter(self._rules)))
         return producer
 
     def _look_back(self, producer: KafkaProducer, topics: AbstractSet[str], first: int) -> None:

@@ -170,6 +170,24 @@ def test_a_kill_within_the_first_batch_of_a_new_file(path: Path, monkeypatch: py
     assert path.with_name("done.jsonl").read_bytes() == b"1\n2\n"
 
 
+def test_a_kill_within_the_first_batch_after_an_empty_file_was_rotated(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second file is rotated, too, before the engine starts: the sender completes its batch there."""
+    sink = sink_of(path)
+    path.rename(path.with_name("out.jsonl.1"))
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(os, "fdatasync", interrupted)
+        send(sink, 1, 2)
+    path.with_name("out.jsonl.1").rename(path.with_name("out.jsonl.2"))
+    path.rename(path.with_name("out.jsonl.1"))
+    sink = sink_of(path)
+    send(sink, 1, 2, 3)
+    assert path.with_name("out.jsonl.1").read_bytes() == b"1\n2\n3\n"
+    assert not path.exists()
+    assert path.with_name("out.jsonl.2").read_bytes() == b""
+
+
 def interrupted(_descriptor: int) -> None:
     raise KeyboardInterrupt
 

@@ -336,6 +336,23 @@ def test_refused_messages_are_refused_alone_and_again(kafka: KafkaServer) -> Non
     assert values(kafka, topic) == [b"%d" % n for n in range(50) if n not in (7, 20, 30, 40)]
 
 
+@pytest.mark.parametrize("batches", [[(1, 2, 3)], [(1, 2), (3,)], [(2,), (3,)]])
+def test_a_message_that_would_fit_later_stays_refused(kafka: KafkaServer, batches: list[tuple[int, ...]]) -> None:
+    """A sender was killed before its engine had the dead letter, and the topic takes larger messages since."""
+    topic = kafka.topic(max_message_bytes="1000")
+    first = batches[0][0]
+    bodies = {1: b"one", 2: b"x" * 2000, 3: b"three"}
+    with sink_of(kafka, topic) as sink:
+        for one in batches:
+            sink.send(batch(topic, one[0], *[bodies[number] for number in one]))
+    kafka.configure(topic, max_message_bytes="100000")
+    with sink_of(kafka, topic) as sink:
+        results = codes(sink.send(batch(topic, first, *[bodies[number] for number in range(first, 4)])))
+        assert results == ["E8102" if number == 2 else None for number in range(first, 4)]
+        assert codes(sink.send(batch(topic, 4, b"four"))) == [None]
+    assert values(kafka, topic) == [*([b"one"] if first == 1 else []), b"three", b"four"]
+
+
 def test_without_transactions_refused_messages_are_refused_alone(kafka: KafkaServer) -> None:
     topic = kafka.topic(cleanup_policy="compact")
     messages: list[bytes | Message] = [Message(b"%d" % n, {}, f"key {n}") for n in range(20)]

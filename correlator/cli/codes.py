@@ -509,7 +509,7 @@ CODES = {
     "E8315": "The engine has stopped before its receiver had acknowledged a message that the program published.",
     "E8316": "A message that the program published was not received in time.",
     "E8317": "The program can publish only to receivers of type program, and not in a handler.",
-    "E8318": "A receiver does not read the unique id with which the program publishes.",
+    "E8318": "A receiver cannot use the unique id with which the program publishes.",
     "E9001": "A configuration file that every user can read contains a password.",
     "W9001": "The configuration file contains a password.",
     "W9002": "Every user can read a file that holds a secret.",

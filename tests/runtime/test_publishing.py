@@ -196,6 +196,9 @@ def test_what_cannot_be_published_is_refused(program):
                 engine.publish(b"", to=to)
         with pytest.raises(UsageError, match="E8318 receiver own: takes its unique ids from"):
             engine.publish({"number": 1}, to="own", unique_id="1")
+        for unique_id in ("", "é" * 256 + "x"):
+            with pytest.raises(UsageError, match="E8318 receiver web: a unique id of (0|513) bytes. 1 to 512"):
+                engine.publish(b"", to="web", unique_id=unique_id)
         with pytest.raises(MappingError, match="E5201"):
             engine.publish(object(), to="web")
         with pytest.raises(MappingError, match="E5202"):

@@ -3,7 +3,7 @@
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -129,7 +129,7 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     advising = advisors(settings, provided)
     for path, endpoint in _endpoints(settings):
         check_endpoint(path, endpoint, settings, provided, advising, findings)
-    _check_windows(settings, advising, findings)
+    check_windows(_endpoints(settings), settings, advising, findings)
     if settings.http is not None:
         _check_http(settings.http, findings)
     if settings.opentelemetry is not None:
@@ -365,11 +365,17 @@ def advisors(settings: EngineSettings, provided: Provided) -> Mapping[str, Advis
     return {name: one for name, one in found.items() if isinstance(one, Advising)}
 
 
-def _check_windows(settings: EngineSettings, advising: Mapping[str, Advising], findings: Findings) -> None:
+def check_windows(
+    endpoints: Iterable[tuple[str, Endpoint]],
+    settings: EngineSettings,
+    advising: Mapping[str, Advising],
+    findings: Findings,
+) -> None:
+    """Apply the rules for the windows of duplicate detection that these receivers of an engine use."""
     windows = settings.duplicate_detection
     exactly_once = [
         (path, endpoint)
-        for path, endpoint in _endpoints(settings)
+        for path, endpoint in endpoints
         if isinstance(endpoint, ReceiverSettings) and endpoint.reliability is Reliability.EXACTLY_ONCE
     ]
     if exactly_once and windows.per_source_window_size == 0 and windows.expiry_time == 0:

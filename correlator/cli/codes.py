@@ -506,7 +506,7 @@ CODES = {
     "E8309": "An engine that is starting or stopping cannot be controlled.",
     "E8310": "A drain, a checkpoint or the replay of dead letters was not done in time.",
     "E8311": "Somebody else is just bringing the same dead letters back, or discarding them.",
-    "E8315": "The engine has stopped before its receiver had acknowledged a message that the program published.",
+    "E8315": "A receiver has ended before it had acknowledged a message that the program published.",
     "E8316": "A message that the program published was not received in time.",
     "E8317": "The program can publish only to receivers of type program, and not in a handler.",
     "E8318": "A receiver cannot use the unique id with which the program publishes.",

@@ -264,7 +264,8 @@ class Engine:
             timeout_s: how many seconds to wait; without it there is no limit.
 
         Raises:
-            NotDone: E8309, the engine does not run; E8315, it has stopped meanwhile; E8316, the time has passed.
+            NotDone: E8309, the engine does not run; E8315, it has stopped meanwhile, or the receiver was
+                removed; E8316, the time has passed.
             UsageError: E8317 for a receiver that is not there or receives from a broker, and in a handler; E8318 for a
                 unique id that the receiver cannot use.
             MappingError: E5201, E5202 for what cannot become a message.

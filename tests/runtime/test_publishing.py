@@ -156,7 +156,7 @@ def test_a_publish_ends_with_an_error_if_the_engine_stops_or_the_time_passes(pro
         pass
     engine.stop(drain=False)
     thread.join(PATIENCE_S)
-    assert ended[0].startswith("E8315 receivers.web: the engine has stopped, and it did not take the message.")
+    assert ended[0].startswith("E8315 receivers.web: the receiver has ended, and it did not take the message.")
     with pytest.raises(NotDone, match="E8309"):
         engine.publish(b"after", to="web")
 
@@ -182,6 +182,28 @@ def test_a_handler_cannot_publish(program):
         engine.publish(b"a", to="web", unique_id="a")
         program.wait(lambda: SCRIPT.refusal is not None)
     assert str(SCRIPT.refusal).startswith("E8317 receiver 'web': publish was called in a handler")
+
+
+def test_what_waits_for_a_receiver_that_is_removed_is_not_taken(program):
+    late = ReceiverSettings(id="late", connection="program", destination="queue:late")
+    with program.engine(monitors=(MonitorSettings(type="tests.runtime.flows:Hears"),)) as engine:
+        engine.add_receiver(late)
+        engine.pause("late")
+        program.wait(lambda: engine.receivers["late"].waits_for == "pause")
+        ended = []
+        waiting = threading.Thread(target=lambda: ended.append(_refusal(engine, "late")))
+        waiting.start()
+        program.wait(lambda: engine.receivers["late"].program.backlog().messages == 1)
+        engine.remove("late")
+        waiting.join(PATIENCE_S)
+    (error,) = ended
+    assert error.startswith("E8315 receivers.late: the receiver has ended, and it did not take the message.")
+
+
+def _refusal(engine, receiver):
+    with pytest.raises(NotDone) as refused:
+        engine.publish(b"", to=receiver)
+    return str(refused.value)
 
 
 def test_what_cannot_be_published_is_refused(program):

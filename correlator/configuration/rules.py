@@ -325,6 +325,8 @@ def check_endpoint(
     if endpoint.destination is not None:
         _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
     _check_options(path, endpoint, findings)
+    if isinstance(endpoint, SenderSettings):
+        _check_stamps(path, endpoint, findings)
     _check_reliability(path, endpoint, findings, persistent=settings.store is not None or provided.store)
     advisor = advising.get(endpoint.connection)
     for one in advisor.advice(endpoint) if advisor is not None else ():
@@ -340,6 +342,21 @@ def _check_options(path: str, endpoint: Endpoint, findings: Findings) -> None:
         findings.error(
             "E1022", member(path, "options"), f"cannot be stored: {error}", "Texts, numbers, booleans, lists"
         )
+
+
+def _check_stamps(path: str, sender: SenderSettings, findings: Findings) -> None:
+    """Report names of properties that would lose the unique id or the source id of each message."""
+    names = {
+        "unique_message_id_property": sender.unique_message_id_property,
+        "message_source_id_property": sender.message_source_id_property,
+    }
+    for setting, name in names.items():
+        if not name:
+            findings.error("E1022", member(path, setting), "is empty, must be the name of a property")
+    if sender.unique_message_id_property == sender.message_source_id_property:
+        what = f"{findings.show(sender.unique_message_id_property)} carries the source id, too, and would lose the id"
+        place = member(path, "unique_message_id_property")
+        findings.error("E1022", place, what, "Two different names")
 
 
 def _check_reliability(path: str, endpoint: Endpoint, findings: Findings, *, persistent: bool) -> None:

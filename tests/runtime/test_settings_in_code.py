@@ -67,6 +67,12 @@ WRONG_SENDERS: list[tuple[dict[str, Any], str]] = [
     ({"max_outstanding": 0}, "E1022 .*is out of range"),
     ({"unique_message_id_property": None}, "E1022 .*must be text"),
     ({"unique_message_id_property": "\udc00"}, "E1022 .*surrogate"),
+    (
+        {"unique_message_id_property": ""},
+        "E1022 .*unique_message_id_property: is empty, must be the name of a property",
+    ),
+    ({"message_source_id_property": ""}, "E1022 .*message_source_id_property: is empty"),
+    ({"unique_message_id_property": "messageSourceId"}, "E1022 .*: 'messageSourceId' carries the source id, too"),
     ({"reliability": Reliability.APP_CONTROLLED}, "E1204"),
 ]
 

@@ -256,7 +256,7 @@ class Engine:
         EXACTLY_ONCE then drops a repeat. Any thread that is not the engine's own may call it (docs/publishing.md).
 
         Args:
-            event: the event, a `Message` or bytes; an event becomes JSON.
+            event: the event, a `Message` (without its `destination`) or bytes; an event becomes JSON.
             to: id of the receiver.
             unique_id: unique id of the message, for duplicate detection.
             key: key of the message.

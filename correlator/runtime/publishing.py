@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
+
 from correlator.connector import TakesFromProgram
 from correlator.core.mapping import MAX_ID_BYTES
 from correlator.core.messages import to_message
@@ -75,6 +77,8 @@ class Publisher:
     ) -> tuple[Receiver, TakesFromProgram, Message]:
         receiver = self._receiver(to)
         message = _message(receiver, event, unique_id, key, properties)
+        if message.destination is not None:  # a received message has none: it would go there when it is sent on
+            message = msgspec.structs.replace(message, destination=None)
         return receiver, _program_of(receiver), message
 
     def _receiver(self, name: str) -> Receiver:

@@ -89,6 +89,27 @@ def test_what_is_published_is_in_the_store_when_publish_returns(program):
     assert (sent.key, sent.properties["a"]) == ("k", 1)
 
 
+class SendsOn(Monitor):
+    """Sends on what it gets."""
+
+    @on(Message)
+    def one(self, message: Message) -> None:
+        """Send it to the sender `out`."""
+        self.send(message, to="out")
+
+
+def test_the_destination_of_a_published_message_does_not_lead_it_elsewhere_when_it_is_sent_on(program):
+    with program.engine(bridges=(), monitors=(MonitorSettings(type=f"{__name__}:SendsOn"),)) as engine:
+        engine.publish(Message(b"a", {"n": 1}, "k", "queue:elsewhere"), to="web", unique_id="a")
+        engine.publish(Message(b"b", destination="queue:elsewhere"), to="web")
+        program.wait_for("a", "b")
+    assert not program.broker.received("queue:elsewhere")
+    assert (program.broker.received("queue:out")[0].key, program.broker.received("queue:out")[0].properties["n"]) == (
+        "k",
+        1,
+    )
+
+
 def test_a_repeat_with_the_same_id_takes_effect_once(program):
     for _ in range(2):
         with program.engine() as engine:

@@ -414,6 +414,26 @@ def order_of(connection: Connection, receiver: ReceiverSettings, subscriber: "Su
 
 
 @runtime_checkable
+class Grouping(Protocol):
+    """A connection with options that say which subscription of its destination a receiver reads."""
+
+    def group(self, receiver: ReceiverSettings) -> str:
+        """The name of the subscription. Receivers of a destination with one name share its messages; receivers with
+        different names get every message each.
+
+        Depends on settings alone; the destination is a physical one. Raises `ConfigError` as `Connection.source`.
+        """
+        ...
+
+
+def group_of(connection: Connection, receiver: ReceiverSettings) -> str:
+    """The name of the subscription that a receiver reads, "" for a queue that has only one; see `Grouping.group`."""
+    if isinstance(connection, Grouping):
+        return connection.group(receiver)
+    return receiver.subscription if receiver.destination.startswith("topic:") else ""
+
+
+@runtime_checkable
 class Browsable(Protocol):
     """A connection that can show the messages of a queue without consuming them.
 

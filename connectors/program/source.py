@@ -122,5 +122,5 @@ class ProgramSource:
             raise ConnectionLost("E7055", self._where, "does not take messages now")
 
     def _stopped(self, what: str) -> NotDone:
-        todo = "Publish it again, with the same id, after the next start"
-        return NotDone("E8315", self._where, f"the engine has stopped, and {what}", "", todo)
+        todo = "Publish it again, with the same id, when the engine has the receiver again"
+        return NotDone("E8315", self._where, f"the receiver has ended, and {what}", "", todo)

@@ -95,6 +95,10 @@ class PulsarConnection:
         mixed = subscription.is_shared or subscription.topics or subscription.pattern or self._broker.priority_mapping
         return Order.ANY if mixed else Order.POSITION
 
+    def group(self, receiver: ReceiverSettings) -> str:
+        """The subscription of a receiver; see `correlator.connector.Grouping`."""
+        return subscription_of_receiver(receiver, self._broker).name
+
     def sink(self, sender: SenderSettings) -> PulsarSink:
         """Make a sink, with a client of its own, for the topic of the sender or those of its messages; does not
         connect.

@@ -55,6 +55,10 @@ class RabbitConnection:
             f"receivers.{receiver.id}", self._broker, destination_of_receiver(receiver, self._broker), receiver
         )
 
+    def group(self, receiver: ReceiverSettings) -> str:
+        """The queue of a receiver; see `correlator.connector.Grouping`."""
+        return destination_of_receiver(receiver, self._broker).queue
+
     def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> RabbitSource:
         """A consumer of the queue of a subscription; see `correlator.connector.Subscribing`."""
         destination = destination_of_subscriber(receiver, subscriber, self._broker)

@@ -5,6 +5,7 @@ The checks open nothing and do not start Spark, so they find only a part of the 
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from correlator.configuration import Findings, import_object
 from correlator.configuration.connectors import connector
 from correlator.configuration.rules import check_references, known_names
-from correlator.connector import Connection
+from correlator.connector import Connection, group_of
 from correlator.core.admission import refuse_beside, refuse_call, refuse_for_pipelines, selection
 from correlator.core.fields import FieldMapping, check_forwarding, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
@@ -281,6 +282,14 @@ def _connections(settings: PipelineFile, findings: Findings) -> Iterator[dict[st
         yield made
 
 
+def _group(connection: Connection, receiver: ReceiverSettings) -> str:
+    """The subscription of a receiver; "" for a receiver with wrong settings, which gets an error of its own."""
+    try:
+        return group_of(connection, receiver)
+    except ConfigError:
+        return ""
+
+
 def _check_endpoint(
     path: str,
     endpoint: ReceiverSettings | SenderSettings,
@@ -296,8 +305,9 @@ def _check_endpoint(
             features = connection.features
             selection(resolved, path, selects=features.selects, shares=features.shares)
             others = itertools.takewhile(lambda one: one.id != endpoint.id, settings.receivers)
-            refuse_beside(resolved, others, path, settings.destinations, shares=features.shares)
             connection.source(resolved)
+            group = functools.partial(_group, connection)
+            refuse_beside(resolved, others, path, settings.destinations, shares=features.shares, group=group)
         else:
             refuse_call(resolved, path, connection.features)
             connection.sink(resolved)

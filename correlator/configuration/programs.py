@@ -2,7 +2,14 @@
 
 from correlator.configuration.constraints import check_settings
 from correlator.configuration.problems import Findings
-from correlator.configuration.rules import NOTHING_PROVIDED, Provided, advisors, check_endpoint, check_engine
+from correlator.configuration.rules import (
+    NOTHING_PROVIDED,
+    Provided,
+    advisors,
+    check_endpoint,
+    check_engine,
+    check_windows,
+)
 from correlator.configuration.shares import check_shares
 from correlator.errors import ConfigError
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
@@ -51,7 +58,9 @@ def check_part_settings(
     path = f"{kind} {findings.show(part.id)}"
     check_settings(part, path, findings)
     findings.raise_errors()
-    check_endpoint(path, part, settings, provided, advisors(settings, provided), findings)
+    advising = advisors(settings, provided)
+    check_endpoint(path, part, settings, provided, advising, findings)
+    check_windows([(path, part)], settings, advising, findings)
     findings.raise_errors()
     return findings.warnings
 

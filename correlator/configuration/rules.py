@@ -3,7 +3,7 @@
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -129,7 +129,7 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     advising = advisors(settings, provided)
     for path, endpoint in _endpoints(settings):
         check_endpoint(path, endpoint, settings, provided, advising, findings)
-    _check_windows(settings, advising, findings)
+    check_windows(_endpoints(settings), settings, advising, findings)
     if settings.http is not None:
         _check_http(settings.http, findings)
     if settings.opentelemetry is not None:
@@ -325,6 +325,8 @@ def check_endpoint(
     if endpoint.destination is not None:
         _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
     _check_options(path, endpoint, findings)
+    if isinstance(endpoint, SenderSettings):
+        _check_stamps(path, endpoint, findings)
     _check_reliability(path, endpoint, findings, persistent=settings.store is not None or provided.store)
     advisor = advising.get(endpoint.connection)
     for one in advisor.advice(endpoint) if advisor is not None else ():
@@ -340,6 +342,21 @@ def _check_options(path: str, endpoint: Endpoint, findings: Findings) -> None:
         findings.error(
             "E1022", member(path, "options"), f"cannot be stored: {error}", "Texts, numbers, booleans, lists"
         )
+
+
+def _check_stamps(path: str, sender: SenderSettings, findings: Findings) -> None:
+    """Report names of properties that would lose the unique id or the source id of each message."""
+    names = {
+        "unique_message_id_property": sender.unique_message_id_property,
+        "message_source_id_property": sender.message_source_id_property,
+    }
+    for setting, name in names.items():
+        if not name:
+            findings.error("E1022", member(path, setting), "is empty, must be the name of a property")
+    if sender.unique_message_id_property == sender.message_source_id_property:
+        what = f"{findings.show(sender.unique_message_id_property)} carries the source id, too, and would lose the id"
+        place = member(path, "unique_message_id_property")
+        findings.error("E1022", place, what, "Two different names")
 
 
 def _check_reliability(path: str, endpoint: Endpoint, findings: Findings, *, persistent: bool) -> None:
@@ -365,11 +382,17 @@ def advisors(settings: EngineSettings, provided: Provided) -> Mapping[str, Advis
     return {name: one for name, one in found.items() if isinstance(one, Advising)}
 
 
-def _check_windows(settings: EngineSettings, advising: Mapping[str, Advising], findings: Findings) -> None:
+def check_windows(
+    endpoints: Iterable[tuple[str, Endpoint]],
+    settings: EngineSettings,
+    advising: Mapping[str, Advising],
+    findings: Findings,
+) -> None:
+    """Apply the rules for the windows of duplicate detection that these receivers of an engine use."""
     windows = settings.duplicate_detection
     exactly_once = [
         (path, endpoint)
-        for path, endpoint in _endpoints(settings)
+        for path, endpoint in endpoints
         if isinstance(endpoint, ReceiverSettings) and endpoint.reliability is Reliability.EXACTLY_ONCE
     ]
     if exactly_once and windows.per_source_window_size == 0 and windows.expiry_time == 0:

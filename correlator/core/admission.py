@@ -2,7 +2,8 @@
 with a `call` it refuses.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from correlator.connector import Features
 from correlator.errors import ConfigError
@@ -63,6 +64,7 @@ def refuse_beside(
     destinations: Mapping[str, str],
     *,
     shares: bool,
+    group: Callable[[ReceiverSettings], str],
 ) -> None:
     """Refuse a receiver that does not fit other receivers of the same destination.
 
@@ -76,15 +78,17 @@ def refuse_beside(
         where: names the receiver in errors.
         destinations: physical destinations by logical name.
         shares: whether the messages of a queue are shared out among its receivers (`Features.shares`).
+        group: returns the subscription that a receiver with a physical destination reads (`connector.group_of`).
 
     Raises `ConfigError` E1224, E1225.
     """
     _, destination = _place(receiver, destinations)
     for other in at_same_place(receiver, others, destinations):
+        name, theirs = (group(replace(one, destination=destination)) for one in (receiver, other))
         if destination.startswith("topic:"):
-            if receiver.subscription == other.subscription:
-                _refuse_unlike(receiver, other, where)
-        elif not shares:
+            if name == theirs:
+                _refuse_unlike(receiver, other, where, name)
+        elif not shares or name != theirs:
             _refuse_common_ids(receiver, other, where)
 
 
@@ -99,8 +103,8 @@ def at_same_place(
     return [other for other in others if other.id != receiver.id and _place(other, destinations) == place]
 
 
-def _refuse_unlike(receiver: ReceiverSettings, other: ReceiverSettings, where: str) -> None:
-    shares = f"shares the subscription '{receiver.subscription}' with receiver '{other.id}'"
+def _refuse_unlike(receiver: ReceiverSettings, other: ReceiverSettings, where: str, name: str) -> None:
+    shares = f"shares the subscription '{name}' with receiver '{other.id}'"
     if _taken(receiver) != _taken(other):
         what = f"{shares}, which takes other messages: what one leaves out is lost to both"
         raise ConfigError("E1224", where, what, "", "Give both the same selector and no_local, or names of their own")

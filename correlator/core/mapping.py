@@ -299,8 +299,10 @@ class Template:
             except KeyError:
                 rows = []
             texts = dict.fromkeys(chain.from_iterable(rows))
-            if set(map(type, texts)) == {str} and "" not in texts and len(max(texts, key=len)) <= MAX_ID_BYTES // 4:
-                return [pattern % row for row in rows]
+            if set(map(type, texts)) == {str} and "" not in texts:
+                whole = [pattern % row for row in rows]
+                if len(max(whole, key=len)) <= MAX_ID_BYTES // 4:
+                    return whole
         return [self.fill(message, event) for message, event in zip(messages, events, strict=True)]
 
     def fill(self, message: Message, event: Any) -> str:
@@ -310,12 +312,12 @@ class Template:
         """
         try:
             filled = [part if isinstance(part, str) else part(message, event) for part in self._parts]
+            missing = any(not text for text, part in zip(filled, self._parts, strict=True) if not isinstance(part, str))
+            return "" if missing else _short("".join(filled), self._where)
         except MappingError:
             raise
         except Exception as error:
             raise MappingError("E5103", self._where, f"filling it in raised {told(error)}") from error
-        missing = any(not text for text, part in zip(filled, self._parts, strict=True) if not isinstance(part, str))
-        return "" if missing else "".join(filled)
 
 
 def _check_name(kind: str | None, name: str, event_type: type[Any] | None, where: str) -> None:
@@ -424,7 +426,10 @@ def _text(value: Any, name: str) -> str:
         return ""
     if isinstance(value, bytes):
         raise MappingError("E5403", name, "a unique id must be text, this one is bytes")
-    text = str(value)
+    return _short(str(value), name)
+
+
+def _short(text: str, where: str) -> str:
     if len(text.encode()) > MAX_ID_BYTES:
-        raise MappingError("E5404", name, f"a unique id of {len(text)} characters", f"At most {MAX_ID_BYTES} bytes")
+        raise MappingError("E5404", where, f"a unique id of {len(text)} characters", f"At most {MAX_ID_BYTES} bytes")
     return text

@@ -256,7 +256,7 @@ class Engine:
         EXACTLY_ONCE then drops a repeat. Any thread that is not the engine's own may call it (docs/publishing.md).
 
         Args:
-            event: the event, a `Message` or bytes; an event becomes JSON.
+            event: the event, a `Message` (without its `destination`) or bytes; an event becomes JSON.
             to: id of the receiver.
             unique_id: unique id of the message, for duplicate detection.
             key: key of the message.
@@ -264,9 +264,10 @@ class Engine:
             timeout_s: how many seconds to wait; without it there is no limit.
 
         Raises:
-            NotDone: E8309, the engine does not run; E8315, it has stopped meanwhile; E8316, the time has passed.
+            NotDone: E8309, the engine does not run; E8315, it has stopped meanwhile, or the receiver was
+                removed; E8316, the time has passed.
             UsageError: E8317 for a receiver that is not there or receives from a broker, and in a handler; E8318 for a
-                unique id that the receiver would not read.
+                unique id that the receiver cannot use.
             MappingError: E5201, E5202 for what cannot become a message.
         """
         self._publisher.publish(to, event, unique_id, key, properties, timeout_s)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from correlator.configuration.connectors import connector
-from correlator.connector import Connection, Features, Listening, notes_of
+from correlator.connector import Connection, Features, Listening, group_of, notes_of
 from correlator.core.admission import at_same_place, refuse_beside, refuse_call, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
@@ -401,7 +401,14 @@ class Parts:
         features = connection.features
         selector = selection(placed, where, selects=features.selects, shares=features.shares)
         others = [one.settings for one in self.receivers.values()]
-        refuse_beside(settings, others, where, self._settings.destinations, shares=features.shares)
+        refuse_beside(
+            settings,
+            others,
+            where,
+            self._settings.destinations,
+            shares=features.shares,
+            group=lambda one: group_of(connection, one),
+        )
         targets = self._targets(settings)
         intake = Intake(
             settings,

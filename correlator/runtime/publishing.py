@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
+
 from correlator.connector import TakesFromProgram
+from correlator.core.mapping import MAX_ID_BYTES
 from correlator.core.messages import to_message
 from correlator.errors import NotDone, UsageError, quoted
 from correlator.events import UNIQUE_ID, Message
@@ -74,6 +77,8 @@ class Publisher:
     ) -> tuple[Receiver, TakesFromProgram, Message]:
         receiver = self._receiver(to)
         message = _message(receiver, event, unique_id, key, properties)
+        if message.destination is not None:  # a received message has none: it would go there when it is sent on
+            message = msgspec.structs.replace(message, destination=None)
         return receiver, _program_of(receiver), message
 
     def _receiver(self, name: str) -> Receiver:
@@ -95,16 +100,20 @@ def _message(
     """Make the message that a receiver gets.
 
     Raises:
-        UsageError: E8318 for a unique id that the receiver would not read.
+        UsageError: E8318 for a unique id that the receiver cannot use.
         MappingError: E5201, E5202 for an object that cannot become a message.
     """
     if unique_id is None:
         return to_message(event, key, properties)
-    template = receiver.settings.unique_message_id
+    where, template = f"receiver {receiver.settings.id}", receiver.settings.unique_message_id
     if template != f"${{property.{UNIQUE_ID}}}":
-        where, what = f"receiver {receiver.settings.id}", f"takes its unique ids from {quoted(template)}"
+        what = f"takes its unique ids from {quoted(template)}"
         raise UsageError("E8318", where, what, "unique_id would have no effect", "Leave it out")
-    return to_message(event, key, {**(properties or {}), UNIQUE_ID: unique_id})
+    message = to_message(event, key, {**(properties or {}), UNIQUE_ID: unique_id})
+    size = len(unique_id.encode())
+    if not 0 < size <= MAX_ID_BYTES:
+        raise UsageError("E8318", where, f"a unique id of {size} bytes", f"1 to {MAX_ID_BYTES} bytes")
+    return message
 
 
 def _program_of(receiver: Receiver) -> TakesFromProgram:

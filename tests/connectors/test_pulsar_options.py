@@ -12,10 +12,11 @@ from connectors.pulsar import PulsarConnection
 from connectors.pulsar import connection as connection_module
 from connectors.pulsar.broker import BrokerAddress, PulsarBroker, broker
 from connectors.pulsar.destinations import route_of_sender, subscription_of_receiver, topic_of
+from correlator import Engine, Reliability
 from correlator.cli import main
 from correlator.configuration import EngineFile, read_text
 from correlator.errors import ConfigError
-from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 from tests.docs.test_pages import ROOT, blocks
 
 
@@ -506,3 +507,21 @@ def test_browse_looks_at_the_subscription_that_the_file_names(part, subscription
     (tmp_path / "engine.yaml").write_text(json.dumps(written | parts))
     assert main.execute(["browse", str(tmp_path / "engine.yaml"), "c", "orders"]) == 0
     assert looked == [("persistent://public/default/q", subscription, 20)]
+
+
+def test_receivers_of_two_subscriptions_of_a_queue_do_not_know_each_others_ids(tmp_path):
+    """Each subscription gets every message: a message that one receiver has accepted is no repeat for the other."""
+    once = {"reliability": Reliability.EXACTLY_ONCE}
+    one = dataclasses.replace(receiver(name="one"), **once)
+    other = dataclasses.replace(receiver(name="other", queue_subscription="audit"), **once)
+    settings = EngineSettings(
+        name="two",
+        store=f"sqlite:///{tmp_path}/two.db",
+        connections={"c": ConnectionSettings(type="pulsar")},
+        receivers=(one, other),
+    )
+    with (
+        pytest.raises(ConfigError, match="E1225 receiver 'other': reads what receiver 'one' reads too"),
+        Engine(settings),
+    ):
+        pass

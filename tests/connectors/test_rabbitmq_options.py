@@ -5,9 +5,10 @@ import pytest
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.destinations import Route, destination_of_receiver, destination_of_sender, route_to
+from correlator import Engine
 from correlator.errors import ConfigError
 from correlator.options import Destination
-from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 
 
 def connection(**options):
@@ -168,3 +169,17 @@ def test_a_queue_behind_an_exchange():
 )
 def test_destinations_of_single_messages(destination, route):
     assert route_to(destination, BROKER) == route
+
+
+def test_receivers_that_share_a_queue_by_their_options_must_take_the_same():
+    """What one acknowledges and drops would be lost to the other, although their subscriptions have other names."""
+    europe = ReceiverSettings(
+        id="europe", connection="c", destination="topic:t", selector="region = 'EU'", options={"queue": "q"}
+    )
+    rest = ReceiverSettings(id="rest", connection="c", destination="topic:t", options={"queue": "q"})
+    settings = EngineSettings(
+        name="two", connections={"c": ConnectionSettings(type="rabbitmq")}, receivers=(europe, rest)
+    )
+    shown = "E1224 receiver 'rest': shares the subscription 'q' .*takes other messages"
+    with pytest.raises(ConfigError, match=shown), Engine(settings):
+        pass

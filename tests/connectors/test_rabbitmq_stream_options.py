@@ -180,4 +180,4 @@ def test_receivers_of_one_stream_do_not_know_each_others_ids(tmp_path):
 )
 def test_others_may_be_read_side_by_side(one, other):
     first, second = replace(reading("one"), **one), replace(reading("other"), **other)
-    refuse_beside(second, [first, second], "receiver 'other'", {}, shares=False)
+    refuse_beside(second, [first, second], "receiver 'other'", {}, shares=False, group=lambda one: one.subscription)

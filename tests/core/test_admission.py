@@ -25,7 +25,14 @@ QUEUE = ReceiverSettings(id="one", connection="c", destination="queue:q", reliab
 def beside(one: ReceiverSettings, *, shares: bool = True, **changes: Any) -> None:
     """Another receiver with these changes comes beside the first one."""
     other = replace(one, id="other", **changes)
-    refuse_beside(other, [one, other], "receiver 'other'", {"here": "topic:t", "there": "topic:u"}, shares=shares)
+    names = {"here": "topic:t", "there": "topic:u"}
+    refuse_beside(other, [one, other], "receiver 'other'", names, shares=shares, group=group)
+
+
+def group(receiver: ReceiverSettings) -> str:
+    """The subscription that an option names."""
+    assert receiver.destination not in ("here", "there")
+    return receiver.options.get("group", receiver.subscription if receiver.destination.startswith("topic:") else "")
 
 
 # --- a subscription that is shared ---
@@ -102,8 +109,26 @@ def test_receivers_that_share_a_queue_out_know_each_others_ids():
 
 
 def test_a_receiver_is_not_beside_itself():
-    refuse_beside(QUEUE, [QUEUE], "receiver 'one'", {}, shares=False)
+    refuse_beside(QUEUE, [QUEUE], "receiver 'one'", {}, shares=False, group=group)
     assert at_same_place(QUEUE, [QUEUE, replace(QUEUE, id="other")], {}) == [replace(QUEUE, id="other")]
+
+
+# --- a subscription that an option names ---
+
+
+def test_an_option_may_let_receivers_share_a_subscription():
+    one = replace(TOPIC, options={"group": "g"})
+    named = {"durable_topic_subscription_name": "of its own"}
+    with pytest.raises(ConfigError, match=r"^E1224 receiver 'other': shares the subscription 'g' with receiver 'one'"):
+        beside(one, selector="a = 1", **named)
+    beside(one, selector="a = 1", options={"group": "h"})
+
+
+def test_an_option_may_give_a_receiver_of_a_queue_every_message():
+    with pytest.raises(ConfigError, match=r"^E1225 receiver 'other': reads what receiver 'one' reads too"):
+        beside(QUEUE, options={"group": "g"})
+    beside(QUEUE, options={"group": "g"}, dup_detection_domain_id="d")
+    beside(replace(QUEUE, options={"group": "g"}), options={"group": "g"})
 
 
 # --- what is taken ---

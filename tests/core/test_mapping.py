@@ -171,6 +171,23 @@ def test_t20_an_id_that_cannot_be_used_is_a_dead_letter(name, value, code):
     assert len(letter.reason) < 200
 
 
+@pytest.mark.parametrize(("length", "dead"), [(256, 0), (257, 1)])
+@pytest.mark.parametrize("role", ["unique_id", "source"])
+def test_t20_an_id_of_several_parts_is_as_long_as_all_of_them(role, length, dead):
+    templates = {"unique_id": "${key}", "source": "", role: "${property.a}${property.b}"}
+    mapping = ReceiveMapping("r", None, **templates, deduplicated=True, max_message_bytes=LIMIT)
+    for text in ("x" * length, "é" * (length // 2) + "x" * (length % 2)):
+        mapped = mapping.map([Message(b"", {"a": text, "b": text}, "k")] * 2, 0.0)
+        assert [letter.reason[:5] for letter in mapped.dead_letters] == ["E5404"] * 2 * dead
+
+
+def test_t20_text_between_the_parts_counts_too():
+    template = Template("${property.a}" + "-" * MAX_ID_BYTES + "${property.b}", "here")
+    message = Message(b"", {"a": "x", "b": "y"})
+    with pytest.raises(MappingError, match="E5404 here: a unique id of 514 characters. At most 512 bytes."):
+        template.column([message], [message])
+
+
 def test_97_a_missing_source_is_the_shared_one():
     assert a_mapping(None).map([Message(b"", {"uniqueMessageId": "a"})], 0.0).sources == [""]
 

@@ -89,6 +89,27 @@ def test_what_is_published_is_in_the_store_when_publish_returns(program):
     assert (sent.key, sent.properties["a"]) == ("k", 1)
 
 
+class SendsOn(Monitor):
+    """Sends on what it gets."""
+
+    @on(Message)
+    def one(self, message: Message) -> None:
+        """Send it to the sender `out`."""
+        self.send(message, to="out")
+
+
+def test_the_destination_of_a_published_message_does_not_lead_it_elsewhere_when_it_is_sent_on(program):
+    with program.engine(bridges=(), monitors=(MonitorSettings(type=f"{__name__}:SendsOn"),)) as engine:
+        engine.publish(Message(b"a", {"n": 1}, "k", "queue:elsewhere"), to="web", unique_id="a")
+        engine.publish(Message(b"b", destination="queue:elsewhere"), to="web")
+        program.wait_for("a", "b")
+    assert not program.broker.received("queue:elsewhere")
+    assert (program.broker.received("queue:out")[0].key, program.broker.received("queue:out")[0].properties["n"]) == (
+        "k",
+        1,
+    )
+
+
 def test_a_repeat_with_the_same_id_takes_effect_once(program):
     for _ in range(2):
         with program.engine() as engine:
@@ -156,7 +177,7 @@ def test_a_publish_ends_with_an_error_if_the_engine_stops_or_the_time_passes(pro
         pass
     engine.stop(drain=False)
     thread.join(PATIENCE_S)
-    assert ended[0].startswith("E8315 receivers.web: the engine has stopped, and it did not take the message.")
+    assert ended[0].startswith("E8315 receivers.web: the receiver has ended, and it did not take the message.")
     with pytest.raises(NotDone, match="E8309"):
         engine.publish(b"after", to="web")
 
@@ -184,6 +205,28 @@ def test_a_handler_cannot_publish(program):
     assert str(SCRIPT.refusal).startswith("E8317 receiver 'web': publish was called in a handler")
 
 
+def test_what_waits_for_a_receiver_that_is_removed_is_not_taken(program):
+    late = ReceiverSettings(id="late", connection="program", destination="queue:late")
+    with program.engine(monitors=(MonitorSettings(type="tests.runtime.flows:Hears"),)) as engine:
+        engine.add_receiver(late)
+        engine.pause("late")
+        program.wait(lambda: engine.receivers["late"].waits_for == "pause")
+        ended = []
+        waiting = threading.Thread(target=lambda: ended.append(_refusal(engine, "late")))
+        waiting.start()
+        program.wait(lambda: engine.receivers["late"].program.backlog().messages == 1)
+        engine.remove("late")
+        waiting.join(PATIENCE_S)
+    (error,) = ended
+    assert error.startswith("E8315 receivers.late: the receiver has ended, and it did not take the message.")
+
+
+def _refusal(engine, receiver):
+    with pytest.raises(NotDone) as refused:
+        engine.publish(b"", to=receiver)
+    return str(refused.value)
+
+
 def test_what_cannot_be_published_is_refused(program):
     brokers = ReceiverSettings(id="broker", connection="memory", destination="queue:in")
     own_id = ReceiverSettings(
@@ -196,6 +239,9 @@ def test_what_cannot_be_published_is_refused(program):
                 engine.publish(b"", to=to)
         with pytest.raises(UsageError, match="E8318 receiver own: takes its unique ids from"):
             engine.publish({"number": 1}, to="own", unique_id="1")
+        for unique_id in ("", "é" * 256 + "x"):
+            with pytest.raises(UsageError, match="E8318 receiver web: a unique id of (0|513) bytes. 1 to 512"):
+                engine.publish(b"", to="web", unique_id=unique_id)
         with pytest.raises(MappingError, match="E5201"):
             engine.publish(object(), to="web")
         with pytest.raises(MappingError, match="E5202"):

@@ -18,6 +18,7 @@ from correlator.reliability import Reliability
 from correlator.settings import (
     CheckpointSettings,
     ConnectionSettings,
+    DuplicateDetectionSettings,
     EngineSettings,
     MonitorSettings,
     ReceiverSettings,
@@ -29,6 +30,7 @@ from correlator.testing.memory import MemoryBroker, MemoryConnection
 from tests.runtime.flows import Hears
 from tests.waiting import wait_until
 
+EXACT = Reliability.EXACTLY_ONCE
 RECEIVER = ReceiverSettings(id="orders", connection="memory", destination="queue:orders")
 SENDER = SenderSettings(id="bills", connection="memory", destination="queue:bills")
 WRONG_RECEIVERS: list[tuple[dict[str, Any], str]] = [
@@ -65,6 +67,12 @@ WRONG_SENDERS: list[tuple[dict[str, Any], str]] = [
     ({"max_outstanding": 0}, "E1022 .*is out of range"),
     ({"unique_message_id_property": None}, "E1022 .*must be text"),
     ({"unique_message_id_property": "\udc00"}, "E1022 .*surrogate"),
+    (
+        {"unique_message_id_property": ""},
+        "E1022 .*unique_message_id_property: is empty, must be the name of a property",
+    ),
+    ({"message_source_id_property": ""}, "E1022 .*message_source_id_property: is empty"),
+    ({"unique_message_id_property": "messageSourceId"}, "E1022 .*: 'messageSourceId' carries the source id, too"),
     ({"reliability": Reliability.APP_CONTROLLED}, "E1204"),
 ]
 
@@ -127,6 +135,25 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert [problem.code for problem in refused.value.problems] == ["E1210", "E1022"]
 
 
+NO_WINDOWS = DuplicateDetectionSettings(per_source_window_size=0, expiry_time=0.0)
+
+
+def test_windows_that_detect_nothing_are_refused_with_a_receiver_that_code_adds(url: str) -> None:
+    exact = replace(RECEIVER, reliability=EXACT)
+    running = engine(persistent(url, duplicate_detection=NO_WINDOWS))
+    with running, pytest.raises(ConfigError, match="E1402 duplicate_detection: both duplicate windows are 0"):
+        running.add_receiver(exact)
+    keep(url)
+    with pytest.raises(RecoveryRefused, match="E4305 receiver 'orders': was added by code .*E1402"):
+        engine(persistent(url, duplicate_detection=NO_WINDOWS)).start()
+
+
+def test_a_window_smaller_than_a_batch_is_warned_of_when_code_adds_the_receiver(url: str, logs: list[Any]) -> None:
+    with engine(persistent(url)) as running:
+        running.add_receiver(replace(RECEIVER, reliability=EXACT, max_batch_size=5000))
+    assert [one for one in logs if one["event"].startswith("W1401 duplicate_detection.per_source_window_size")]
+
+
 # --- a monitor by its class ---
 
 
@@ -146,8 +173,6 @@ def test_a_class_that_no_name_leads_to_is_refused() -> None:
 
 
 # --- what the store has kept ---
-
-EXACT = Reliability.EXACTLY_ONCE
 
 
 @pytest.fixture

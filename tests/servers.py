@@ -194,7 +194,7 @@ class PostgresServer:
         password = self._directory / "password"
         password.write_text(self.password)
         _give_to_postgres(self._directory, password)
-        arguments = ["--no-sync", "--auth=scram-sha-256", f"--pwfile={password}", f"--username={self.user}"]
+        arguments = ["--no-sync", "--auth=md5", f"--pwfile={password}", f"--username={self.user}"]
         locale = ["--encoding=UTF8", "--locale=C.UTF-8"]
         command = _as_postgres([_POSTGRES_BINARIES / "initdb", "-D", self._data, *arguments, *locale])
         subprocess.run(command, check=True, capture_output=True, cwd=self._directory)

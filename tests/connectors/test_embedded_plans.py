@@ -34,9 +34,15 @@ def fill(broker, destination, count=DEPTH):
 
 
 @pytest.fixture(params=["analyzed while it was empty", "never analyzed", "vacuumed after it was deep"])
-def broker(request, postgres):
+def store(request, postgres):
     """A broker whose statistics know nothing of the messages in the queue and the subscription."""
-    broker = Broker(postgres())
+    store = postgres()
+    with closing(Broker(store)) as broker:
+        make(broker, request.param)
+    return store
+
+
+def make(broker, statistics):
     for destination in (QUEUE, TOPIC, DEEP):
         broker.connection.create(destination)
     broker.subscriber(broker.session(), SHARED).close()
@@ -44,17 +50,15 @@ def broker(request, postgres):
         for table in ("broker_delivery", "broker_content"):
             server.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         fill(broker, DEEP, 10 * DEPTH)
-        if request.param == "analyzed while it was empty":
+        if statistics == "analyzed while it was empty":
             server.execute("ANALYZE")
-        elif request.param == "vacuumed after it was deep":
+        elif statistics == "vacuumed after it was deep":
             # The last rows keep the pages: the server takes the table for large and nearly empty.
             for table in ("broker_delivery", "broker_content"):
                 server.execute(f"DELETE FROM {table} WHERE number < (SELECT max(number) - 9 FROM {table})")
                 server.execute(f"VACUUM (ANALYZE) {table}")
     fill(broker, QUEUE)
     fill(broker, TOPIC)
-    yield broker
-    broker.close()
 
 
 def few(source, do, *arguments, most=FEW):
@@ -82,8 +86,21 @@ OFTEN = 8
 """So often that the driver prepares a statement, and the server may plan it without its values."""
 
 
-@pytest.mark.parametrize("destination", [QUEUE, TOPIC])
-def test_a_claim_and_what_ends_it_read_few_rows(broker, destination):
+def test_few_rows_are_read(store):
+    """One after the other, for the messages are many: each consumer gives back what it holds when it ends."""
+    for destination in (QUEUE, TOPIC):
+        with closing(Broker(store)) as broker:
+            check_a_claim_and_what_ends_it_read_few_rows(broker, destination)
+    for check in (
+        check_an_acknowledgement_of_one_message_reads_nothing_else_that_its_consumer_holds,
+        check_a_consumer_with_a_selector_reads_the_queue_once_and_then_what_it_takes,
+        check_a_move_counts_what_is_left_and_reads_what_it_moves,
+    ):
+        with closing(Broker(store)) as broker:
+            check(broker)
+
+
+def check_a_claim_and_what_ends_it_read_few_rows(broker, destination):
     session = broker.session()
     source = broker.source(session) if destination == QUEUE else broker.subscriber(session, SHARED)
     for turn in range(OFTEN):
@@ -91,11 +108,11 @@ def test_a_claim_and_what_ends_it_read_few_rows(broker, destination):
         assert len(claimed.tokens) == BATCH
         few(source, source.reject, claimed.tokens[:10])
         few(source, source.release, claimed.tokens[10:20])
-        few(source, session.prepare, f"{turn}", Work([(source, claimed.tokens[20:30])], []))
+        few(source, session.prepare, f"{destination} {turn}", Work([(source, claimed.tokens[20:30])], []))
         few(source, source.acknowledge, claimed.tokens[30:])
 
 
-def test_an_acknowledgement_of_one_message_reads_nothing_else_that_its_consumer_holds(broker):
+def check_an_acknowledgement_of_one_message_reads_nothing_else_that_its_consumer_holds(broker):
     source = broker.source(broker.session())
     tokens = source.receive(FEW, 0.0).tokens
     assert len(tokens) == FEW
@@ -103,7 +120,7 @@ def test_an_acknowledgement_of_one_message_reads_nothing_else_that_its_consumer_
         few(source, source.acknowledge, [token], most=FEW // 10)
 
 
-def test_a_consumer_with_a_selector_reads_the_queue_once_and_then_what_it_takes(broker):
+def check_a_consumer_with_a_selector_reads_the_queue_once_and_then_what_it_takes(broker):
     """Its second look reads the numbers once more, since a message may have become visible after later ones."""
     source = broker.source(broker.session(), selector="n IS NULL")
     for most in (3 * DEPTH + FEW, DEPTH + FEW, *[FEW] * OFTEN):
@@ -112,7 +129,7 @@ def test_a_consumer_with_a_selector_reads_the_queue_once_and_then_what_it_takes(
         few(source, source.acknowledge, claimed.tokens)
 
 
-def test_a_move_counts_what_is_left_and_reads_what_it_moves(broker):
+def check_a_move_counts_what_is_left_and_reads_what_it_moves(broker):
     source = broker.source(broker.session())
     admin = broker.connection.administration()
     assert few(source, admin.move, QUEUE, DEEP, None, BATCH, most=DEPTH + FEW).done == BATCH

@@ -78,19 +78,20 @@ def test_a_queue_is_selected_from_and_the_rest_stays(pulsar: PulsarServer, conne
 # --- subscriptions ---
 
 
-@pytest.mark.parametrize("create", ["create_consumer", "create_shared_consumer"])
-def test_q8_a_subscription_that_is_not_durable_outlives_a_lost_connection(pulsar: PulsarServer, connection, create):
-    topic = f"topic:{pulsar.name()}"
-    session = connection.create_session(AcknowledgeMode.CLIENT)
-    consumer = getattr(session, create)(topic, *(() if create == "create_consumer" else ("news",)))
-    send(session, topic, numbered(1))
-    receive(consumer, 1)
+def test_q8_a_subscription_that_is_not_durable_outlives_a_lost_connection(pulsar: PulsarServer, connection):
+    topics = [f"topic:{pulsar.name()}" for _ in range(2)]
+    sessions = [connection.create_session(AcknowledgeMode.CLIENT) for _ in topics]
+    consumers = [sessions[0].create_consumer(topics[0]), sessions[1].create_shared_consumer(topics[1], "news")]
+    for topic, session, consumer in zip(topics, sessions, consumers, strict=True):
+        send(session, topic, numbered(1))
+        receive(consumer, 1)
     pulsar.restart()
-    with pytest.raises(ConnectionLost):  # the message that it holds has come again
-        consumer.receive(PATIENCE_S)
-    assert bodies(receive(consumer, 1)) == ["1"]
-    session.close()
-    assert pulsar.subscriptions(topic.removeprefix("topic:")) == {}
+    for topic, session, consumer in zip(topics, sessions, consumers, strict=True):
+        with pytest.raises(ConnectionLost):  # the message that it holds has come again
+            consumer.receive(PATIENCE_S)
+        assert bodies(receive(consumer, 1)) == ["1"]
+        session.close()
+        assert pulsar.subscriptions(topic.removeprefix("topic:")) == {}
 
 
 def held_and_lost(pulsar, session, topic, consumer):

@@ -28,7 +28,7 @@ def test_rows_that_are_there_twice_are_a_violation(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(rounds, "LAST_CALL", 12)
     result = Result("parquet", 1)
     one_round(tmp_path / "round", result, random.Random(37), 4, is_control=True)
-    assert result.control.at_a_call == 4
+    assert result.control.at_a_call == result.control.kills
     assert result.control.doubles
     assert result.blind == []
     assert Result("parquet", 1).blind == ["the control stored nothing twice"]

@@ -26,6 +26,7 @@ from tests.connectors.embedded import (
     Broker,
     bodies,
     connected,
+    empty,
     kill,
     message,
     outgoing,
@@ -75,8 +76,13 @@ def test_the_embedded_broker_can_be_administered(broker):
     assert isinstance(broker.connection, Administered)
 
 
-def test_a_broker_that_was_never_used_is_not_made_by_a_look(broker):
-    admin = administration(broker)
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def never_used(request, tmp_path):
+    return Broker(empty(request, tmp_path))
+
+
+def test_a_broker_that_was_never_used_is_not_made_by_a_look(never_used):
+    admin = administration(never_used)
     for look in (
         admin.destinations,
         lambda: admin.consumers(None),

@@ -3,7 +3,6 @@
 Only what a process does before its first line of ours is missing: tests of that start a command by `subprocess`.
 """
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from correlator.cli import main
+from tests.forking import forking
 
 PATIENCE_S = 900
 PREPARED = (
@@ -37,8 +37,7 @@ INTERPRETER = ("PYTHON", "LC_", "LANG")
 """Variables that an interpreter reads when it begins."""
 
 _BEGAN = dict(os.environ)
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(list(PREPARED))
+_context = forking(*PREPARED)
 
 
 class _Descriptor:

@@ -12,7 +12,6 @@ counts once in the state, and leaves once by each sender, numbered without a gap
 """
 
 import argparse
-import multiprocessing
 import random
 import shutil
 import signal
@@ -37,6 +36,7 @@ from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.store import SqlStore
 from correlator.testing.files import write_json
 from tests.crash.child import Job, run
+from tests.forking import forking
 from tests.servers import PostgresServer, running
 
 ORDERS_OF_A_LIFE = 40
@@ -81,8 +81,7 @@ POINTS = (
 
 SESSION, BACKEND, SERVER = "sessions ended", "backends killed", "servers stopped"
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.crash.child", "connectors.embedded", "psycopg"])
+_context = forking("tests.crash.child", "connectors.embedded", "psycopg")
 
 
 @dataclass(slots=True)

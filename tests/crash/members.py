@@ -12,7 +12,6 @@ The queues give messages to one consumer at a time, as an exclusive subscription
 """
 
 import argparse
-import multiprocessing
 import os
 import random
 import signal
@@ -37,6 +36,7 @@ from correlator.storage.store import SqlStore
 from correlator.testing.files import write_json
 from tests.crash.campaign import connection_of, counted
 from tests.crash.member_child import Job, run, settings_of
+from tests.forking import forking
 from tests.servers import PostgresServer, running
 
 SHARES = 8
@@ -63,8 +63,7 @@ POINTS = (
 """Where a member is killed or frozen, if it comes there soon."""
 LOOK_S = 0.1
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.crash.member_child", "connectors.embedded", "psycopg"])
+_context = forking("tests.crash.member_child", "connectors.embedded", "psycopg")
 
 
 @dataclass(slots=True)

@@ -1,7 +1,6 @@
 """Rounds of kills, each with a fresh store and a fresh service."""
 
 import contextlib
-import multiprocessing
 import random
 import shutil
 import signal
@@ -19,11 +18,11 @@ from tests.connectors.campaign.life import PATIENCE_S
 from tests.connectors.http_campaign import bridge, service
 from tests.connectors.http_campaign.bridge import PLACES
 from tests.connectors.web import serving
+from tests.forking import forking
 from tests.servers import free_port
 from tests.waiting import wait_until
 
-FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload(["connectors.http", bridge.__name__, service.__name__])
+FORKING = forking("connectors.http", bridge.__name__, service.__name__)
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 12
 LAST_CALL = 12
 

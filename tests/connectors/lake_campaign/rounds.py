@@ -1,6 +1,5 @@
 """Rounds of kills, each with a fresh table, store and queue."""
 
-import multiprocessing
 import random
 import shutil
 import time
@@ -24,9 +23,9 @@ from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.delta import delta_rows
 from tests.connectors.lake_campaign import bridge
 from tests.connectors.lake_campaign.bridge import MISFIT, NAME, QUEUE, TABLE
+from tests.forking import forking
 
-FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload(["connectors.embedded", "connectors.lake", bridge.__name__])
+FORKING = forking("connectors.embedded", "connectors.lake", bridge.__name__)
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 10
 LONGEST_LIFE_S = 0.6
 LAST_CALL = 60

@@ -1,7 +1,6 @@
 """Rounds of kills, each with a fresh database and a fresh store."""
 
 import contextlib
-import multiprocessing
 import random
 import shutil
 import sqlite3
@@ -37,12 +36,12 @@ from tests.connectors.sql_campaign.bridge import (
     TRUNCATED,
 )
 from tests.connectors.tables import execute, rows, sql_engine, sqlite_file
+from tests.forking import forking
 from tests.mysql_server import MysqlServer
 from tests.servers import PostgresServer, database_of, running
 from tests.waiting import wait_until
 
-FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload(["connectors.sql", bridge.__name__])
+FORKING = forking("connectors.sql", bridge.__name__)
 KILLS_OF_A_ROUND, KILLS_WITH_A_SNAPSHOT, KILLS_OF_A_CONTROL = 25, 5, 12
 LONGEST_LIFE_S = 0.6
 LAST_CALL, LAST_CALL_OF_A_CONTROL = 30, 4

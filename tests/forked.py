@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from correlator.cli import main
-from tests.fork_server import fork_server
+from tests.forking import forking
 
 PATIENCE_S = 900
 PREPARED = (
@@ -37,7 +37,7 @@ INTERPRETER = ("PYTHON", "LC_", "LANG")
 """Variables that an interpreter reads when it begins."""
 
 _BEGAN = dict(os.environ)
-_context = fork_server(*PREPARED)
+_context = forking(*PREPARED)
 
 
 class _Descriptor:

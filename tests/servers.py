@@ -127,6 +127,19 @@ class PostgresServer:
         self.execute(f"CREATE SCHEMA s{self._schemas}", self._shared)
         return f"{self._shared}?options=-csearch_path%3Ds{self._schemas}"
 
+    @staticmethod
+    def schema_of(url: str) -> str:
+        """The schema of an address that `fresh_schema` or `fresh_database` has made."""
+        return url.partition("search_path%3D")[2] or "public"
+
+    def dump(self, url: str, schema: str) -> str:
+        """The statements that make what a schema of the database of an address contains, but not the schema itself."""
+        what = [f"--schema={schema}", "--no-owner", "--inserts"]
+        command = [str(_POSTGRES_BINARIES / "pg_dump"), *what, self.url(database_of(url))]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        others = ("\\", "SET ", f"CREATE SCHEMA {schema}", "SELECT pg_catalog.set_config(")
+        return "\n".join(line for line in lines if not line.startswith(others))
+
     def execute(self, statement: str, url: str = "") -> list[tuple[object, ...]]:
         """Run a statement as superuser, outside a transaction, in the database and schema of an address."""
         with psycopg.connect(url or self.url(), autocommit=True) as connection:

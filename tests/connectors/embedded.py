@@ -1,9 +1,12 @@
 """Helpers for the tests of the embedded broker."""
 
 import functools
+import tempfile
+from contextlib import closing
+from pathlib import Path
 
-from connectors.embedded import EmbeddedConnection
-from connectors.embedded.database import raw_sqlite
+from connectors.embedded import EmbeddedConnection, schema
+from connectors.embedded.database import connect_postgres, connect_sqlite, raw_sqlite
 from connectors.embedded.link import open_link
 from correlator.events import Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -15,9 +18,50 @@ DEAD = "queue:mq.sys.dmq"
 
 
 def address(request, tmp_path):
-    """The address of a new broker, for a fixture with the parameter `sqlite` or `postgres`."""
-    on_file = request.param == "sqlite"
-    return f"sqlite:///{tmp_path}/broker.db" if on_file else request.getfixturevalue("postgres_store")
+    """The address of a new broker, for a fixture with the parameter `sqlite` or `postgres`.
+
+    Its tables are there, and nobody has opened it: to copy them is cheaper than to run all revisions for each test.
+    """
+    if request.param == "sqlite":
+        return new_file(tmp_path)
+    store, server = empty(request, tmp_path), request.getfixturevalue("postgres_server")
+    server.execute(_statements(server).replace(f"{_TEMPLATE}.", f"{server.schema_of(store)}."), store)
+    return store
+
+
+def empty(request, tmp_path):
+    """The address where a broker may be made, for a fixture with the parameter `sqlite` or `postgres`."""
+    return f"sqlite:///{tmp_path}/broker.db" if request.param == "sqlite" else request.getfixturevalue("postgres_store")
+
+
+def new_file(directory):
+    """The address of a new broker in a file, whose tables are there."""
+    path = directory / "broker.db"
+    path.touch(0o600)
+    path.write_bytes(_file())
+    return f"sqlite:///{path}"
+
+
+@functools.cache
+def _file():
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "broker.db"
+        with closing(connect_sqlite(path)) as connection:
+            schema.upgrade(connection, "")
+        return path.read_bytes()
+
+
+_TEMPLATE = "broker_template"
+
+
+@functools.cache
+def _statements(server):
+    """The statements that make the tables and functions of a broker in a schema with the name `_TEMPLATE`."""
+    store = server.fresh_schema()
+    with closing(connect_postgres(store)) as connection:
+        schema.upgrade(connection, "")
+    server.execute(f"ALTER SCHEMA {server.schema_of(store)} RENAME TO {_TEMPLATE}", store)
+    return server.dump(store, _TEMPLATE)
 
 
 class Broker:

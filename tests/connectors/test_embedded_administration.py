@@ -1,6 +1,5 @@
 """The administration of the embedded broker: true counts, what is created, deleted, purged, paused, moved, resolved."""
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -26,6 +25,7 @@ from tests.connectors.embedded import (
     Broker,
     bodies,
     connected,
+    empty,
     kill,
     message,
     outgoing,
@@ -33,9 +33,11 @@ from tests.connectors.embedded import (
     wait_until,
 )
 from tests.connectors.test_embedded_service import DURABLE, OWN, SHARED_DURABLE
+from tests.forking import forking
 
 OTHER = "queue:other"
 HOUR_MS = 3_600_000
+_forking = forking("pytest", "connectors.embedded", "tests.connectors.embedded")
 
 
 def administration(of):
@@ -75,8 +77,13 @@ def test_the_embedded_broker_can_be_administered(broker):
     assert isinstance(broker.connection, Administered)
 
 
-def test_a_broker_that_was_never_used_is_not_made_by_a_look(broker):
-    admin = administration(broker)
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def never_used(request, tmp_path):
+    return Broker(empty(request, tmp_path))
+
+
+def test_a_broker_that_was_never_used_is_not_made_by_a_look(never_used):
+    admin = administration(never_used)
     for look in (
         admin.destinations,
         lambda: admin.consumers(None),
@@ -153,7 +160,7 @@ def test_consumers_show_process_role_and_what_they_hold(broker):
 
 def test_the_consumer_of_a_killed_process_is_dead_until_another_one_notices(broker):
     broker.send("a", "b")
-    process = multiprocessing.get_context("spawn").Process(target=consume_and_die, args=(broker.store,))
+    process = _forking.Process(target=consume_and_die, args=(broker.store,))
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
@@ -771,9 +778,7 @@ def test_a_move_that_is_killed_leaves_each_message_in_one_place(broker, statemen
     names = [f"{n}" for n in range(12)]
     broker.send(*names)
     administration(broker).create(OTHER, {})
-    process = multiprocessing.get_context("spawn").Process(
-        target=move_and_die, args=(broker.store, statement, slice_number)
-    )
+    process = _forking.Process(target=move_and_die, args=(broker.store, statement, slice_number))
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL

@@ -8,6 +8,7 @@ import pytest
 
 from correlator.testing.contract import Check, check_a_second_consumer_overtakes_nobody, checks_for
 from correlator.testing.service_contract import service_checks_for
+from tests.connectors.embedded import new_file
 from tests.connectors.places import BucketPlace, FolderPlace
 from tests.connectors.tables import sqlite_file
 from tests.connectors.web import serving
@@ -79,7 +80,7 @@ def test_only_a_world_that_declares_a_message_service_has_its_checks() -> None:
 
 @_checks(EmbeddedWorld)
 def test_embedded_on_sqlite(check: Check, tmp_path: Path) -> None:
-    check(EmbeddedWorld(f"sqlite:///{tmp_path}/broker.db"))
+    check(EmbeddedWorld(new_file(tmp_path)))
 
 
 class CutPostgresWorld(EmbeddedWorld):

@@ -36,7 +36,7 @@ from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.store import SqlStore
 from correlator.testing.files import write_json
 from tests.crash.child import Job, run
-from tests.fork_server import fork_server
+from tests.forking import forking
 from tests.servers import PostgresServer, running
 
 ORDERS_OF_A_LIFE = 40
@@ -81,7 +81,7 @@ POINTS = (
 
 SESSION, BACKEND, SERVER = "sessions ended", "backends killed", "servers stopped"
 
-_context = fork_server("tests.crash.child", "connectors.embedded", "psycopg")
+_context = forking("tests.crash.child", "connectors.embedded", "psycopg")
 
 
 @dataclass(slots=True)

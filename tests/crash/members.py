@@ -36,7 +36,7 @@ from correlator.storage.store import SqlStore
 from correlator.testing.files import write_json
 from tests.crash.campaign import connection_of, counted
 from tests.crash.member_child import Job, run, settings_of
-from tests.fork_server import fork_server
+from tests.forking import forking
 from tests.servers import PostgresServer, running
 
 SHARES = 8
@@ -63,7 +63,7 @@ POINTS = (
 """Where a member is killed or frozen, if it comes there soon."""
 LOOK_S = 0.1
 
-_context = fork_server("tests.crash.member_child", "connectors.embedded", "psycopg")
+_context = forking("tests.crash.member_child", "connectors.embedded", "psycopg")
 
 
 @dataclass(slots=True)

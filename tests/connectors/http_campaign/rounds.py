@@ -18,11 +18,11 @@ from tests.connectors.campaign.life import PATIENCE_S
 from tests.connectors.http_campaign import bridge, service
 from tests.connectors.http_campaign.bridge import PLACES
 from tests.connectors.web import serving
-from tests.fork_server import fork_server
+from tests.forking import forking
 from tests.servers import free_port
 from tests.waiting import wait_until
 
-FORKING = fork_server("connectors.http", bridge.__name__, service.__name__)
+FORKING = forking("connectors.http", bridge.__name__, service.__name__)
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 12
 LAST_CALL = 12
 

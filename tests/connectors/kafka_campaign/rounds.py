@@ -17,11 +17,11 @@ from tests.connectors.campaign.life import PATIENCE_S, Life
 from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.kafka_campaign import bridge
 from tests.connectors.kafka_campaign.bridge import LARGEST_SENT, NAME, PLACES, Death
-from tests.fork_server import fork_server
+from tests.forking import forking
 from tests.kafka_server import KafkaServer
 from tests.waiting import wait_until
 
-FORKING = fork_server(bridge.__name__)
+FORKING = forking(bridge.__name__)
 KILLS_OF_A_ROUND, BROKER_KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 24, 10, 8
 LONGEST_LIFE_S = 3.0
 AT_A_PLACE = 0.75

@@ -23,9 +23,9 @@ from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.delta import delta_rows
 from tests.connectors.lake_campaign import bridge
 from tests.connectors.lake_campaign.bridge import MISFIT, NAME, QUEUE, TABLE
-from tests.fork_server import fork_server
+from tests.forking import forking
 
-FORKING = fork_server("connectors.embedded", "connectors.lake", bridge.__name__)
+FORKING = forking("connectors.embedded", "connectors.lake", bridge.__name__)
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 10
 LONGEST_LIFE_S = 0.6
 LAST_CALL = 60

@@ -24,12 +24,12 @@ from tests.connectors.campaign.verdict import counts_in
 from tests.connectors.objects_campaign import engine
 from tests.connectors.objects_campaign.engine import FOLDER, MISFIT, NAME, QUEUE, READ, Setting
 from tests.connectors.places import BucketPlace, FolderPlace, Place
-from tests.fork_server import fork_server
+from tests.forking import forking
 from tests.s3_server import GatewayServer, S3Server
 from tests.servers import running
 from tests.waiting import wait_until
 
-FORKING = fork_server("connectors.embedded", "connectors.objects", engine.__name__)
+FORKING = forking("connectors.embedded", "connectors.objects", engine.__name__)
 KILLS_OF_A_ROUND, KILLS_OF_A_CONTROL = 25, 10
 LONGEST_LIFE_S = 0.8
 LAST_CALL, LAST_CALL_OF_A_CONTROL = 120, 12

@@ -36,12 +36,12 @@ from tests.connectors.sql_campaign.bridge import (
     TRUNCATED,
 )
 from tests.connectors.tables import execute, rows, sql_engine, sqlite_file
-from tests.fork_server import fork_server
+from tests.forking import forking
 from tests.mysql_server import MysqlServer
 from tests.servers import PostgresServer, database_of, running
 from tests.waiting import wait_until
 
-FORKING = fork_server("connectors.sql", bridge.__name__)
+FORKING = forking("connectors.sql", bridge.__name__)
 KILLS_OF_A_ROUND, KILLS_WITH_A_SNAPSHOT, KILLS_OF_A_CONTROL = 25, 5, 12
 LONGEST_LIFE_S = 0.6
 LAST_CALL, LAST_CALL_OF_A_CONTROL = 30, 4

@@ -27,12 +27,12 @@ from tests.connectors.webhook_campaign.shop import (
     PLACES,
     Death,
 )
-from tests.fork_server import fork_server
+from tests.forking import forking
 from tests.kafka_server import KafkaServer
 from tests.servers import PostgresServer, free_port
 from tests.waiting import wait_until
 
-FORKING = fork_server("connectors.http", shop.__name__)
+FORKING = forking("connectors.http", shop.__name__)
 ENGINE, POSTGRES, KAFKA = "engine", "postgres", "kafka"
 KEYS, SENDERS = "keys", "senders"
 """The controls: each request has a key of its own; the senders do not know what they have sent."""

@@ -237,7 +237,8 @@ def test_an_error_stands_alone(place, terminal):
 
 
 def test_an_interrupt_during_the_imports_leaves_nothing(place, terminal):
-    process = terminal.start(COMMAND, "run", "engine.yaml", cwd=place)
+    (place / "typer.py").write_text("import signal\n\nsignal.pause()\n")  # an import that takes until the signal
+    process = terminal.start(COMMAND, "run", "engine.yaml", cwd=place, PYTHONPATH=str(place))
     terminal.read("loading correlator")
     process.send_signal(signal.SIGINT)
     assert screen(terminal.read()) == [""]

@@ -51,10 +51,27 @@ def ran(program):
         asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
         return await asyncio.wait_for(program, 3 * PATIENCE_S)
 
-    result = asyncio.run(watched())
-    gc.collect()
+    gc.disable()  # all objects of the program stay in the youngest generation, which is quick to collect
+    try:
+        result = asyncio.run(watched())
+        gc.collect(0)
+    finally:
+        gc.enable()
     assert complaints == []
     return result
+
+
+def test_an_error_that_nobody_retrieves_is_seen():
+    async def program():
+        async def fail():
+            raise ValueError("nobody retrieves this")
+
+        task = asyncio.create_task(fail())
+        task.itself = task  # only a collection removes it
+        await asyncio.sleep(0)
+
+    with pytest.raises(AssertionError, match="nobody retrieves this"):
+        ran(program())
 
 
 async def cancelled(consumer, sender, message):

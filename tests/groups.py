@@ -1,8 +1,8 @@
 """Which tests one worker runs one after the other, so that a server starts once for all of them.
 
 Four workers that each start the servers of all brokers and a Spark session would be busy with that for minutes. So the
-tests of a broker are a group, and those of Spark are two. Which worker gets a group is decided when it has nothing
-else to do, and the other tests fill the gaps.
+tests of a broker are a group, so are those that parse all sources, and those of Spark are two. Which worker gets a
+group is decided when it has nothing else to do, and the other tests fill the gaps.
 """
 
 import re
@@ -16,6 +16,8 @@ from xdist.workermanage import WorkerController
 _BROKER = re.compile("pulsar|starlight|kafka|webhook|rabbit|mysql|bucket")
 _OF_FILES = {"starlight": "pulsar", "webhook": "kafka"}
 """The broker of files that do not name it."""
+_READ_SOURCES = ("tests/test_architecture.py", "tests/docs/test_hazards.py", "tests/docs/test_rules.py")
+"""Files whose tests parse the same sources, which a worker then does once."""
 _SPARK = ("tests/pipeline/", "tests/spark_programs/")
 _HALVES = 2
 
@@ -27,6 +29,8 @@ def group_of(nodeid: str) -> str:
         return f"spark {crc32(file.encode()) % _HALVES}"
     if file.startswith("tests/cluster/"):
         return "cluster"
+    if file in _READ_SOURCES:
+        return "sources"
     broker = _BROKER.search(nodeid)
     return nodeid if broker is None else _OF_FILES.get(broker[0], broker[0])
 

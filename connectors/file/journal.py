@@ -237,14 +237,15 @@ class Journal:
         if self._descriptor >= 0:
             close_quietly(self._descriptor)
         self._descriptor, self._opened = descriptor, path
-        if not is_new and written is not None and Identity.of(os.fstat(descriptor)) != written.file:
+        found = os.fstat(descriptor)
+        identity, length = Identity.of(found), found.st_size
+        if not is_new and written is not None and identity != written.file:
             raise FileNotFoundError(errno.ENOENT, "the file was renamed again", str(path))
         durable.sync_directory(path.parent)
-        length = os.fstat(descriptor).st_size
         if written is None:
             self._adopt(length)
             return
-        if length == 0 and (written.length or written.file != Identity.of(os.fstat(descriptor))):
+        if length == 0 and (written.length or written.file != identity):
             written.length = 0  # a new file: a batch in it, confirmed or not, begins at its beginning
             self._save(written)
         if length < written.length:

@@ -206,6 +206,8 @@ class KafkaSink:
         self, records: Sequence[Record], part: Sequence[Outgoing], results: list[SendRejected | None]
     ) -> Sequence[Record]:
         """Return the records that the cluster does not account for; refuse those that were refused before."""
+        if part[0].sequence > self._last and not self._refused:
+            return records
         for one in records:
             if part[one.at].sequence in self._refused:
                 what = "the message was refused when it was first sent"

@@ -124,11 +124,10 @@ def range_of(type_: SettingType, unit: str = "") -> str:
 
 def check_settings(settings: Any, path: str, findings: Findings) -> None:
     """Report every value that a configuration file could not have, in a settings object and in those inside it."""
-    prefix = f"{path}." if path else ""
     for setting in settings_of(settings.__class__):
         value = getattr(settings, setting.attribute)
         if value is not setting.default:  # a default is always allowed
-            _check(value, type_of(setting.annotation), prefix + setting.key, findings)
+            _check(value, type_of(setting.annotation), member(path, setting.key), findings)
 
 
 def _check(value: Any, type_: SettingType, path: str, findings: Findings) -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from socketserver import BaseServer
 from typing import NamedTuple
 
 from pyspark import SparkContext
@@ -203,29 +204,26 @@ def discard() -> None:
             _end(process)
         with contextlib.suppress(Exception):
             gateway.shutdown()
-    if context is not None and context._accumulatorServer is not None:
-        context._accumulatorServer.shutdown()
+    if context is not None:
+        _end_later(context._accumulatorServer)
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def stop(session: SparkSession) -> None:
     """Stop Spark; the JVM stays for the next session of this process."""
-    with _accumulators_end(session.sparkContext):
-        session.stop()
-
-
-@contextlib.contextmanager
-def _accumulators_end(context: SparkContext) -> Iterator[None]:
-    """Let the server that takes accumulators end in a thread of its own: it may notice only after a second that it must
-    end, and `SparkContext.stop` would wait for that.
-    """
-    server, context._accumulatorServer = context._accumulatorServer, None
+    context = session.sparkContext
+    accumulators, context._accumulatorServer = context._accumulatorServer, None  # `stop` would wait for its end
     try:
-        yield
+        session.stop()
     finally:
-        if server is not None:
-            threading.Thread(target=server.shutdown, name="accumulators end", daemon=True).start()
+        _end_later(accumulators)
+
+
+def _end_later(accumulators: BaseServer | None) -> None:
+    """End the server that takes accumulators, in a thread: it may notice only after a second that it must end."""
+    if accumulators is not None:
+        threading.Thread(target=accumulators.shutdown, name="accumulators end", daemon=True).start()
 
 
 def silence(context: SparkContext) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from correlator.pipeline import row_files
 from correlator.pipeline.envelope import KEY, PART, POSITION
 from correlator.pipeline.memory import Memory
 from correlator.pipeline.planning import Jobs, Planning
 from correlator.pipeline.stages import KeyedWork, Stage, steps_of
-from correlator.pipeline.worker import FileRows
 from correlator.ports import StateView
 
 MOST_ROWS = 5_000
@@ -102,7 +102,7 @@ class SmallBatches:
 
     def _executed(self, section: _Section, rows: pa.Table) -> pa.Table:
         def execute(some: pa.Table) -> pa.Table:
-            _replace(section.source, some, section.parts)
+            row_files.replace(section.source, some, section.parts)
             self._jobs.name(section.steps)
             return section.plan.toArrow()
 
@@ -128,8 +128,7 @@ class SmallBatches:
 
     def _analyzed(self, first: int, parts: int) -> _Section:
         source = self._directory / f"{first}-{parts}.arrow"
-        markers = self._session.range(0, parts, 1, parts)
-        rows = markers.mapInArrow(FileRows(str(source), parts), self._stages[first].schema)
+        rows = row_files.read(self._session, source, parts, self._stages[first].schema)
         at, work = first, None
         while True:
             stage = self._stages[at]
@@ -153,14 +152,3 @@ def _worked(work: KeyedWork, rows: pa.Table, state: StateView) -> pa.Table:
     clock = work.clock(rows, state)
     made = work.worked(rows.sort_by(_IN_ORDER), work.states(keys, state), clock=clock)
     return made if clock is None else pa.concat_tables([made, work.followed(clock, keys, state)])
-
-
-def _replace(path: Path, rows: pa.Table, parts: int) -> None:
-    """Replace a file by one whose batches `parts` workers can share.
-
-    A worker of an execution that has failed may still read the old file, which it keeps.
-    """
-    new = path.with_suffix(".new")
-    with pa.OSFile(str(new), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
-        writer.write_table(rows, max_chunksize=max(1, -(-rows.num_rows // parts)))
-    new.replace(path)

@@ -11,11 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from correlator.pipeline.worker import FileRows
+from correlator.pipeline import row_files
 
 _log = logging.getLogger(__name__)
-
-_SCHEMA = "number BIGINT"
 
 
 def warm(session: SparkSession, directory: Path) -> threading.Thread:
@@ -36,9 +34,7 @@ def _execute(session: SparkSession, file: Path) -> None:
     try:
         cores = session.sparkContext.defaultParallelism
         rows = pa.table({"number": pa.array(range(cores), pa.int64())})
-        with pa.OSFile(str(file), "wb") as written, pa.ipc.new_file(written, rows.schema) as writer:
-            writer.write_table(rows, max_chunksize=1)
-        markers = session.range(0, cores, 1, cores)
-        markers.mapInArrow(FileRows(str(file), cores), _SCHEMA).toArrow()
+        row_files.replace(file, rows, cores)
+        row_files.read(session, file, cores, "number BIGINT").toArrow()
     except Exception as error:  # noqa: BLE001  the session may end meanwhile, in many ways
         _log.debug("Spark did not execute a plan in advance: %s", error)

@@ -29,8 +29,6 @@ from correlator.serving import (
     values_of,
 )
 
-ANSWER_S = 10.0
-"""Seconds after which a client is told to try again later, if its request is not stored by then."""
 RETRY_AFTER_S = 5
 LONGEST_KEY = 255
 _KEY = re.compile(rb"[ -~]{1,%d}" % LONGEST_KEY)
@@ -174,8 +172,7 @@ class Application:
             request.answer.add_done_callback(lambda _: self._under_way.pop((endpoint, id_)))
         elif request.digest != digest:
             raise Refused(_conflict(id_))
-        done, _ = await asyncio.wait([request.answer], timeout=ANSWER_S)
-        if not done:
+        if not await _is_settled(endpoint, request):
             endpoint.withdraw(request)
             raise Refused(_later("the message is not stored yet"))
         if request.answer.result() is Outcome.STORED:
@@ -200,6 +197,15 @@ class Application:
             headers = Headers(message_id=message_id + suffix, timestamp=now_ms)
             messages.append(Message(body, {**properties, **ids}, None, None, headers))
         return messages
+
+
+async def _is_settled(endpoint: Endpoint, request: Request) -> bool:
+    """Wait for the outcome of a request for as long as its endpoint says; return whether there is one."""
+    arrived_s = now_s = time.monotonic()
+    while not request.answer.done() and now_s < (until_s := endpoint.gives_up_at(arrived_s)):
+        await asyncio.wait([request.answer], timeout=until_s - now_s)
+        now_s = time.monotonic()
+    return request.answer.done()
 
 
 def _check_client(rules: Rules, headers: RequestHeaders) -> None:

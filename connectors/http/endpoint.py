@@ -8,13 +8,19 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 
 from correlator.connector import Backlog, Held
 from correlator.events import UNIQUE_ID, Message
+from correlator.reliability import RECEIVING
 from correlator.settings import ReceiverSettings
+
+ANSWER_S = 10.0
+"""Seconds after which a client is told to try again later, if its request is not settled by then."""
+STANDSTILL_S = 1.0
+"""Seconds without progress, beyond the interval of a batch, after which a store counts as standing still."""
 
 
 class Outcome(Enum):
@@ -53,9 +59,14 @@ class Endpoint:
 
     Args:
         receiver: settings of the receiver. Its limits bound the memory: at most two batches are under way.
+        clock: returns monotonic seconds.
     """
 
-    def __init__(self, receiver: ReceiverSettings) -> None:
+    def __init__(self, receiver: ReceiverSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._stores = RECEIVING[receiver.reliability].stored
+        self._interval_s = receiver.max_batch_interval_ms / 1000
+        self._progress_s = self._batch_began_s = self._batch_lasted_s = 0.0
         self._most_held = receiver.max_batch_size
         self._most_bytes_taken = receiver.max_batch_bytes
         self._most = 2 * receiver.max_batch_size
@@ -103,6 +114,23 @@ class Endpoint:
             self._changed.notify()
             return True
 
+    def gives_up_at(self, arrived_s: float) -> float:
+        """Return until when a client waits for its answer, as a time of the clock; later progress moves this time.
+
+        A client waits for `ANSWER_S` at most. If the receiver stores messages, it waits only while there is progress: a
+        batch may take twice as long as the last one, and a second or so in any case. In other modes the application
+        may hold messages for as long as it likes.
+
+        Args:
+            arrived_s: the time at which the request arrived.
+        """
+        latest_s = arrived_s + ANSWER_S
+        if not self._stores:
+            return latest_s
+        with self._changed:
+            usual_s = max(self._interval_s + STANDSTILL_S, 2 * self._batch_lasted_s)
+            return min(latest_s, max(arrived_s, self._progress_s) + usual_s)
+
     def withdraw(self, request: Request) -> None:
         """Withdraw a request that the receiver has not taken yet."""
         with self._changed:
@@ -129,11 +157,11 @@ class Endpoint:
         """Return the messages of the next requests with their tokens. All messages of a request are in one chunk, so
         that one commit stores them.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = self._clock() + timeout_s
         with self._changed:
             room = min(max_messages, self._most_held - len(self._held))
             while not self._waiting or len(self._waiting[0].messages) > room:
-                if not self._changed.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                if not self._changed.wait(deadline - self._clock()) and self._clock() >= deadline:
                     return (), ()
             messages: list[Message] = []
             owners: list[Request] = []
@@ -145,6 +173,9 @@ class Endpoint:
                 size += request.size
                 if size >= self._most_bytes_taken:
                     break
+            self._progress_s = self._clock()
+            if not self._held:
+                self._batch_began_s = self._progress_s
             return messages, self._held.hold(owners)
 
     def note_conflicts(self, ids: Collection[str]) -> None:
@@ -158,10 +189,14 @@ class Endpoint:
         """Settle the requests that have no other held messages; ignore unknown tokens."""
         with self._changed:
             done: list[Request] = []
-            for request in self._held.release(tokens):
+            released = self._held.release(tokens)
+            for request in released:
                 request.unacknowledged -= 1
                 if not request.unacknowledged:
                     done.append(request)
+            if released:
+                self._progress_s = self._clock()
+                self._batch_lasted_s = self._progress_s - self._batch_began_s
             self._settle([one for one in done if not one.is_conflict], Outcome.STORED)
             self._settle([one for one in done if one.is_conflict], Outcome.CONFLICT)
 

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.http import HttpConnection, application, protocol, server, signatures
+from connectors.http import HttpConnection, endpoint, protocol, server, signatures
+from connectors.http.endpoint import Endpoint, Request
 from correlator.connector import Listening, TellsBacklog, TellsSenders
 from correlator.errors import ConfigError, ConnectionLost
+from correlator.events import Message
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from tests.connectors.web import PATIENCE_S, TOKEN, Web, lines, post, raw
 from tests.waiting import wait_until
@@ -24,6 +26,12 @@ EXACTLY_ONCE = "EXACTLY_ONCE"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 KEY = signatures.key_of(SECRET)
 LINES = {"Content_Type": "application/x-ndjson; charset=utf-8"}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """On a busy machine the thread of a test may stand still for longer than a store may."""
+    monkeypatch.setattr(endpoint, "STANDSTILL_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -75,7 +83,7 @@ def test_the_acknowledgement_of_one_message_answers_no_other(web):
 
 @pytest.mark.parametrize("end", ["reject", "close", "connect"])
 def test_h4_what_is_not_stored_is_never_answered_202(web, monkeypatch, end):
-    monkeypatch.setattr(application, "ANSWER_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(endpoint, "ANSWER_S", 10 * PATIENCE_S)
     source = web.source()
     held = web.posting(b"", "held")
     chunk = take(source)
@@ -110,14 +118,14 @@ def test_a_path_whose_receiver_is_not_connected_yet_gets_503_and_another_one_404
 
 
 def test_what_takes_too_long_gets_503_and_is_given_up(web, monkeypatch):
-    monkeypatch.setattr(application, "ANSWER_S", 0.05)
+    monkeypatch.setattr(endpoint, "ANSWER_S", 0.05)
     source = web.source()
     assert web.post(key="waits").status == 503
     assert nothing_waits(source)
 
 
 def test_what_is_held_too_long_gets_503_and_is_not_taken_twice(web, monkeypatch):
-    monkeypatch.setattr(application, "ANSWER_S", 0.5)
+    monkeypatch.setattr(endpoint, "ANSWER_S", 0.5)
     source = web.source()
     client = web.posting(b"", "is held")
     take(source)
@@ -125,6 +133,105 @@ def test_what_is_held_too_long_gets_503_and_is_not_taken_twice(web, monkeypatch)
     assert web.post(b"other", "is held").status == 422
     assert web.post(b"", "is held").status == 503
     assert nothing_waits(source)
+
+
+@pytest.mark.parametrize("mode", ["AT_LEAST_ONCE", EXACTLY_ONCE])
+def test_h4_a_store_that_stands_still_is_told_and_the_repeat_gets_the_outcome(web, monkeypatch, mode):
+    monkeypatch.setattr(endpoint, "ANSWER_S", 10 * PATIENCE_S)
+    source = web.source(reliability=mode, max_batch_interval_ms=0)
+    first = web.posting(b"one", "k")
+    chunk = take(source)
+    assert not first.is_answered
+    monkeypatch.setattr(endpoint, "STANDSTILL_S", 0.05)
+    for _ in range(2):
+        got = web.post(b"one", "k")
+        assert (got.status, got.headers["retry-after"]) == (503, "5")
+    monkeypatch.setattr(endpoint, "STANDSTILL_S", PATIENCE_S)
+    again = web.posting(b"one", "k")
+    (held,) = set(source._endpoint._held)
+    wait_until(lambda: len(held.answer._callbacks) == 3)  # of both clients, and of the application
+    assert nothing_waits(source)
+    source.acknowledge(chunk.tokens)
+    assert again.got()[:2] == first.got()[:2] == (202, '{"id":"k"}')
+
+
+class Waiting:
+    """An endpoint with a clock that a test sets, whose receiver takes each request by itself."""
+
+    def __init__(self, mode=EXACTLY_ONCE, **settings):
+        self.now_s = 1000.0
+        receiver = ReceiverSettings(id="r", connection="web", destination="queue:r", reliability=mode, **settings)
+        self.endpoint = Endpoint(receiver, lambda: self.now_s)
+        self.endpoint.open()
+
+    def store(self, lasts_s):
+        """Let the receiver take a request, and store it within so many seconds."""
+        self.endpoint.put(Request("k", b"", [Message(b"", {})], Never()))
+        _, tokens = self.endpoint.take(1, 0.0)
+        self.now_s += lasts_s
+        self.endpoint.acknowledge(tokens)
+
+    def waits_s(self, for_s=0.0):
+        """For how long a client goes on to wait, if its request arrived so many seconds before."""
+        return self.endpoint.gives_up_at(self.now_s - for_s) - self.now_s
+
+
+class Never:
+    """The answer of a request without a client."""
+
+    def get_loop(self):
+        return self
+
+    def call_soon_threadsafe(self, *_):
+        """Tell nobody."""
+
+
+@pytest.fixture
+def standstill(patient, monkeypatch):
+    """How long a store may stand still, as in production."""
+    monkeypatch.undo()
+    return endpoint.STANDSTILL_S
+
+
+def test_h4_a_client_waits_for_a_second_without_progress(standstill):
+    waiting = Waiting(max_batch_interval_ms=0)
+    assert standstill == waiting.waits_s() == 1.0
+    waiting.now_s += 0.75
+    assert waiting.waits_s(0.75) == 0.25
+    assert Waiting(max_batch_interval_ms=2000).waits_s() == 3.0
+
+
+def test_h4_each_progress_lets_a_client_wait_on_up_to_ten_seconds(standstill):
+    waiting = Waiting(max_batch_interval_ms=0)
+    for _ in range(12):
+        waiting.store(0.5)
+    assert [waiting.waits_s(for_s) for for_s in (0, 6, 9.75, 10)] == [1, 1, 0.25, 0]
+    waiting.endpoint.put(Request("k", b"", [Message(b"", {})], Never()))
+    waiting.now_s += 0.75
+    assert waiting.waits_s(0.75) == 0.25
+    _, tokens = waiting.endpoint.take(1, 0.0)
+    assert waiting.waits_s(0.75) == 1.0
+    waiting.now_s += 0.75
+    waiting.endpoint.acknowledge([*tokens, 12345])
+    waiting.endpoint.acknowledge(tokens)
+    assert waiting.waits_s(6) == 1.5
+
+
+def test_h4_a_slow_store_may_take_twice_as_long_as_before(standstill):
+    waiting = Waiting(max_batch_interval_ms=0)
+    waiting.store(3.0)
+    assert (waiting.waits_s(), waiting.waits_s(for_s=9)) == (6.0, 1.0)
+    waiting.store(0.125)
+    assert waiting.waits_s() == 1.0
+    waiting.store(60.0)
+    assert waiting.waits_s() == 10.0
+
+
+@pytest.mark.parametrize("mode", ["BEST_EFFORT", "APP_CONTROLLED"])
+def test_h4_an_application_may_hold_messages_for_ten_seconds(standstill, mode):
+    waiting = Waiting(mode)
+    waiting.now_s += 5
+    assert waiting.waits_s(5) == 5.0
 
 
 # --- keys ---

@@ -35,6 +35,7 @@ from confluent_kafka.admin import (
 from connectors.kafka import KafkaConnection
 from connectors.kafka.log import LOG
 from correlator.settings import ConnectionSettings
+from tests import token_server
 from tests.interop.java_program import fetch_jars
 from tests.rabbit_server import make_certificates
 from tests.servers import HOST, KEPT, START_TIMEOUT_S, ClassArchive, ProcessServer, free_port, install_java
@@ -53,6 +54,7 @@ USER, PASSWORD = "billing", "a password"
 _LOGINS = "org.apache.kafka.common.security"
 _PLAIN = f'{_LOGINS}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
 _SCRAM = f"{_LOGINS}.scram.ScramLoginModule required;"
+_TOKENS = f"{_LOGINS}.oauthbearer.OAuthBearerLoginModule required;"
 _CERTIFICATES = ("server", "expired", "another")
 _PROTOCOLS = {
     "PLAINTEXT": "PLAINTEXT",
@@ -61,8 +63,12 @@ _PROTOCOLS = {
     "SASL_SSL": "SASL_SSL",
     "EXPIRED": "SSL",
     "ANOTHER": "SSL",
+    "MUTUAL": "SSL",
+    "TOKEN": "SASL_SSL",
 }
-"""The protocol of each listener for clients. The certificate of EXPIRED has expired, that of ANOTHER is for another host."""
+"""The protocol of each listener for clients. The certificate of EXPIRED has expired, that of ANOTHER is for another host.
+A client of MUTUAL needs a certificate itself, and a client of TOKEN a token (SASL OAUTHBEARER).
+"""
 _ASK_S = 1.0
 ANSWER_S = 30.0
 _CONFIG = """
@@ -80,6 +86,16 @@ ssl.keystore.type=PEM
 ssl.keystore.location={directory}/server.both
 listener.name.expired.ssl.keystore.location={directory}/expired.both
 listener.name.another.ssl.keystore.location={directory}/another.both
+listener.name.mutual.ssl.client.auth=required
+listener.name.mutual.ssl.truststore.type=PEM
+listener.name.mutual.ssl.truststore.location={directory}/ca.pem
+ssl.principal.mapping.rules=RULE:^CN=test$/{user}/
+listener.name.token.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.token.oauthbearer.sasl.jaas.config={tokens}
+listener.name.token.oauthbearer.sasl.server.callback.handler.class={logins}.oauthbearer.OAuthBearerValidatorCallbackHandler
+listener.name.token.sasl.oauthbearer.jwt.validator.class={logins}.oauthbearer.BrokerJwtValidator
+listener.name.token.sasl.oauthbearer.jwks.endpoint.url={keys}
+listener.name.token.sasl.oauthbearer.expected.audience={audience}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 listener.security.protocol.map={protocols},CONTROLLER:PLAINTEXT
@@ -132,13 +148,26 @@ class KafkaServer(ProcessServer):
         self.controller_port = free_port()
         super().__init__("Kafka")
         self._make_certificates()
+        keys = self.directory / "keys.json"
+        keys.write_text(token_server.keys(self.signing_key))
+        self._keys = keys.as_uri()
         self.authority = self.directory / "ca.pem"
         self._names = itertools.count(1)
         self._file = self.directory / "server.properties"
         lines = [f"{name}={value}\n" for name, value in (settings or {}).items()]
         listeners = ",".join(f"{name}://{HOST}:{port}" for name, port in self.ports.items())
         protocols = ",".join(f"{name}:{protocol}" for name, protocol in _PROTOCOLS.items())
-        values = {"listeners": listeners, "protocols": protocols, "plain": _PLAIN, "scram": _SCRAM}
+        values = {
+            "listeners": listeners,
+            "protocols": protocols,
+            "logins": _LOGINS,
+            "plain": _PLAIN,
+            "scram": _SCRAM,
+            "tokens": _TOKENS,
+            "user": USER,
+            "audience": token_server.AUDIENCE,
+            "keys": self._keys,
+        }
         self._file.write_text(_CONFIG.format_map({**vars(self), **values}) + "".join(lines))
         self._classes = ClassArchive(self._made / "classes.jsa", self.directory / "classes.jsa")
         shutil.copytree(self._formatted(), self.directory / "data")
@@ -152,6 +181,11 @@ class KafkaServer(ProcessServer):
     def servers(self) -> str:
         """Where its clients find it."""
         return f"{HOST}:{self.port}"
+
+    @property
+    def signing_key(self) -> Path:
+        """The key of the tokens that it accepts at its listener TOKEN."""
+        return self.directory / "server.key"
 
     @property
     def options(self) -> dict[str, object]:
@@ -333,4 +367,5 @@ class KafkaServer(ProcessServer):
         return kept
 
     def _java(self, *arguments: object) -> list[str]:
-        return ["java", *_JAVA, "-cp", f"{self._jars}/*", *map(str, arguments)]
+        may_read = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._keys}"
+        return ["java", *_JAVA, may_read, "-cp", f"{self._jars}/*", *map(str, arguments)]

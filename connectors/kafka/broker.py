@@ -7,8 +7,9 @@ from typing import Any
 import confluent_kafka as kafka
 
 from connectors.kafka.log import LOG
+from connectors.kafka.oauth import check_token, without_token
 from connectors.kafka.registry import PASSWORD, URL, USER, Registry, registry
-from connectors.kafka.tls import PROTOCOL, SETTINGS, is_encrypted, with_protocol
+from connectors.kafka.tls import IDENTITY, PROTOCOL, SETTINGS, check_identity, is_encrypted, with_protocol
 from correlator.errors import ConfigError
 from correlator.options import check_options, text_option, whole_option
 
@@ -158,7 +159,10 @@ def broker(where: str, options: Mapping[str, Any]) -> KafkaBroker:
         registry=registry(where, options, timeout_s),
     )
     # Without servers, librdkafka checks the settings and connects to nothing.
-    checked = {name: value for name, value in made.client.items() if not name.endswith(_FILES)}
+    left_out = {name for name in made.client if name.endswith(_FILES)}
+    if left_out & IDENTITY:  # the library compares a certificate with its key, and one of them is in a file
+        left_out |= IDENTITY
+    checked = {name: value for name, value in without_token(made.client).items() if name not in left_out}
     without = KafkaBroker(servers="", timeout_s=made.timeout_s, client=checked)
     _check(where, lambda: kafka.Producer(without.of_producer("check", _LARGEST_MESSAGE), logger=LOG))
     _check(where, lambda: kafka.Consumer(without.of_consumer("check"), logger=LOG))
@@ -182,6 +186,8 @@ def _client(where: str, given: object, servers: str) -> Mapping[str, Any]:
         if name.startswith(SETTINGS) and not is_encrypted(client):
             what, todo = "is of no use without TLS", f"Set {PROTOCOL}: SSL, or SASL_SSL for a user with a password"
             raise ConfigError("E1022", f"{where}.{name}", what, "", todo)
+    check_identity(where, client)
+    check_token(where, client)
     return dict(client)
 
 

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import confluent_kafka as kafka
 
 from connectors.kafka.broker import KafkaBroker
-from connectors.kafka.tls import SETTINGS, is_encrypted, refusal
+from connectors.kafka.oauth import NO_LOGIN
+from connectors.kafka.tls import REFUSED, SETTINGS, is_encrypted, refusal
 from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
 from correlator.errors import ConnectionLost
 
@@ -93,7 +94,7 @@ class Complaints:
         """Take an error that the client reports."""
         if error.code() != _ERROR._ALL_BROKERS_DOWN:  # noqa: SLF001
             self.cause = error
-        if error.fatal() or error.code() in _SERIOUS:
+        if error.fatal() or (error.code() in _SERIOUS and not error.str().startswith(NO_LOGIN)):
             self.serious = error
 
 
@@ -121,7 +122,8 @@ def lost(
 def _code_of(error: kafka.KafkaError) -> str:
     code, told = _CODES.get(error.code(), "E7025"), error.str()
     is_of_files = error.code() == _ERROR._INVALID_ARG and SETTINGS in told  # noqa: SLF001
-    return TLS if is_of_files or (code == "E7001" and _SHAKING_HANDS in told) else code
+    is_of_handshake = code == "E7001" and (_SHAKING_HANDS in told or REFUSED in told)
+    return TLS if is_of_files or is_of_handshake else code
 
 
 def timed_out(what: str) -> kafka.KafkaException:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from correlator.errors import ConfigError
 from correlator.serving import is_loopback
 
 PROTOCOL = "security.protocol"
@@ -16,8 +17,14 @@ _LOGIN = "sasl."
 SETTINGS = "ssl."
 """Begins the names of settings for TLS."""
 _CA = "ssl.ca.location"
+_CERTIFICATE = ("ssl.certificate.location", "ssl.certificate.pem")
+_KEY = ("ssl.key.location", "ssl.key.pem")
+IDENTITY = frozenset({*_CERTIFICATE, *_KEY})
+"""Settings with the certificate by which brokers recognise a client, and with its key."""
 _ADDRESS = re.compile(r"(?:sasl_)?ssl://\[?([^/\]]+)\]?:([0-9]+)/")
 """The broker with which TLS has failed, in the text of an error."""
+REFUSED = "SSL alert number"
+"""In the text of an error: a broker has ended the connection because of TLS."""
 
 
 def with_protocol(client: Mapping[str, Any], servers: str) -> Mapping[str, Any]:
@@ -30,6 +37,15 @@ def with_protocol(client: Mapping[str, Any], servers: str) -> Mapping[str, Any]:
 def is_encrypted(client: Mapping[str, Any]) -> bool:
     """Return whether a client with these settings uses TLS."""
     return str(client.get(PROTOCOL)).lower() in _ENCRYPTED
+
+
+def check_identity(where: str, client: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` E1021 if a client has a certificate without its key, or a key without its certificate."""
+    has_certificate, has_key = (any(name in client for name in names) for names in (_CERTIFICATE, _KEY))
+    if has_certificate is not has_key:
+        missing, _ = _KEY if has_certificate else _CERTIFICATE
+        what = f"'{missing}' is missing"
+        raise ConfigError("E1021", where, what, "A client has a certificate together with its key, or neither of them")
 
 
 def refusal(told: str, client: Mapping[str, Any], timeout_s: float) -> tuple[str, str]:
@@ -48,7 +64,11 @@ def refusal(told: str, client: Mapping[str, Any], timeout_s: float) -> tuple[str
     host, port = found[1], int(found[2])
     if reason := _of_certificate(host, port, client, timeout_s):
         return f"no TLS with {host}:{port}: {reason}", ""
-    return f"no TLS with {host}:{port}: {told}", f"If the brokers have no TLS, set {PROTOCOL} below 'client'"
+    if REFUSED in told:
+        todo = f"If the brokers want a certificate of the client, set {_CERTIFICATE[0]} and {_KEY[0]} below 'client'"
+    else:
+        todo = f"If the brokers have no TLS, set {PROTOCOL} below 'client'"
+    return f"no TLS with {host}:{port}: {told}", todo
 
 
 def _of_certificate(host: str, port: int, client: Mapping[str, Any], timeout_s: float) -> str:

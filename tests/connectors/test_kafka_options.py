@@ -15,6 +15,7 @@ from connectors.kafka.patience import answer_within
 from connectors.kafka.source import KafkaSource
 from correlator.connector import Order
 from correlator.errors import ConfigError, ConnectionLost
+from correlator.secrets import without_secrets
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 
@@ -29,6 +30,23 @@ def receiver(destination: str = "topic:orders", **options: object) -> ReceiverSe
 
 def sender(destination: str | None = "topic:orders", **options: object) -> SenderSettings:
     return SenderSettings(id="s", connection="k", destination=destination, options=options)
+
+
+TOKENS_AT = "sasl.oauthbearer.token.endpoint.url"
+
+
+def token(**changed: str | None) -> dict[str, str]:
+    """Settings of a client that logs in with a token, without those that are `None`."""
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "billing",
+        "sasl.oauthbearer.client.secret": "topsecret",
+        TOKENS_AT: "https://login.example.com/token",
+        **changed,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +76,33 @@ def sender(destination: str | None = "topic:orders", **options: object) -> Sende
         ),
         ({"client": {"enable.ssl.certificate.verification": False}}, "E1022", "would let anybody pass for a broker"),
         ({"client": {"ssl.endpoint.identification.algorithm": "none"}}, "E1022", "would let anybody pass for a broker"),
+        (
+            {"client": {"security.protocol": "SSL", "ssl.certificate.location": "/c.pem"}},
+            "E1021",
+            "connections.k.client: 'ssl.key.location' is missing",
+        ),
+        (
+            {"client": {"security.protocol": "SSL", "ssl.key.pem": "x"}},
+            "E1021",
+            "connections.k.client: 'ssl.certificate.location' is missing",
+        ),
+        ({"client": token(**{"sasl.oauthbearer.method": None})}, "E1022", "client.sasl.oauthbearer.method: is missing"),
+        ({"client": token(**{"sasl.oauthbearer.method": "default"})}, "E1022", "client.sasl.oauthbearer.method"),
+        (
+            {"client": {"sasl.mechanism": "oauthbearer", "enable.sasl.oauthbearer.unsecure.jwt": True}},
+            "E1022",
+            "would have no token that a broker can verify",
+        ),
+        (
+            {"client": token(**{"sasl.oauthbearer.client.id": None})},
+            "E1022",
+            "`sasl.oauthbearer.client.id` is mandatory",
+        ),
+        ({"client": token(**{TOKENS_AT: None})}, "E1022", f"`{TOKENS_AT}` is mandatory"),
+        ({"client": token(**{TOKENS_AT: "http://login.example.com/token"})}, "E1022", f"client.{TOKENS_AT}: is no"),
+        ({"client": token(**{TOKENS_AT: "login.example.com/token"})}, "E1022", f"client.{TOKENS_AT}: is no"),
+        ({"client": token(**{TOKENS_AT: "https://[/token"})}, "E1022", f"client.{TOKENS_AT}: is no"),
+        ({"client": token(**{"sasl.oauthbearer.scop": "x"})}, "E1022", "No such configuration property"),
         ({"client": {"error_cb": print}}, "E1022", "connections.k.client.error_cb"),
         ({"client": {7: "x"}}, "E1022", "connections.k.client.7"),
     ],
@@ -112,8 +157,44 @@ def test_a_password_is_not_repeated() -> None:
     assert "topsecret" not in repr(connection._broker)
 
 
-def test_a_file_that_only_the_engine_has_is_not_looked_for() -> None:
-    made(client={"security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"})
+@pytest.mark.parametrize(
+    "client",
+    [
+        {"security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"},
+        {
+            "security.protocol": "SSL",
+            "ssl.certificate.location": "/nowhere/c.pem",
+            "ssl.key.location": "/nowhere/c.key",
+        },
+        {"security.protocol": "SSL", "ssl.certificate.location": "/nowhere/c.pem", "ssl.key.pem": "the key"},
+        token(**{"https.ca.location": "/nowhere/ca.pem"}),
+    ],
+)
+def test_a_file_that_only_the_engine_has_is_not_looked_for(client: dict[str, object]) -> None:
+    made(client=client)
+
+
+def test_tokens_come_over_tls_by_default_and_from_this_machine_also_without() -> None:
+    far = made(bootstrap_servers="far:9", client=token(**{"security.protocol": None}))._broker
+    assert far.client["security.protocol"] == "SASL_SSL"
+    here = token(**{TOKENS_AT: "http://127.0.0.1:8080/token"})
+    assert made(client=here)._broker.common()[TOKENS_AT] == "http://127.0.0.1:8080/token"
+
+
+def test_secrets_of_tokens_and_keys_are_left_out_of_every_output() -> None:
+    names = (
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.private.key.pem",
+    )
+    shown = without_secrets({"client": {**dict.fromkeys(names, "topsecret"), TOKENS_AT: "https://login.example.com"}})
+    assert shown == {"client": {**dict.fromkeys(names, "***"), TOKENS_AT: "https://login.example.com"}}
+    with pytest.raises(ConfigError) as raised:
+        made(client=token(**{"sasl.oauthbearer.grant.type": "none"}))
+    assert "topsecret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,25 @@
-"""TLS and passwords at a real broker: what is accepted, and which error says why something is refused."""
+"""TLS, passwords and tokens at a real broker: what is accepted, and which error says why something is refused."""
 
 import re
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 
+import confluent_kafka as confluent
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from connectors.kafka import KafkaConnection
+from connectors.kafka.failures import Complaints
+from connectors.kafka.oauth import NO_LOGIN
 from correlator import Reliability
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.contract import bodies, take, tokens
 from tests.kafka_server import PASSWORD, USER, KafkaServer
+from tests.token_server import TokenServer, giving_tokens, token
 
 pytestmark = pytest.mark.kafka
 
@@ -51,9 +58,8 @@ def refusals(connection: KafkaConnection) -> list[str]:
     return errors
 
 
-def test_messages_pass_with_tls(kafka: KafkaServer) -> None:
-    topic = kafka.topic()
-    connection = kafka.connection_at("SSL", trusting(kafka))
+def pass_messages(connection: KafkaConnection, topic: str) -> None:
+    """Send a message and receive it."""
     with closing(connection.sink(sender(topic))) as sink, closing(connection.source(receiver(topic))) as source:
         sink.connect()
         assert sink.send([Outgoing(1, "life", f"topic:{topic}", Message(b"1"))]) == [None]
@@ -61,6 +67,23 @@ def test_messages_pass_with_tls(kafka: KafkaServer) -> None:
         chunks = take(source, 1)
         source.acknowledge(tokens(chunks))
     assert bodies(chunks) == [b"1"]
+
+
+def granted(kafka: KafkaServer) -> str:
+    """A topic that `USER` may use."""
+    topic = kafka.topic()
+    operations = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
+    kafka.grant(ResourceType.TOPIC, topic, *operations)
+    kafka.grant(ResourceType.GROUP, f"of-{topic}", AclOperation.READ)
+    kafka.grant(ResourceType.GROUP, "correlator-", AclOperation.READ, AclOperation.DESCRIBE, is_prefix=True)
+    kafka.grant(ResourceType.TRANSACTIONAL_ID, "correlator-", AclOperation.WRITE, AclOperation.DESCRIBE, is_prefix=True)
+    return topic
+
+
+def test_messages_pass_with_tls(kafka: KafkaServer) -> None:
+    topic = kafka.topic()
+    connection = kafka.connection_at("SSL", trusting(kafka))
+    pass_messages(connection, topic)
     assert connection.examine([receiver(topic)], []) == kafka.connection().examine([receiver(topic)], [])
 
 
@@ -114,3 +137,104 @@ def test_a_password_over_tls(kafka: KafkaServer, mechanism: str) -> None:
     errors = refusals(kafka.connection_at("SASL_SSL", wrong, timeout_s=SHORT_S))
     assert all(one.startswith("E7002 ") and "Authentication failed" in one for one in errors), errors
     assert not any("not-the-password" in one for one in errors)
+
+
+# --- certificates of clients ---
+
+KEY_PASSWORD = "the-password-of-a-key"
+
+
+def with_certificate(kafka: KafkaServer, key: Path, **settings: str) -> Mapping[str, str]:
+    """Settings of a client that has a certificate, which the authority of the broker has signed."""
+    certificate = str(kafka.directory / "another.pem")
+    return trusting(kafka, ssl_certificate_location=certificate, ssl_key_location=str(key), **settings)
+
+
+@pytest.fixture
+def encrypted_key(kafka: KafkaServer, tmp_path: Path) -> Path:
+    """The key of a client, which only a password opens."""
+    key = tmp_path / "encrypted.key"
+    command = ["openssl", "pkey", "-in", str(kafka.directory / "another.key"), "-aes256", "-out", str(key)]
+    subprocess.run([*command, "-passout", f"pass:{KEY_PASSWORD}"], check=True)
+    return key
+
+
+def test_messages_pass_with_the_certificate_of_a_client(kafka: KafkaServer, encrypted_key: Path) -> None:
+    client = with_certificate(kafka, encrypted_key, ssl_key_password=KEY_PASSWORD)
+    connection = kafka.connection_at("MUTUAL", client)
+    topic = granted(kafka)
+    pass_messages(connection, topic)
+    (finding,) = connection.examine([receiver(topic)], [])
+    assert finding.code == "W7140"  # the user of the certificate may not see the settings of the brokers
+
+
+def test_a_client_without_a_certificate_is_refused(kafka: KafkaServer) -> None:
+    errors = refusals(kafka.connection_at("MUTUAL", trusting(kafka), timeout_s=SHORT_S))
+    todo = "If the brokers want a certificate of the client, set ssl.certificate.location and ssl.key.location"
+    assert all(one.startswith("E7016 ") and "bad certificate" in one and todo in one for one in errors), errors
+
+
+def test_a_certificate_that_the_broker_does_not_trust_is_refused(kafka: KafkaServer, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "own.key", tmp_path / "own.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run(
+        [*command, "-subj", "/CN=test", "-keyout", key, "-out", certificate], check=True, capture_output=True
+    )
+    client = {**with_certificate(kafka, key), "ssl.certificate.location": str(certificate)}
+    errors = refusals(kafka.connection_at("MUTUAL", client, timeout_s=SHORT_S))
+    assert all(one.startswith("E7016 ") for one in errors), errors
+
+
+def test_a_key_that_cannot_be_used_is_told_without_its_password(kafka: KafkaServer, encrypted_key: Path) -> None:
+    for password in ({}, {"ssl_key_password": "not-the-password"}):
+        errors = refusals(kafka.connection_at("MUTUAL", with_certificate(kafka, encrypted_key, **password)))
+        told = ": the files for TLS cannot be used: "
+        assert all(one.startswith("E7016 ") and told in one and "ssl.key.location" in one for one in errors), errors
+        assert not any("not-the-password" in one for one in errors)
+
+
+# --- tokens ---
+
+
+@pytest.fixture
+def tokens_of() -> Iterator[TokenServer]:
+    """A server that gives tokens."""
+    with giving_tokens() as server:
+        yield server
+
+
+def with_token(kafka: KafkaServer, server: TokenServer, **settings: str) -> Mapping[str, str]:
+    """Settings of a client that logs in with a token, over TLS."""
+    return {**trusting(kafka, security_protocol="SASL_SSL", **settings), **server.settings()}
+
+
+def test_messages_pass_with_a_token(kafka: KafkaServer, tokens_of: TokenServer) -> None:
+    tokens_of.token = token(kafka.signing_key)
+    connection = kafka.connection_at("TOKEN", with_token(kafka, tokens_of, sasl_oauthbearer_scope="orders"))
+    assert tokens_of.scopes == []  # to check the settings, nobody is asked
+    pass_messages(connection, granted(kafka))
+    assert set(tokens_of.scopes) == {"orders"}
+
+
+def test_a_token_that_the_broker_cannot_verify_is_refused(kafka: KafkaServer, tokens_of: TokenServer) -> None:
+    tokens_of.token = token(kafka.directory / "another.key")
+    errors = refusals(kafka.connection_at("TOKEN", with_token(kafka, tokens_of), timeout_s=SHORT_S))
+    assert all(one.startswith("E7002 ") and "invalid_token" in one for one in errors), errors
+
+
+def test_a_server_that_gives_no_token_is_told(kafka: KafkaServer, tokens_of: TokenServer) -> None:
+    connection = kafka.connection_at("TOKEN", with_token(kafka, tokens_of), timeout_s=SHORT_S)
+    errors = refusals(connection)
+    assert all(one.startswith("E7002 ") and f"{NO_LOGIN}: " in one and "no such client" in one for one in errors)
+    (finding,) = connection.examine([], [sender("t")])
+    assert (finding.code, "no such client" in str(finding)) == ("E7002", True)
+    assert not any(tokens_of.settings()["sasl.oauthbearer.client.secret"] in one for one in errors)
+
+
+def test_a_token_that_cannot_be_renewed_now_ends_no_connection() -> None:
+    complaints = Complaints()
+    complaints(confluent.KafkaError(confluent.KafkaError._AUTHENTICATION, f"{NO_LOGIN}: no answer"))
+    assert complaints.cause is not None
+    assert complaints.serious is None
+    complaints(confluent.KafkaError(confluent.KafkaError._AUTHENTICATION, "the broker refuses the token"))
+    assert complaints.serious is not None

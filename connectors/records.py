@@ -11,6 +11,7 @@ following lines as if no quote were open.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -43,6 +44,8 @@ class Records(NamedTuple):
 
 
 _NONE = Records((), (), ())
+_boundary: Callable[[tuple[int, int]], RecordBoundary] = partial(tuple.__new__, RecordBoundary)
+"""Makes a boundary of a pair, in a third of the time of a call of `RecordBoundary`."""
 
 
 class RecordReader:
@@ -204,7 +207,7 @@ def _records(
         numbers = list(range(boundary.line, boundary.line + len(raw) + 1))
     else:
         numbers = list(accumulate([record.count(b"\n") + 1 for record in raw], initial=boundary.line))
-    boundaries = list(map(RecordBoundary, offsets, numbers))
+    boundaries = list(map(_boundary, zip(offsets, numbers, strict=True)))
     bodies = [record.removesuffix(b"\r") for record in raw] if b"\r" in data else raw
     if b"" in bodies:
         kept = [at for at, body in enumerate(bodies) if body]

@@ -15,11 +15,12 @@ csv.field_size_limit(sys.maxsize)  # this holds for the whole process; `RecordRe
 
 _MENTIONED = re.compile(r"\$\{row\.([^}]+)\}")
 
-ReadColumns = Callable[[bytes], dict[str, PropertyValue]]
-"""Returns the properties `row.NAME` of a record, without columns that the record does not have.
+ReadColumns = Callable[[Sequence[bytes], Sequence[dict[str, PropertyValue]]], None]
+"""Adds the properties `row.NAME` of each record to the properties of its message, without columns that the record does
+not have.
 
 If a record cannot be split into columns, each property contains the whole record as bytes. No id can be made from bytes
-(E5403), so the message becomes a dead letter.
+(E5403), so the message becomes a dead letter. All other values are text.
 """
 
 
@@ -42,14 +43,34 @@ def csv_columns(where: str, header: bytes, names: Sequence[str]) -> ReadColumns:
             raise ConnectionLost("E7015", where, f"has no column {quoted(name)}", f"Columns: {known}")
     wanted = [(f"row.{name}", columns.index(name)) for name in names]
 
-    def read(record: bytes) -> dict[str, PropertyValue]:
-        try:
-            fields = _csv_fields(record)
-        except csv.Error:  # for example a carriage return outside of quotes
-            return {name: record for name, _ in wanted}
-        return {name: fields[at] for name, at in wanted if at < len(fields)}
+    def read(records: Sequence[bytes], properties: Sequence[dict[str, PropertyValue]]) -> None:
+        if (fields := _plain_fields(records, len(columns))) is not None:
+            for name, at in wanted:
+                for its, value in zip(properties, fields[at :: len(columns)], strict=True):
+                    its[name] = value
+        else:
+            for record, its in zip(records, properties, strict=True):
+                its.update(_columns_of(record, wanted))
 
     return read
+
+
+def _columns_of(record: bytes, wanted: Sequence[tuple[str, int]]) -> dict[str, PropertyValue]:
+    try:
+        fields = _csv_fields(record)
+    except csv.Error:  # for example a carriage return outside of quotes
+        return {name: record for name, _ in wanted}
+    return {name: fields[at] for name, at in wanted if at < len(fields)}
+
+
+def _plain_fields(records: Sequence[bytes], width: int) -> list[str] | None:
+    """The fields of all records, if no record has a quote or a line end, and each has this number of fields."""
+    if {record.count(b",") for record in records} != {width - 1}:
+        return None
+    text = b"\n".join(records).decode("utf-8", "replace")
+    if '"' in text or text.count("\n") != len(records) - 1:
+        return None
+    return text.replace("\n", ",").split(",")
 
 
 def _csv_fields(record: bytes) -> list[str]:
@@ -67,12 +88,14 @@ def json_columns(names: Sequence[str]) -> ReadColumns:
     )
     decoder = msgspec.json.Decoder(row)
 
-    def read(record: bytes) -> dict[str, PropertyValue]:
-        try:
-            values = msgspec.structs.astuple(decoder.decode(record))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return {}
-        return {f"row.{name}": _text(value) for name, value in zip(names, values, strict=True) if value is not None}
+    def read(records: Sequence[bytes], properties: Sequence[dict[str, PropertyValue]]) -> None:
+        for record, its in zip(records, properties, strict=True):
+            try:
+                values = msgspec.structs.astuple(decoder.decode(record))
+                texts = {f"row.{name}": _text(one) for name, one in zip(names, values, strict=True) if one is not None}
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                continue
+            its.update(texts)
 
     return read
 

@@ -20,7 +20,7 @@ from connectors.file.rotation import find, following, identity_of, is_made_from
 from connectors.ids import WantedIds
 from connectors.records import Records
 from connectors.sidecars import lock
-from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk, readable_all
+from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Backlog, Chunk
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, SOURCE_ID, UNIQUE_ID, Headers, Message, PropertyValue
 from correlator.processes import LockFile, Maker
@@ -274,28 +274,19 @@ class FileSource:
                 return None
 
     def _messages(self, file: OpenedFile, records: Records) -> list[Message]:
-        found = zip(records.bodies, records.lines, file.ids(records), strict=True)
-        read = file.read_columns
-        if read is None:
-            messages = [self._message(*one, {}) for one in found]
-        else:
-            messages = readable_all(
-                list(found),
-                lambda one: self._message(*one, read(one[0])),
-                lambda one: self._message(*one, {}),
-                "columns",
-            )
+        ids, name, wanted = file.ids(records), self._name, self._wanted_ids
+        properties: list[dict[str, PropertyValue]] = [{"file": name, "line": line} for line in records.lines]
+        if wanted.unique_id:
+            for its, unique in zip(properties, ids, strict=True):
+                its[UNIQUE_ID] = unique
+        if wanted.source_id:
+            for its in properties:
+                its[SOURCE_ID] = name
+        if file.read_columns is not None:
+            file.read_columns(records.bodies, properties)
         if records.cut_from is not None:
-            messages[0].properties[CUT_FROM] = records.cut_from
-        return messages
-
-    def _message(self, body: bytes, line: int, unique: str, columns: dict[str, PropertyValue]) -> Message:
-        return Message(body, self._properties(line, unique) | columns, None, None, Headers(message_id=unique))
-
-    def _properties(self, line: int, unique: str) -> dict[str, PropertyValue]:
-        properties: dict[str, PropertyValue] = {"file": self._name, "line": line}
-        if self._wanted_ids.unique_id:
-            properties[UNIQUE_ID] = unique
-        if self._wanted_ids.source_id:
-            properties[SOURCE_ID] = self._name
-        return properties
+            properties[0][CUT_FROM] = records.cut_from
+        return [
+            Message(body, its, None, None, Headers(message_id=unique))
+            for body, its, unique in zip(records.bodies, properties, ids, strict=True)
+        ]

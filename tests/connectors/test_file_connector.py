@@ -4,10 +4,12 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from connectors.file import FileConnection
+from connectors.file.columns import csv_columns
 from connectors.records import ends_within_quotes
 from correlator.core.mapping import ReceiveMapping
 from correlator.errors import ConnectionLost
@@ -148,6 +150,24 @@ def test_columns_that_templates_mention(files, tmp_path) -> None:
     messages = read_all(source)
     values = [{k: v for k, v in m.properties.items() if k not in ("file", "line")} for m in messages]
     assert values == [{"row.id": "1", "row.na,me": 'A "b"\nc'}, {"row.id": "2"}, {"row.id": "ü", "row.na,me": ""}]
+
+
+def test_the_records_around_it_do_not_change_the_columns_of_a_record() -> None:
+    """Plain records of a block are split together, others one by one."""
+    values = [b"", b"a", b"\xc3\xa4", b"\xe2\x82", b"\xff", b"\r", b"\0", b'"b,c"', b'"\n"', b'5"']
+    random = Random(7)
+    for _ in range(2000):
+        records = [
+            b",".join(random.choices(values[: random.choice((7, 7, 10))], k=random.choice((3, 3, 3, 2, 4))))
+            for _ in range(random.randint(1, 4))
+        ]
+        read = csv_columns("receiver r", b"x,y,z", random.choice((["x"], ["z", "x"], ["y", "z"])))
+        together = [{"line": at} for at, _ in enumerate(records)]
+        read(records, together)
+        alone = [{"line": at} for at, _ in enumerate(records)]
+        for record, its in zip(records, alone, strict=True):
+            read([record, b'"",,'], [its, {}])  # the quote leaves each record of the block to itself
+        assert together == alone, records
 
 
 def test_fields_that_templates_mention(files, tmp_path) -> None:

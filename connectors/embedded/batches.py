@@ -138,8 +138,8 @@ class _Storing:
         return UsageError(
             "E8113",
             self._where,
-            f"sends batch {self._batch.number} of its query again, and the broker has batch {last} already: the checkpoint"
-            " directory is an older copy, and new rows in the batches up to this one would be left out",
+            f"sends batch {self._batch.number} of its query again, and the broker has batch {last} already: the"
+            " checkpoint directory is an older copy, and new rows in the batches up to this one would be left out",
             "A query repeats only its last batch",
             "Restore the newest copy; or remove the directory, and let the query that begins anew take over:"
             f" takeover={self._batch.query}",

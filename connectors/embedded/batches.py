@@ -66,14 +66,14 @@ def check_producer(where: str, name: str) -> None:
 
 
 def store_batch(store: str, batch: Batch) -> bool:
-    """Store a batch in one transaction, unless the broker has it or a later one; return whether it was stored.
+    """Store a batch in one transaction, unless it is the last one that the broker has; return whether it was stored.
 
     Args:
         store: address of the broker's database, as `connection.store_url` returns it.
         batch: the batch. Nothing is stored if one of its messages is refused.
 
     Raises:
-        UsageError: E8111, the producer has another query.
+        UsageError: E8111, the producer has another query; E8113, the broker has a later batch of the query.
         SendRejected: the broker refuses a message; nothing was stored.
         ConnectionLost: the database failed. It is unknown whether the batch was stored; store it again.
     """
@@ -124,11 +124,26 @@ class _Storing:
         known = {str(source): int(last) for source, last in _SOURCES.rows(connection, prefix=self._prefix)}
         for source in known.keys() - {self._source}:
             self._replace(connection, source.removeprefix(self._prefix))
-        if known.get(self._source, 0) >= self._last:
+        last = known.get(self._source, 0)
+        if last > self._last:
+            raise self._older(last // MOST - 1)
+        if last == self._last:
             return None
         terms = Terms(self._link, self._rooms.nearly_full, whole=True)
         whole.store_all(connection, self._sends, terms, self._composer)
         return terms
+
+    def _older(self, last: int) -> UsageError:
+        """Return the error for a batch before the last one: a query repeats only its last batch."""
+        return UsageError(
+            "E8113",
+            self._where,
+            f"sends batch {self._batch.number} of its query again, and the broker has batch {last} already: the"
+            " checkpoint directory is an older copy, and new rows in the batches up to this one would be left out",
+            "A query repeats only its last batch",
+            "Restore the newest copy; or remove the directory, and let the query that begins anew take over:"
+            f" takeover={self._batch.query}",
+        )
 
     def _replace(self, connection: Connection, other: str) -> None:
         if other != self._batch.instead_of:

@@ -21,15 +21,17 @@ class GrowingFile:
         self._seen, self._seen_to = b"", 0
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read at most `size` bytes. Raises `ConnectionLost` E7011 if the bytes before them were changed meanwhile."""
-        self._check_only_grown(offset)
+        """Read at most `size` bytes. Raises as `check`."""
+        if offset != self._seen_to:
+            self._seen, self._seen_to = b"", offset
         block = os.pread(self._descriptor, size, offset)
+        self.check()  # after the reading, so that the block is what follows the bytes that were seen before
         self._seen, self._seen_to = (self._seen + block)[-_COMPARED_BYTES:], offset + len(block)
         return block
 
-    def _check_only_grown(self, offset: int) -> None:
-        if offset != self._seen_to:
-            self._seen = b""
+    def check(self) -> None:
+        """Raise `ConnectionLost` E7011 if the bytes that were read last have changed since."""
+        offset = self._seen_to
         size = os.fstat(self._descriptor).st_size
         if size < offset:
             what = f"the file was cut to {size} bytes while it was being read"

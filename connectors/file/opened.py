@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,10 +67,14 @@ class OpenedFile:
         self.ended_at = 0
         self.read_columns: ReadColumns | None = None
         self._options = options
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.identity = Identity.of(os.fstat(self._descriptor))
-        read = GrowingFile(options.where, self._descriptor).read
-        self._reader = RecordReader(read, quotes=options.is_csv, kept=options.receiver.max_message_bytes + 1)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            self.close()
+            raise ConnectionLost("E7003", options.where, f"{path} is not a regular file")
+        self.identity = Identity.of(found)
+        self._file = GrowingFile(options.where, self._descriptor)
+        self._reader = RecordReader(self._file.read, quotes=options.is_csv, kept=options.receiver.max_message_bytes + 1)
         self._beginning = b""
         self._progress: ReadProgress[RecordBoundary] | None = None
         self._kept: Kept | None = None
@@ -147,7 +152,10 @@ class OpenedFile:
             self._progress.reject(tokens)
 
     def kept(self) -> Kept:
-        """The acknowledged position, for the sidecar."""
+        """The acknowledged position, for the sidecar.
+
+        Raises `ConnectionLost` E7011 if the content has changed: the position would describe what was never read.
+        """
         if self._kept is None or self._kept.ended_at != self.ended_at:
             progress = self._progress or ReadProgress(RecordBoundary(0, 1))
             self._kept = Kept(
@@ -160,6 +168,7 @@ class OpenedFile:
                 history=self.history,
                 ended_at=self.ended_at,
             )
+            self._file.check()
         return self._kept
 
     def ids(self, records: Records) -> list[str]:

@@ -493,6 +493,7 @@ CODES = {
     "E8110": "A broker, a file or a table cannot store a message.",
     "E8112": "The function of a sender has failed for a message in every attempt.",
     "E8111": "A producer of batches belongs to another query, so its batches would be stored a second time.",
+    "E8113": "A producer of batches repeats a batch before its last one: its checkpoint directory is an older copy.",
     "I8201": "A flush waits because its broker cannot be reached; the answer comes when the earlier sends are settled.",
     "E8202": "Only BEST_EFFORT senders can be flushed; for the others a checkpoint serves this purpose.",
     "E8301": "A static receiver or sender cannot be removed.",

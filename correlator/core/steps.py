@@ -301,10 +301,13 @@ def _left(
         note = f"not configured any more; {f'the state of {keys} is discarded' if stored.values else 'holds no keys'}"
         return StepDifference(kind="step", name=name, verdict=Verdict.CHANGED, note=note, discarded=name)
     what = f"is not configured, and the store holds the state of {keys} of it"
-    todo = f"If it was renamed, give the step its name and was: '{name.rpartition('/')[2]}'. "
+    pipeline, slash, short = name.rpartition("/")
+    todo = f". If it was renamed, give the step its name and was: '{short}'"
+    if not any(step.name.startswith(pipeline + slash) for step in configured):  # 'was' names a step of its own pipeline
+        todo = ": a pipeline keeps its name as long as the store holds state of it"
     for heir in (step.name for step in configured if step.was == name):
         what, todo = f"{what}; '{heir}', which names it in 'was', has state of its own", ""
-    todo = f"Put it back. {todo}To delete the state: discard_state: ['{found}']"
+    todo = f"Put it back{todo}. To delete the state: discard_state: ['{found}']"
     refusal = RecoveryRefused("E4331", f"step '{name}'", what, "", todo)
     return StepDifference(kind="step", name=name, verdict=Verdict.REFUSED, refusals=[refusal])
 

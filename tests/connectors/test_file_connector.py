@@ -366,6 +366,12 @@ def test_a_directory_in_place_of_a_file(files, tmp_path) -> None:
         source_of(files, "a.csv")
 
 
+def test_a_pipe_in_place_of_a_file(files, tmp_path) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(ConnectionLost, match=r"E7003 .*a\.csv is not a regular file"):
+        source_of(files, "a.csv")
+
+
 def test_a_link_that_leads_out(files, tmp_path, tmp_path_factory) -> None:
     outside = tmp_path_factory.mktemp("outside")
     (outside / "secret.csv").write_bytes(b"h\nsecret\n")

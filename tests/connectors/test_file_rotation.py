@@ -735,6 +735,21 @@ def test_what_is_not_growth_is_told(path: Path, seen: Seen, change: Callable[[Pa
     assert len(set(seen.ids)) == len(seen.ids)
 
 
+@pytest.mark.parametrize("change", [cut, cut_and_write_more, write_over])
+def test_what_is_not_growth_is_told_while_a_batch_is_held(path: Path, change: Callable[[Path], object]) -> None:
+    """The position must not describe the new content, which the receiver has not read."""
+    write(path, "1", "2", "3")
+    source = source_of(path)
+    source.acknowledge(source.receive(1, 0.0).tokens)
+    held = source.receive(1, 0.0)
+    change(path)
+    with pytest.raises(ConnectionLost, match="E7011"):
+        source.acknowledge(held.tokens)
+    for _ in range(2):
+        with pytest.raises(ConnectionLost, match=r"E7011 .*remove .*\.position"):
+            source.connect()
+
+
 def test_a_file_that_is_removed_is_read_to_its_end_first(path: Path, seen: Seen) -> None:
     write(path, "1")
     source = source_of(path)

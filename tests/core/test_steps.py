@@ -206,6 +206,15 @@ def test_state_from_before_fingerprints_that_cannot_be_read_is_refused():
     assert after[owner_of("p/aggregate#0")] == {}
 
 
+def test_the_advice_for_a_renamed_step_is_given_only_where_it_helps():
+    """`was` names a step of the same pipeline, so it is of no use if the pipeline has another name."""
+    state = state_of(aggregate_0=(FACTS, VALUES))
+    assert "give the step its name and was: 'aggregate#0'" in refusal(state, step(name="p/sums"))
+    for told in (refusal(state, step(name="q/aggregate#0")), refusal(state, step(name="q/aggregate#0", was="q/x"))):
+        assert "Put it back: a pipeline keeps its name as long as the store holds state of it. To delete" in told
+        assert "was:" not in told
+
+
 def test_a_removed_step_is_refused_until_its_state_is_discarded():
     state = state_of(aggregate_0=(FACTS, VALUES))
     told = refusal(state)

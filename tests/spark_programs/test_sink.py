@@ -55,10 +55,21 @@ def test_a_repeated_batch_adds_nothing_whatever_rows_it_has(broker):
     assert not send(broker, "b", "a", "c")
     assert not send(broker, "x", to="queue:other")
     assert send(broker, "c", number=1)
-    assert not send(broker, "late", number=0)
     assert send(broker, "e", number=4)
     assert bodies(broker) == ["a", "b", "c", "e"]
     assert bodies(broker, "queue:other") == []
+
+
+def test_an_older_copy_of_the_checkpoint_directory_is_refused(broker):
+    """Spark repeats the last batch only. An older number comes from an older copy, and its batch may have new rows."""
+    for number in range(3):
+        assert send(broker, str(number), number=number)
+    for number in range(2):
+        with pytest.raises(UsageError, match=f"^E8113 producer w: .* batch {number} .* batch 2 .*takeover={FIRST}"):
+            send(broker, "new", number=number)
+    assert not send(broker, "2", number=2)
+    assert send(broker, "new", number=0, query=SECOND, instead_of=FIRST)
+    assert bodies(broker) == ["0", "1", "2", "new"]
 
 
 def test_messages_carry_the_unique_id_of_an_exactly_once_sender(broker):

@@ -223,7 +223,7 @@ class Journal:
         """Return the former file if it was rotated and has unconfirmed bytes, which the engine may send again."""
         if written is None or written.file is None or not self._options.sends_again:
             return None
-        if identity_of(self._path) == written.file:
+        if written.file.is_same_inode(identity_of(self._path)):
             return None
         renamed = find(self._path.parent, written.file)
         if renamed is None or not is_made_from(renamed.name, self._path.name):  # another file may have got the inode
@@ -239,13 +239,13 @@ class Journal:
         self._descriptor, self._opened = descriptor, path
         found = os.fstat(descriptor)
         identity, length = Identity.of(found), found.st_size
-        if not is_new and written is not None and identity != written.file:
+        if not is_new and written is not None and not identity.is_same_inode(written.file):
             raise FileNotFoundError(errno.ENOENT, "the file was renamed again", str(path))
         durable.sync_directory(path.parent)
         if written is None:
             self._adopt(length)
             return
-        if length == 0 and (written.length or written.file != identity):
+        if length == 0 and (written.length or not identity.is_same_inode(written.file)):
             written.length = 0  # a new file: a batch in it, confirmed or not, begins at its beginning
             self._save(written)
         if length < written.length:

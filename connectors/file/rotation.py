@@ -20,7 +20,11 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z")
 
 
 class Identity(NamedTuple):
-    """Device and inode of a file, which it keeps when it is renamed."""
+    """Device and inode of a file, which it keeps when it is renamed.
+
+    A restart of the machine, or a new mount of a network file system, may give the file system another device number.
+    So identities from different lives are compared with `is_same_inode`.
+    """
 
     device: int
     inode: int
@@ -29,6 +33,10 @@ class Identity(NamedTuple):
     def of(cls, status: os.stat_result) -> Self:
         """Return the identity in the result of `stat`."""
         return cls(status.st_dev, status.st_ino)
+
+    def is_same_inode(self, other: "Identity | None") -> bool:
+        """Return whether this may be the file with the other identity, if both are in one directory."""
+        return other is not None and self.inode == other.inode
 
 
 def identity_of(path: Path) -> Identity | None:
@@ -43,7 +51,7 @@ def find(directory: Path, identity: Identity) -> Path | None:
     """Return the present path of a file in its directory; `None` if it is gone."""
     with os.scandir(directory) as entries:
         for entry in entries:
-            if entry.inode() == identity.inode and identity_of(directory / entry.name) == identity:
+            if entry.inode() == identity.inode and identity.is_same_inode(identity_of(directory / entry.name)):
                 return directory / entry.name
     return None
 

@@ -178,12 +178,12 @@ class FileSource:
             self._files[-1].begin()
             return
         known = kept.file if self._options.follow else None
-        if known is not None and identity_of(path) != known and self._reopen(kept, path):
+        if known is not None and not known.is_same_inode(identity_of(path)) and self._reopen(kept, path):
             return
         file = OpenedFile(self._options, path)
         self._files.append(file)
         is_certain = file.resume(self._position, kept)
-        if not is_certain and known is not None and file.identity.inode != known.inode:  # devices may be renumbered
+        if not is_certain and known is not None and not known.is_same_inode(file.identity):
             what = "no line of the former file is acknowledged, and no name shows which file it is now"
             raise self._position.refused(what)
 

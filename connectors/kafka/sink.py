@@ -23,7 +23,7 @@ from connectors.kafka.failures import TransactionExpired
 from connectors.kafka.producer import KafkaProducer
 from connectors.kafka.registry import UNUSABLE, Schemas
 from connectors.kafka.schemas import body_writer
-from connectors.kafka.tail import last_number
+from connectors.kafka.tail import last_numbers
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
 from correlator.processes import Maker
@@ -65,6 +65,10 @@ class KafkaSink:
         """Numbers of messages that the cluster or this sink has refused. Their repeats are refused, too; without this
         they would seem stored.
         """
+        self._unsure_below = 0
+        """Of the messages below this number and up to `_last`, only the topics show which were refused."""
+        self._found: dict[str, AbstractSet[int]] = {}
+        """The numbers of the source's messages that were found at the end of a topic."""
         self._looked_at: set[str] = set()
         self._are_gone = False
 
@@ -206,10 +210,13 @@ class KafkaSink:
         self, records: Sequence[Record], part: Sequence[Outgoing], results: list[SendRejected | None]
     ) -> Sequence[Record]:
         """Return the records that the cluster does not account for; refuse those that were refused before."""
-        if part[0].sequence > self._last and not self._refused:
+        first = part[0].sequence
+        if first > self._last and not self._refused:
             return records
         for one in records:
-            if part[one.at].sequence in self._refused:
+            number = part[one.at].sequence
+            is_unsure = number < self._unsure_below and number <= self._last
+            if number in self._refused or (is_unsure and number not in self._at_end(one.topic, first)):
                 what = "the message was refused when it was first sent"
                 results[one.at] = SendRejected("E8102", _place(part[one.at]), what)
         return [one for one in records if results[one.at] is None and part[one.at].sequence > self._last]
@@ -244,7 +251,7 @@ class KafkaSink:
         """Send messages of this source from now on; "" for messages whose repeats are not recognised."""
         if source != self._source:
             self._drop()
-            self._source, self._last, self._refused = source, 0, set()
+            self._source, self._last, self._refused, self._unsure_below = source, 0, set(), 0
 
     def _begin(self) -> KafkaProducer:
         """Return the producer for messages of the present source; make one if there is none yet."""
@@ -266,23 +273,31 @@ class KafkaSink:
         new = topics - self._looked_at
         if not new:
             return
+        self._found.clear()
         numbers = producer.numbers(new)
         for number, note in numbers.values():
+            noted = _noted(note)
             self._last = max(self._last, number)
-            self._refused |= {one for one in _noted(note) if one >= first}  # the sender does not send the others again
+            self._refused |= {one for one in noted if one >= first}  # the sender does not send the others again
+            if len(noted) == _MOST_NOTED:
+                self._unsure_below = max(self._unsure_below, noted[0])
         if not self._looked_at:
             self._are_gone = not numbers and self._last == 0 and first > 1
         if self._are_gone:
             for name in sorted(new):
-                self._last = max(self._last, self._read_tail(name, first))
+                self._last = max((self._last, *self._at_end(name, first)))
                 told = "%s: the cluster has forgotten the number of %s; the last messages of the topic '%s' go up to %d"
                 _log.warning(told, self._where, self._source, name, self._last)
         self._looked_at |= new
 
-    def _read_tail(self, name: str, first: int) -> int:
-        with closing(Cluster(self._where, self._broker)) as cluster:
-            topic = cluster.topic(name)
-        return last_number(self._where, self._broker, topic, self._source, first, self._most_outstanding)
+    def _at_end(self, name: str, first: int) -> AbstractSet[int]:
+        """Return the numbers of the source's messages among the last ones of a topic."""
+        if name not in self._found:
+            with closing(Cluster(self._where, self._broker)) as cluster:
+                topic = cluster.topic(name)
+            most = self._most_outstanding
+            self._found[name] = last_numbers(self._where, self._broker, topic, self._source, first, most)
+        return self._found[name]
 
 
 def _unfit(record: Record, rules: Rules, outgoing: Outgoing) -> SendRejected | None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 import confluent_kafka as kafka
 
@@ -16,8 +17,8 @@ _GROUP = "correlator-reader"
 _LOOK_S = 0.2
 
 
-def last_number(where: str, broker: KafkaBroker, topic: Topic, source: str, first: int, most: int) -> int:
-    """Return the highest number below `first + most` of a source's message among the last ones of a topic; 0 for none.
+def last_numbers(where: str, broker: KafkaBroker, topic: Topic, source: str, first: int, most: int) -> AbstractSet[int]:
+    """Return the numbers below `first + most` of a source's messages among the last ones of a topic.
 
     A sink has at most `most` unconfirmed messages, and each may be alone in its transaction, whose end takes an offset,
     too. So this reads twice as many offsets of each partition, up to the present end.
@@ -47,7 +48,7 @@ def last_number(where: str, broker: KafkaBroker, topic: Topic, source: str, firs
                     place.offset = max(low, high - 2 * most)
                     consumer.incremental_assign([place])
             numbers = (_number(record, source) for record in _records(where, broker, consumer, topic.name, ends))
-            return max((number for number in numbers if number < first + most), default=0)
+            return {number for number in numbers if 0 < number < first + most}
     finally:
         consumer.close()
 

@@ -1,5 +1,6 @@
 """Output files that other programs write to, move and remove, and the remains of a killed process in them."""
 
+import json
 import os
 from pathlib import Path
 
@@ -119,6 +120,25 @@ def test_what_was_not_confirmed_is_there_once_after_a_rotation(
     sink = sink_of(path)
     send(sink, 6)
     assert path.read_bytes().endswith(b"6\n")
+
+
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_a_batch_is_completed_on_a_file_system_that_got_another_number(path: Path, is_rotated: bool) -> None:
+    """A restart of the machine can change the device number, and so can a new mount of a network file system."""
+    sink = sink_of(path)
+    send(sink, 1)
+    sink.close()
+    append(path, b"2\n3\n")
+    rotated = path.with_name("out.jsonl.1")
+    if is_rotated:
+        path.rename(rotated)
+    sidecar = path.parent / ".positions" / f"{path.name}.written"
+    written = json.loads(sidecar.read_bytes())
+    written["file"][0] += 1
+    sidecar.write_text(json.dumps(written))
+    send(sink_of(path), 2, 3, 4)
+    assert (rotated if is_rotated else path).read_bytes() == b"1\n2\n3\n4\n"
+    assert path.exists() != is_rotated
 
 
 def test_a_rotated_file_with_lines_of_another_program_stays_as_it_is(path: Path) -> None:

@@ -665,18 +665,55 @@ def test_a_file_that_is_gone_before_its_first_line_was_read_is_told(path: Path) 
         source_of(path)
 
 
-def test_a_file_system_that_got_another_number_is_no_other_file(
-    path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A restart of the machine can change this number."""
-    path.touch()
-    source_of(path).close()
-    sidecar = path.parent / ".positions" / "a.jsonl.r.position"
+def renumber(path: Path) -> None:
+    """Act as if the file system had another device number when the receiver ran before: a restart of the machine can
+    change this number, and so can a new mount of a network file system.
+    """
+    sidecar = path.parent / ".positions" / f"{path.name}.r.position"
     kept = json.loads(sidecar.read_bytes())
-    kept["file"][0] += 1
+    for one in (kept, *kept.get("earlier", [])):
+        one["file"][0] += 1
     sidecar.write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize("lines", [(), ("1", "2")])
+def test_a_file_system_that_got_another_number_is_no_other_file(path: Path, seen: Seen, lines: tuple[str, ...]) -> None:
+    write(path, *lines)
+    source = source_of(path)
+    seen.read(source)
+    source.close()
+    renumber(path)
+    write(path, "3")
+    assert seen.read(source_of(path)) == [b"3"]
+
+
+@pytest.mark.parametrize("lines", [(), ("1", "2")])
+def test_a_file_that_was_rotated_on_a_file_system_with_another_number_is_found(
+    path: Path, seen: Seen, lines: tuple[str, ...]
+) -> None:
+    """The new file begins with the same line, so its content does not show that it is another one."""
+    write(path, *lines)
+    source = source_of(path)
+    seen.read(source)
+    source.close()
+    write(path, "unread")
+    rotate(path)
+    write(path, *lines, "new")
+    renumber(path)
+    assert seen.read(source_of(path)) == [b"unread", *[line.encode() for line in lines], b"new"]
+
+
+def test_late_lines_of_an_earlier_file_on_a_file_system_with_another_number_are_read(path: Path, seen: Seen) -> None:
     write(path, "1")
-    assert seen.read(source_of(path)) == [b"1"]
+    source = source_of(path)
+    seen.read(source)
+    rotate(path)
+    write(path, "2")
+    assert seen.read(source) == [b"2"]
+    source.close()
+    write(path.with_name("a.jsonl.1"), "late")
+    renumber(path)
+    assert seen.read(source_of(path)) == [b"late"]
 
 
 @pytest.mark.parametrize("content", ["", "\n", "1\n\n"])

@@ -353,6 +353,20 @@ def test_a_message_that_would_fit_later_stays_refused(kafka: KafkaServer, batche
     assert values(kafka, topic) == [*([b"one"] if first == 1 else []), b"three", b"four"]
 
 
+def test_many_messages_that_would_fit_later_stay_refused(kafka: KafkaServer) -> None:
+    """More than a note can hold: which of the older ones are stored, only the topic shows."""
+    topic = kafka.topic(max_message_bytes="1000")
+    ids = [{"uniqueMessageId": f"{number}:{life(topic)}"} for number in range(1, 451)]
+    sent = batch(topic, 1, *[Message(b"%d" % n if n % 2 else b"x" * 2000, id_) for n, id_ in enumerate(ids, 1)])
+    with sink_of(kafka, topic) as sink:
+        assert codes(sink.send(sent)) == [None, "E8106"] * 225
+    kafka.configure(topic, max_message_bytes="100000")
+    with sink_of(kafka, topic) as sink:
+        assert codes(sink.send(sent)) == [None, "E8102"] * 225
+        assert codes(sink.send(numbered(topic, 451, 451))) == [None]
+    assert values(kafka, topic) == texts(1, 451)[::2]
+
+
 def test_without_transactions_refused_messages_are_refused_alone(kafka: KafkaServer) -> None:
     topic = kafka.topic(cleanup_policy="compact")
     messages: list[bytes | Message] = [Message(b"%d" % n, {}, f"key {n}") for n in range(20)]

@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from connectors.embedded import tally
 from connectors.embedded.claiming import Holder
-from connectors.embedded.sql import HELD, PREPARED, Sql
+from connectors.embedded.sql import HELD, PREPARED, Function, Sql
 
 _LEAVE = Sql(
     "DELETE FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
@@ -15,6 +15,7 @@ _LEAVE = Sql(
 _LEAVE_QUEUE_POSTGRES = Sql(
     "SELECT 1", "SELECT broker_leave(:destination, :subscription, :consumer, :state, :numbers, :folded)"
 )
+_LEAVE_ALONE_POSTGRES = Function("broker_leave")
 _LOCK_CONTENT = Sql("SELECT 1", "SELECT 1 FROM broker_content WHERE number IN :numbers ORDER BY number FOR UPDATE")
 _DROP_QUEUE = Sql("DELETE FROM broker_content WHERE number IN :numbers")
 _LET_GO = Sql(
@@ -54,12 +55,8 @@ def acknowledge_alone(connection: Connection, holder: Holder, numbers: Sequence[
     """Do the same as `acknowledge` for a queue on PostgreSQL, outside a transaction; false means that
     nothing has changed.
     """
-    if not numbers:
-        return True
-    place = {"destination": holder.destination, "subscription": holder.subscription, "consumer": holder.consumer}
-    values = {"state": HELD, "numbers": numbers, "folded": tally.FOLDED}
-    ((left,),) = _LEAVE_QUEUE_POSTGRES.alone(connection, **place, **values)
-    return bool(left)
+    place = holder.destination, holder.subscription, holder.consumer
+    return not numbers or _LEAVE_ALONE_POSTGRES.call(connection, *place, HELD, numbers, tally.FOLDED)
 
 
 def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state: int) -> bool:

@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Dialect, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.engine.interfaces import DBAPIModule
 from sqlalchemy.exc import DBAPIError
 
 from connectors.embedded.database import APPLICATION_ID, raw_sqlite
@@ -169,11 +170,7 @@ class Sql:
             with within:
                 return result(statement.execute(connection, rows))
         except connection.dialect.loaded_dbapi.Error as error:
-            session = connection.connection.dbapi_connection
-            lost = connection.dialect.is_disconnect(error, session, None)
-            if lost:
-                connection.invalidate(error)  # so that the end of the transaction does not fail, too
-            raise DBAPIError(statement.sql, None, error, connection_invalidated=lost) from error
+            raise _failure(connection, statement.sql, error) from error
 
     def _compile(self, dialect: str) -> "_SqliteStatement | _PostgresStatement":
         written = self._texts[dialect]
@@ -182,6 +179,29 @@ class Sql:
         kind = _SqliteStatement if dialect == "sqlite" else _PostgresStatement
         made = self._compiled[dialect] = kind(written)
         return made
+
+
+class Function:
+    """A function of PostgreSQL that returns a boolean. A call is a transaction of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def call(self, connection: Connection, *arguments: str | bytes | int | Sequence[int]) -> bool:
+        """Call the function in one round trip, outside a transaction. Raises `sqlalchemy.exc.DBAPIError`."""
+        try:
+            return session_of(connection).call(self._name, *arguments)
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise _failure(connection, self._name, error) from error
+
+
+def _failure(connection: Connection, statement: str, error: DBAPIModule.Error) -> DBAPIError:
+    """Make the error of a statement that has failed; invalidate the connection if its session is lost."""
+    session = connection.connection.dbapi_connection
+    lost = connection.dialect.is_disconnect(error, session, None)
+    if lost:
+        connection.invalidate(error)  # so that the end of the transaction does not fail, too
+    return DBAPIError(statement, None, error, connection_invalidated=lost)
 
 
 class _SqliteStatement:

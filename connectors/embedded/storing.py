@@ -12,7 +12,7 @@ from connectors.embedded import tally
 from connectors.embedded.content import Stored, decode
 from connectors.embedded.database import raw_sqlite
 from connectors.embedded.destinations import Destination, Subscription
-from connectors.embedded.sql import Sql
+from connectors.embedded.sql import Function, Sql
 from correlator.selector import Selector
 
 PORTION_BYTES = 64 * 1024 * 1024
@@ -72,12 +72,12 @@ _ADD_POSTGRES = Sql(
     " AS w (subscription, number) JOIN added a ON a.number = w.number)"
     " SELECT broker_count(:destination, count(*), CAST(sum(size) AS bigint), :folded) FROM added",
 )
-_SEND = Sql(
+_SEND_SQLITE = Sql(
     "INSERT INTO broker_send (queue, message_id, began, persistent, content, rank, delay, lives)"
     " VALUES (:name, :message_id, {now} - :age, :persistent, :content, :rank, :delay_ms, :lives_ms)",
-    "SELECT broker_send(:name, :message_id, CAST(:content AS bytea), :rank, :persistent, :age, :lives_ms, :delay_ms,"
-    " :lazy, :folded)",
+    "SELECT 1",
 )
+_SEND_POSTGRES = Function("broker_send")
 
 
 class NewMessage(NamedTuple):
@@ -168,25 +168,25 @@ def send(connection: Connection, name: str, entry: NewMessage, *, lazy: bool) ->
     PostgreSQL not far from its limits. The message has no source.
     """
     age_ms = int((time.monotonic() - entry.since_s) * 1000) if entry.since_s else 0
-    values = {
-        "name": name,
-        "message_id": entry.message_id,
-        "content": entry.content,
-        "rank": entry.rank,
-        "persistent": entry.persistent,
-        "age": age_ms,
-        "lives_ms": entry.lives_ms,
-        "delay_ms": entry.delay_ms,
-        "lazy": lazy,
-        "folded": tally.FOLDED,
-    }
-    if connection.dialect.name == "sqlite":
-        raw = raw_sqlite(connection)
-        before = raw.total_changes
-        _SEND.run(connection, **values)
-        return raw.total_changes > before
-    ((stored,),) = _SEND.alone(connection, **values)
-    return bool(stored)
+    if connection.dialect.name != "sqlite":
+        times = age_ms, entry.lives_ms, entry.delay_ms
+        return _SEND_POSTGRES.call(
+            connection, name, entry.message_id, entry.content, entry.rank, entry.persistent, *times, lazy, tally.FOLDED
+        )
+    raw = raw_sqlite(connection)
+    before = raw.total_changes
+    _SEND_SQLITE.run(
+        connection,
+        name=name,
+        message_id=entry.message_id,
+        content=entry.content,
+        rank=entry.rank,
+        persistent=entry.persistent,
+        age=age_ms,
+        lives_ms=entry.lives_ms,
+        delay_ms=entry.delay_ms,
+    )
+    return raw.total_changes > before
 
 
 class _Row(NamedTuple):

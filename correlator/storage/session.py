@@ -3,17 +3,21 @@ warning.
 """
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
+from psycopg import generators, pq
 from psycopg.errors import Diagnostic
+from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready
 
 ANSWER_TIMEOUT_S = 30.0
 """Seconds without any answer after which a session counts as lost, unless it is patient."""
 _LOOK_S = 0.1
+Argument = str | bytes | int | Sequence[int]
+"""An argument of `PostgresSession.call`."""
 _NOT_READY = Ready.NONE
 """The value that the driver passes if nothing has happened on the socket since the last call."""
 
@@ -41,6 +45,7 @@ class PostgresSession(psycopg.Connection[Any]):
         self.patient = False
         self.answer_timeout_s: float | None = None
         self._warnings: list[str] = []
+        self._functions: dict[str, list[int]] = {}
         self.add_notice_handler(self._note)
 
     def wait(self, gen: Any, interval: float = _LOOK_S, timeout: float | None = None) -> Any:
@@ -87,6 +92,43 @@ class PostgresSession(psycopg.Connection[Any]):
             yield
         self._refuse_warnings()
 
+    def call(self, function: str, *arguments: Argument) -> bool:
+        """Call a function of the server that returns a boolean, in a transaction of its own and in one round trip.
+
+        Takes a fifth of the processor time of a statement of the driver, which chooses for each value how to convert
+        it. The session prepares the call once: later calls have arguments of the same types.
+
+        Raises:
+            psycopg.ProgrammingError: the session is in a transaction.
+            psycopg.Error: as a statement of the driver.
+            CommitWarned: as `commit`.
+        """
+        with self.lock:
+            if self.pgconn.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):
+                raise psycopg.ProgrammingError(f"{function} was called in a transaction")
+            self._warnings.clear()
+            formats = self._functions.get(function) or self._prepare(function, arguments)
+            self.pgconn.send_query_prepared(function.encode(), [*map(_encoded, arguments)], formats)
+            called = self._result().get_value(0, 0) == b"t"
+        self._refuse_warnings()
+        return called
+
+    def _prepare(self, function: str, arguments: Sequence[Argument]) -> list[int]:
+        """Prepare calls of a function, and return the format of each argument: texts and bytes go as they are."""
+        numbered = ", ".join(f"${number}" for number in range(1, len(arguments) + 1))
+        self.pgconn.send_prepare(function.encode(), f"SELECT {function}({numbered})".encode())
+        self._result()
+        formats = [pq.Format.BINARY if isinstance(one, str | bytes) else pq.Format.TEXT for one in arguments]
+        self._functions[function] = [*map(int, formats)]
+        return self._functions[function]
+
+    def _result(self) -> PGresult:
+        results: list[PGresult] = self.wait(generators.execute(self.pgconn))
+        (result,) = results
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result, self.info.encoding)
+        return result
+
     def _refuse_warnings(self) -> None:
         if self._warnings:
             raise CommitWarned(f"COMMIT was answered with a warning: {self._warnings[0]}")
@@ -110,3 +152,13 @@ class PostgresSession(psycopg.Connection[Any]):
                     )
         except StopIteration as done:
             return done.value
+
+
+def _encoded(argument: Argument) -> bytes:
+    if isinstance(argument, bytes):
+        return argument
+    if isinstance(argument, str):
+        return argument.encode()
+    if isinstance(argument, int):
+        return b"%d" % argument
+    return f"{{{','.join(map(str, argument))}}}".encode()

@@ -1,9 +1,12 @@
 """The embedded broker on PostgreSQL waits once for the server where no decision of the program is needed."""
 
 import contextlib
+import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from unittest.mock import Mock
 
+import psycopg
 import pytest
 
 from connectors.embedded import EmbeddedConnection, claiming, destinations, notices, starting
@@ -160,6 +163,54 @@ def test_a_warning_of_a_statement_that_commits_by_itself_is_an_error(broker):
         session.execute("DO $$ BEGIN RAISE WARNING 'not on the standby'; END $$")
     assert not session.autocommit
     link.close()
+
+
+ECHO = """
+    CREATE FUNCTION echo(a text, b bytea, c bigint, d boolean, e bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
+    BEGIN RAISE INFO '%', json_build_array(a, encode(b, 'hex'), c, d, e); RETURN d; END $$
+"""
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_call_gives_a_function_its_arguments_and_returns_its_answer(broker, answer):
+    told = []
+    with closing(open_link(broker.store)) as link:
+        session = session_of(link.connection)
+        with session.alone():
+            session.execute(ECHO)
+        session.add_notice_handler(lambda notice: told.append(notice.message_primary))
+        for number in (1, -(2**62)):
+            assert session.call("echo", "\u00e4\\'", b"\0\xff", number, answer, [number, 3]) is answer
+    assert [*map(json.loads, told)] == [["\u00e4\\'", "00ff", n, answer, [n, 3]] for n in (1, -(2**62))]
+
+
+def test_a_call_that_fails_has_done_nothing_and_the_session_goes_on(broker):
+    with closing(open_link(broker.store)) as link:
+        session = session_of(link.connection)
+        with session.alone():
+            session.execute("CREATE FUNCTION fails(a text) RETURNS boolean LANGUAGE sql AS 'SELECT a::boolean'")
+        with pytest.raises(psycopg.DataError, match="invalid input syntax for type boolean"):
+            session.call("fails", "perhaps")
+        with pytest.raises(psycopg.DataError, match="0x00"):  # not cut off
+            session.call("fails", "true\0")
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            session.call("is_missing", 1)
+        with link.transaction(), pytest.raises(psycopg.ProgrammingError, match="fails was called in a transaction"):
+            session.execute("SELECT 1")
+            session.call("fails", "true")
+        assert session.call("fails", "true")
+
+
+def test_a_call_whose_commit_brings_a_warning_is_an_error(broker):
+    with closing(open_link(broker.store)) as link:
+        session = session_of(link.connection)
+        with session.alone():
+            session.execute(
+                "CREATE FUNCTION warns(a bigint) RETURNS boolean LANGUAGE plpgsql AS $$"
+                " BEGIN RAISE WARNING 'not on the standby'; RETURN true; END $$"
+            )
+        with pytest.raises(CommitWarned, match="not on the standby"):
+            session.call("warns", 1)
 
 
 def test_a_server_that_is_gone_is_a_lost_connection_and_nothing_else(broker, sender):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.embedded import destinations
+from connectors.embedded import destinations, storing
 from connectors.embedded import link as links
+from connectors.embedded.storing import NewMessage
 from correlator.core.commit import RegistryCommit
 from correlator.errors import CommitUnknown, ConnectionLost, Fenced, StoreError
 from correlator.storage import database, inspect, migrate, postgres, session
@@ -85,6 +86,16 @@ def test_an_embedded_broker_on_a_frozen_server_is_a_lost_connection(server: Post
         expected = pytest.raises(ConnectionLost, match="E7003 .*has said nothing")
         with expected, links.translated("broker"), link.transaction() as connection:
             destinations.lock_registry(connection)
+        link.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_send_to_an_embedded_broker_on_a_frozen_server_is_a_lost_connection(server: PostgresServer) -> None:
+    link = links.open_link(server.fresh_schema())
+    message = NewMessage("", 0, "ID:a", b"x")
+    with server.frozen():
+        with pytest.raises(ConnectionLost, match="E7003 .*has said nothing"), links.translated("broker"):
+            storing.send(link.connection, "queue:orders", message, lazy=False)
         link.close()
 
 
@@ -207,6 +218,19 @@ def test_an_embedded_broker_confirms_nothing_that_its_standby_may_lack(lonely: P
     expected = pytest.raises(ConnectionLost, match="E7003 .*COMMIT was answered with a warning")
     with expected, links.translated("broker"), link.transaction() as connection:
         connection.exec_driver_sql("CREATE TABLE something (id int)")
+    cancel.join()
+    link.close()
+
+
+def test_an_embedded_broker_confirms_no_single_message_that_its_standby_may_lack(lonely: PostgresServer) -> None:
+    link = links.open_link(lonely.fresh_schema())
+    with link.transaction() as connection:
+        destinations.ensure(connection, "queue:orders")
+    standby(lonely, "nowhere")
+    cancel = cancelling(lonely)
+    expected = pytest.raises(ConnectionLost, match="E7003 .*COMMIT was answered with a warning")
+    with expected, links.translated("broker"):
+        storing.send(link.connection, "queue:orders", NewMessage("", 0, "ID:a", b"x"), lazy=False)
     cancel.join()
     link.close()
 

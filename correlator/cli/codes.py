@@ -317,7 +317,7 @@ CODES = {
     "E5502": "The process died again and again while it handled this message; it became a dead letter.",
     "E5510": "Spark or a step failed while a batch was processed; the batch is processed again at the next start.",
     "W5511": "Spark was lost while a batch was processed; Spark starts again, and the batch is processed again.",
-    "W5512": "Spark failed while a batch was processed, as when workers die; the batch is processed again.",
+    "W5512": "Spark failed, as when workers die, or rows for it could not be written; the batch is processed again.",
     "W5513": "A batch had no executors or missed its deadline; it was cancelled and is processed again.",
     "W5514": "A cluster lost an executor, a task or its master; Spark goes on.",
     "E5600": "A rerun needs something to compare with: the sends of the life, a copy of its store, or both.",

@@ -1,7 +1,9 @@
 """What a pipeline does when Spark fails: what is told, what is computed again, and when the engine stops."""
 
 import os
+import shutil
 import signal
+import stat
 import threading
 
 import pytest
@@ -147,6 +149,21 @@ def test_success_forgets_failures(alone, monkeypatch):
                 alone.process(BATCH, TinyState(), 0.0)
         monkeypatch.setattr(alone._opened, "run", run)
         assert alone.process(BATCH, TinyState(), 0.0).sends
+
+
+def test_a_batch_waits_until_its_rows_can_be_written(alone):
+    """The disk with the files for Spark is full, or a program has removed what was not used for long."""
+    before = alone.process(BATCH, TinyState(), 0.0)
+    directory = alone._opened.small._directory
+    for file in directory.glob("*.arrow"):
+        file.with_suffix(".new").symlink_to("/dev/full")
+    told = rf"^W5512 {directory}/.*arrow: the rows for Spark cannot be written: .*space"
+    for _ in range(processor.MOST_ATTEMPTS + 1):
+        with pytest.raises(TryAgain, match=told):
+            alone.process(BATCH, TinyState(), 0.0)
+    shutil.rmtree(directory)
+    assert alone.process(BATCH, TinyState(), 0.0) == before
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("error", [EOFError("x"), ConnectionRefusedError(111, "x"), ValueError("x")])

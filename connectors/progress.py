@@ -85,9 +85,6 @@ def _joined(spans: Iterable[tuple[P, P]]) -> list[Span[P]]:
     ordered = sorted(spans)
     if not ordered:
         return []
-    starts, ends = zip(*ordered, strict=True)
-    if starts[1:] == ends[:-1]:  # nearly always
-        return [Span(starts[0], ends[-1])]
     joined: list[Span[P]] = []
     start, end = ordered[0]
     for begin, until in ordered[1:]:

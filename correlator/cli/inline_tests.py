@@ -19,7 +19,7 @@ from correlator.core.bridge import bridges_of
 from correlator.core.commit import StateEntry
 from correlator.errors import TryAgain, UsageError
 from correlator.events import Message
-from correlator.pipeline.runner import processors_of
+from correlator.pipeline.processors import processors_of, start_ahead
 from correlator.ports import Processor
 from correlator.runtime import phases
 
@@ -74,6 +74,7 @@ def run_tests(
             what = "has no tests of pipelines or bridges"
             raise UsageError("E2015", str(file), what, "They stand under 'tests:'")
         with telling(loaded.secrets.redact):
+            start_ahead(loaded.settings, ends_soon=True)
             pipelines = processors_of(loaded.settings, [directory_of(file)], loaded.places, ends_soon=True)
             failed = _run_all([*pipelines, *bridges_of(loaded.settings)], loaded.settings.tests)
     if failed:

@@ -31,7 +31,7 @@ from correlator.core.monitor import Monitor
 from correlator.core.registry import PartDifference, compare_parts, default_senders, ids_change, registry_after
 from correlator.core.steps import ConfiguredStep, compare_steps, stored_steps
 from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
-from correlator.pipeline.runner import processors_of
+from correlator.pipeline.processors import processors_of
 from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Processor
 from correlator.runtime import phases

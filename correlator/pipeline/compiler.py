@@ -343,7 +343,8 @@ class _Compiler:
             columns = self._parsed(step.schema)
             names = columns.names
             self._try_columns(step, columns)
-            self._try(step, "E1527", "options")
+            if step.options:
+                self._try(step, "E1527", "options")
         reason = f"E5101 {self._where}: not {step.format} of the schema"
         self._add(sql.decode_sql(step, self._last, number, self._hidden, names, reason))
 

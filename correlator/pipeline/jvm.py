@@ -8,15 +8,17 @@ also starts it if the JVM of this module ends before it listens.
 
 # ruff: noqa: SLF001  PySpark has no public way to its JVM; tests/pipeline/test_spark_version.py allows this one
 
+import atexit
 import contextlib
 import logging
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from socketserver import BaseServer
 from typing import NamedTuple
@@ -147,14 +149,124 @@ def arguments(config: Mapping[str, str], environment: Mapping[str, str], flags: 
     ]
 
 
+class Launch:
+    """A JVM that was started, and that listens soon. Any thread may use it, but only one at a time.
+
+    It ends with this process, whose end closes its standard input. Raises `OSError` if it cannot be started.
+
+    Args:
+        command: its program with the arguments.
+        environment: its environment, to which some variables of Spark's scripts are added.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._directory = Path(tempfile.mkdtemp(prefix="correlator-jvm-"))
+        self._file = self._directory / "gateway"
+        try:
+            self._process = _started(command, environment, self._file)
+        except BaseException:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+
+    def is_for(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Whether it was started with this command in this environment."""
+        return (self._command, self._environment) == (list(command), dict(environment))
+
+    def wait(self) -> "_Listening | None":
+        """Wait until it listens. `None`: it has ended before. Called once."""
+        deadline = time.monotonic() + _LISTENS_WITHIN_S
+        try:
+            while self._process.poll() is None and time.monotonic() < deadline:
+                if self._file.is_file():
+                    with self._file.open("rb") as told:
+                        return _Listening(self._process, read_int(told), UTF8Deserializer().loads(told))
+                time.sleep(_PAUSE_S)
+        except BaseException:
+            self.end()
+            raise
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self.end()
+        _log.debug("a JVM that was started directly ended with %s before it listened", self._process.returncode)
+        return None
+
+    def end(self) -> None:
+        """End it at once."""
+        _end(self._process)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class _Ahead:
+    """A launch that a thread makes before somebody needs it."""
+
+    def __init__(self, launch: Callable[[], Launch | None]) -> None:
+        self._launch = launch
+        self._made: Launch | None = None
+        self._thread = threading.Thread(target=self._run, name="jvm launch")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._made = self._launch()
+        except Exception as error:  # noqa: BLE001  whoever needs the JVM makes the same attempt, and reports the error
+            _log.debug("a JVM was not started ahead: %s", error)
+
+    def take(self) -> Launch | None:
+        """Wait for the launch; returns it once."""
+        self._thread.join()
+        made, self._made = self._made, None
+        return made
+
+
+_ahead: list[_Ahead] = []
+"""The launch that nobody has taken, if there is one."""
+
+
+def launch_ahead(launch: Callable[[], Launch | None]) -> None:
+    """Let a thread launch a JVM for the next `gateway`. If nobody takes it, it ends with this process at the latest.
+
+    Args:
+        launch: makes the launch; `None`, or an error, if it must not be made ahead.
+    """
+    _end_ahead()
+    _ahead.append(_Ahead(launch))
+    atexit.register(_end_ahead)
+
+
+def _end_ahead() -> None:
+    launch = _take_ahead()
+    if launch is not None:
+        launch.end()
+
+
+def _take_ahead() -> Launch | None:
+    return _ahead.pop().take() if _ahead else None
+
+
+def _launch(command: Sequence[str]) -> Launch | None:
+    """The launch that was made ahead, if it is the one that is needed now, or a new one; `None` if it cannot start."""
+    ahead = _take_ahead()
+    if ahead is not None:
+        if ahead.is_for(command, os.environ):
+            return ahead
+        ahead.end()
+    try:
+        return Launch(command, os.environ)
+    except OSError as error:
+        _log.debug("a JVM cannot be started directly: %s", error)
+        return None
+
+
 @contextlib.contextmanager
 def gateway(java: Path, arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes] | None]:
     """Start a JVM, which PySpark uses within the block. `None`: it has ended before it listened.
 
     The JVM ends with this process, or when `SparkContext._gateway.proc.stdin` is closed.
     """
-    with tempfile.TemporaryDirectory(prefix="correlator-jvm-") as scratch:
-        listening = _listening([str(java), *arguments], Path(scratch, "gateway"))
+    launch = _launch([str(java), *arguments])
+    listening = None if launch is None else launch.wait()
     if listening is None:
         yield None
         return
@@ -244,32 +356,11 @@ class _Listening(NamedTuple):
     secret: str
 
 
-def _listening(command: Sequence[str], file: Path) -> _Listening | None:
-    """Start a JVM, which writes the address of its gateway to a file. `None`: it cannot start, or has ended."""
-    try:
-        process = _started(command, file)
-    except OSError as error:
-        _log.debug("a JVM cannot be started directly: %s", error)
-        return None
-    deadline = time.monotonic() + _LISTENS_WITHIN_S
-    try:
-        while process.poll() is None and time.monotonic() < deadline:
-            if file.is_file():
-                with file.open("rb") as told:
-                    return _Listening(process, read_int(told), UTF8Deserializer().loads(told))
-            time.sleep(_PAUSE_S)
-    except BaseException:
-        _end(process)
-        raise
-    _end(process)
-    _log.debug("a JVM that was started directly ended with %s before it listened", process.returncode)
-    return None
-
-
-def _started(command: Sequence[str], file: Path) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], environment: Mapping[str, str], file: Path) -> subprocess.Popen[bytes]:
+    """Start a JVM, which writes the address of its gateway to a file."""
     home = spark_home()
-    environment = {
-        **os.environ,
+    variables = {
+        **environment,
         "PYTHONHASHSEED": "0",
         "SPARK_CONF_DIR": str(home / "conf"),
         "SPARK_CONNECT_MODE": "0",
@@ -279,7 +370,7 @@ def _started(command: Sequence[str], file: Path) -> subprocess.Popen[bytes]:
         _GATEWAY_FILE: str(file),
     }
     with not_forking():
-        process = subprocess.Popen([*_WITHOUT_SIGINT, *command], stdin=subprocess.PIPE, env=environment)  # noqa: S603
+        process = subprocess.Popen([*_WITHOUT_SIGINT, *command], stdin=subprocess.PIPE, env=variables)  # noqa: S603
         assert process.stdin is not None
         keep(process.stdin)  # the JVM ends with this process, even if a forked child lives on
     return process

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import (
@@ -58,6 +58,7 @@ _UNWANTED_RULES = (
 )
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_WAREHOUSE = "spark.sql.warehouse.dir"
 _OF_A_CLUSTER = {
     "spark.network.timeout": "60s",
     "spark.executor.heartbeatInterval": "5s",
@@ -316,13 +317,48 @@ def _ship(session: SparkSession, package: Package, scratch: Path) -> None:
     sys.path[:] = path
 
 
+def launch_ahead(settings: SparkSettings, *, ends_soon: bool = False) -> None:
+    """Begin to start the JVM for a session with these settings, and return at once: it starts while modules are
+    imported.
+
+    `SharedSession.acquire` uses this JVM if it would start the same one. Nothing happens if Spark is not local, or if
+    this process has a JVM. An error is left to `acquire`, which meets it again.
+    """
+    if not is_local(settings.master) or jvm.has_gateway():
+        return
+    surroundings = dict(os.environ)
+
+    def launch() -> jvm.Launch | None:
+        with tempfile.TemporaryDirectory(prefix="correlator-java-") as scratch:
+            environment = surroundings | _variables(settings, surroundings, scratch)
+            if environment.get("JAVA_HOME", "").startswith(scratch):  # a script that the session makes for itself
+                return None
+        config = settings_of(settings, "")
+        if not jvm.is_plain(config, environment):
+            return None
+        java = _java(config, environment, _flags(ends_soon=ends_soon))
+        return jvm.Launch([str(java.path), *java.arguments], environment)
+
+    jvm.launch_ahead(launch)
+
+
+def _variables(settings: SparkSettings, environment: Mapping[str, str], scratch: str) -> dict[str, str]:
+    """The variables of the environment that Spark needs; raises `ConfigError` E1514."""
+    variables = {"PYSPARK_PYTHON": _python(settings, environment)}
+    if home := java_home(environment, Path(scratch)):
+        variables["JAVA_HOME"] = home
+    if is_local(settings.master):
+        variables["SPARK_LOCAL_IP"] = environment.get("SPARK_LOCAL_IP", _LOOPBACK)
+    return variables
+
+
+def _flags(*, ends_soon: bool) -> Sequence[str]:
+    return _ENDS_SOON if ends_soon else _RUNS_LONG
+
+
 def _start(settings: SparkSettings, scratch: str, *, ends_soon: bool) -> SparkSession:
     surroundings = dict(os.environ)
-    if home := java_home(os.environ, Path(scratch)):
-        os.environ["JAVA_HOME"] = home
-    os.environ["PYSPARK_PYTHON"] = _python(settings, surroundings)
-    if is_local(settings.master):
-        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    os.environ.update(_variables(settings, surroundings, scratch))
     # Spark reports failures by exceptions, too; this logger would print each of them with its Java stack.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_py4j)
@@ -334,7 +370,7 @@ def _start(settings: SparkSettings, scratch: str, *, ends_soon: bool) -> SparkSe
         builder = builder.config(name, value)
     try:
         phases.begin("starting Spark's JVM")
-        with _signals_kept(), _quickly(config, surroundings, _ENDS_SOON if ends_soon else _RUNS_LONG):
+        with _signals_kept(), _quickly(config, surroundings, _flags(ends_soon=ends_soon)):
             phases.begin("starting Spark")
             return builder.getOrCreate()
     except Exception as error:
@@ -374,19 +410,43 @@ def _quickly(config: Mapping[str, str], surroundings: Mapping[str, str], flags: 
     if jvm.has_gateway() or not jvm.is_plain(config, os.environ):
         yield
         return
-    java = java_program(os.environ)
-    if jvm.has_own_options(config, os.environ):
-        flags = ()
-    classes = archive.archive_of(java.identity, jvm.spark_home(), os.environ)
-    is_whole = classes is not None and classes.is_whole()
-    if classes is not None and is_whole:
-        flags = (*classes.flags(), *flags)
-    with jvm.gateway(java.path, jvm.arguments(config, os.environ, flags)) as process:
-        if classes is not None and is_whole and process is None:
-            classes.remove()
+    java = _java(config, os.environ, flags)
+    with jvm.gateway(java.path, java.arguments) as process:
+        if java.archive is not None and java.maps_it and process is None:
+            java.archive.remove()
         yield
-    if classes is not None and process is not None and not is_whole:
-        archive.make_later(classes, surroundings)
+    if java.archive is not None and process is not None and not java.maps_it:
+        archive.make_later(java.archive, surroundings)
+
+
+class _Java(NamedTuple):
+    """The Java of a session.
+
+    Attributes:
+        path: the program.
+        arguments: its arguments.
+        archive: the archive of its classes; `None` if there is no place for it.
+        maps_it: whether there is this archive, so that the arguments name it.
+    """
+
+    path: Path
+    arguments: Sequence[str]
+    archive: archive.Archive | None
+    maps_it: bool
+
+
+def _java(config: Mapping[str, str], environment: Mapping[str, str], flags: Sequence[str]) -> _Java:
+    """The Java with which a session of these settings starts; see `_quickly`."""
+    java = java_program(environment)
+    if jvm.has_own_options(config, environment):
+        flags = ()
+    classes = archive.archive_of(java.identity, jvm.spark_home(), environment)
+    maps_it = classes is not None and classes.is_whole()
+    if classes is not None and maps_it:
+        flags = (*classes.flags(), *flags)
+    # The directory differs from session to session, and the session sets it itself.
+    told = {name: value for name, value in config.items() if name != _WAREHOUSE}
+    return _Java(java.path, jvm.arguments(told, environment, flags), classes, maps_it)
 
 
 def _defaults(master: str, scratch: str) -> dict[str, str]:
@@ -404,7 +464,7 @@ def _defaults(master: str, scratch: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         "spark.sql.execution.arrow.localRelationThreshold": "0",
         "spark.python.worker.reuse": "true",
-        "spark.sql.warehouse.dir": scratch,
+        _WAREHOUSE: scratch,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
         "spark.sql.optimizer.excludedRules": ",".join(f"{_RULES}.{rule}" for rule in _UNWANTED_RULES),
     }

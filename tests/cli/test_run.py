@@ -10,7 +10,7 @@ import pytest
 
 from correlator.cli.run import _shown
 from correlator.configuration.problems import Overridden
-from correlator.pipeline.runner import processors_of
+from correlator.pipeline.processors import processors_of
 from correlator.pipeline.spec import PipelineFile
 from tests.cli.commands import assert_fails, run, start, wait_for, write
 from tests.cli.conftest import ENGINE, MONITOR, trade

@@ -132,6 +132,118 @@ def test_a_jvm_that_ends_early_leaves_nothing(program):
         assert dict(os.environ) == before
 
 
+LISTENS = """
+import os, pathlib, struct, sys, time
+if sys.argv[1:] == ["never"]:
+    sys.exit(3)
+path = pathlib.Path(os.environ["_PYSPARK_DRIVER_CONN_INFO_PATH"])
+path.with_name("new").write_bytes(struct.pack(">ii", 4711, 6) + b"secret")
+path.with_name("new").rename(path)
+sys.stdin.read()
+"""
+"""Listens like the JVM of a gateway, and ends when its standard input is closed."""
+
+
+@pytest.fixture
+def ahead():
+    """Launches such a process ahead; returns the launch."""
+
+    def ahead(*arguments: str, environment: dict[str, str] | None = None) -> jvm.Launch:
+        command = [sys.executable, "-c", LISTENS, *arguments]
+        jvm.launch_ahead(lambda: jvm.Launch(command, os.environ if environment is None else environment))
+        (waiting,) = jvm._ahead
+        waiting._thread.join()
+        assert waiting._made is not None
+        launches.append(waiting._made)
+        return waiting._made
+
+    launches: list[jvm.Launch] = []
+    yield ahead
+    jvm._end_ahead()
+    for one in launches:
+        one.end()
+        assert not one._directory.exists()
+
+
+def test_a_jvm_that_was_launched_ahead_is_used(ahead):
+    launched = ahead()
+    before = dict(os.environ)
+    with jvm.gateway(Path(sys.executable), ["-c", LISTENS]) as process:
+        assert process is launched._process
+        assert (os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]) == ("4711", "secret")
+    assert dict(os.environ) == before
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize("differs", ["command", "environment"])
+def test_a_jvm_with_other_settings_is_ended_and_not_used(ahead, differs):
+    other = {**os.environ, "JAVA_TOOL_OPTIONS": "-Xmx1g"} if differs == "environment" else None
+    launched = ahead(*(["-Xmx1g"] if differs == "command" else []), environment=other)
+    with jvm.gateway(Path(sys.executable), ["-c", LISTENS]) as process:
+        assert launched._process.poll() is not None
+        assert process is not launched._process
+
+
+def test_a_jvm_that_nobody_takes_ends_with_the_process(ahead):
+    first = ahead()
+    second = ahead()
+    assert first._process.poll() is not None
+    jvm._end_ahead()
+    assert second._process.poll() is not None
+    jvm._end_ahead()
+
+
+def test_a_jvm_that_was_launched_ahead_and_has_ended_leaves_nothing(ahead):
+    ahead("never")
+    with jvm.gateway(Path(sys.executable), ["-c", LISTENS, "never"]) as process:
+        assert process is None
+
+
+def test_a_launch_ahead_that_fails_is_left_to_the_session():
+    def fails() -> jvm.Launch:
+        raise ConfigError("E1514", "spark", "no Java found")
+
+    jvm.launch_ahead(fails)
+    with jvm.gateway(Path("/bin/true"), []) as process:
+        assert process is None
+
+
+@pytest.mark.parametrize("ends_soon", [True, False])
+def test_the_session_uses_what_was_launched_ahead_for_it(tmp_path, monkeypatch, ends_soon):
+    """The two commands differ in nothing, although the session has a directory of its own."""
+    launches, used = [], []
+
+    @contextmanager
+    def gateway(java, arguments):
+        used.append(([str(java), *arguments], dict(os.environ)))
+        raise RuntimeError("far enough")
+        yield
+
+    class Launch:
+        def __init__(self, command, environment):
+            launches.append((command, environment))
+
+    settings = SparkSettings(master="local[2]", config={"spark.driver.memory": "3g"})
+    for name in spark._CHANGED:
+        monkeypatch.setenv(name, "changed by the session")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(jvm, "has_gateway", lambda: False)
+    monkeypatch.setattr(jvm, "Launch", Launch)
+    monkeypatch.setattr(jvm, "launch_ahead", lambda launch: launch())
+    monkeypatch.setattr(jvm, "gateway", gateway)
+    spark.launch_ahead(settings, ends_soon=ends_soon)
+    with pytest.raises(ConfigError, match="far enough"):
+        spark._start(settings, str(tmp_path), ends_soon=ends_soon)
+    assert launches == used
+    assert "-Xmx3g" in launches[0][0]
+
+
+def test_nothing_is_launched_ahead_for_a_cluster(monkeypatch):
+    monkeypatch.setattr(jvm, "has_gateway", lambda: False)
+    monkeypatch.setattr(jvm, "launch_ahead", lambda _: pytest.fail("launched"))
+    spark.launch_ahead(SparkSettings(master="spark://127.0.0.1:7077"))
+
+
 # The archive, without a JVM
 
 

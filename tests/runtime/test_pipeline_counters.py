@@ -1,6 +1,6 @@
 """What a pipeline did, in the status and in the table that a run ends with (rule A9.3)."""
 
-from correlator.cli.run import _rows
+from correlator.cli.running import _rows
 from correlator.cli.watching import Counts
 from correlator.connector import Backlog
 from correlator.core.batch_context import Effects

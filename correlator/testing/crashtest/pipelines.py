@@ -7,7 +7,7 @@ from pathlib import Path
 from correlator.configuration import Places
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.steps import ConfiguredStep
-from correlator.pipeline.runner import processors_of
+from correlator.pipeline.processors import processors_of
 from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Processor, StateView
 

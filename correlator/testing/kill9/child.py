@@ -20,7 +20,7 @@ from correlator.configuration.shares import example
 from correlator.core import faults
 from correlator.core.instances import Deadline
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError
-from correlator.pipeline.runner import processors_of
+from correlator.pipeline.processors import processors_of
 from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Processor
 from correlator.runtime.contexts import MonitorThread

@@ -19,7 +19,7 @@ from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
 from connectors.rabbitmq_server import public_secrets
 from correlator.connector import NO_SUCH_DESTINATION, Features, Subscriber, is_temporary
-from correlator.errors import ConnectionLost, CorrelatorError, UsageError, quoted
+from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, UsageError, quoted
 from correlator.events import Message
 from correlator.options import check_destination, flag_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -48,12 +48,23 @@ class RabbitConnection:
             holds_for_s=self._broker.consumer_timeout_s,
             notices_loss_within_s=MISSED_HEARTBEATS * self._broker.heartbeat_s + SPARE_S,
         )
+        self._topics: dict[str, str] = {}
+        """The topic of each queue that is named by its topic and its subscription."""
 
     def source(self, receiver: ReceiverSettings) -> RabbitSource:
-        """Make a consumer of the queue, or of the receiver's own queue of the topic. Raises `ConfigError`."""
-        return RabbitSource(
-            f"receivers.{receiver.id}", self._broker, destination_of_receiver(receiver, self._broker), receiver
-        )
+        """Make a consumer of the queue, or of the receiver's own queue of the topic. Raises `ConfigError`: among others
+        E1224 if the queue of the subscription has the name of a subscription of another topic.
+        """
+        where = f"receivers.{receiver.id}"
+        destination = destination_of_receiver(receiver, self._broker)
+        if receiver.destination.startswith("topic:") and "queue" not in receiver.options:
+            other = self._topics.setdefault(destination.queue, receiver.destination)
+            if other != receiver.destination:
+                what = f"its queue {quoted(destination.queue)} is also the queue of a receiver of {quoted(other)}"
+                allowed = "The name of the queue is TOPIC:SUBSCRIPTION"
+                todo = "Give one of them another durable_topic_subscription_name, or a name in the option queue"
+                raise ConfigError("E1224", f"{where}.destination", what, allowed, todo)
+        return RabbitSource(where, self._broker, destination, receiver)
 
     def group(self, receiver: ReceiverSettings) -> str:
         """The queue of a receiver; see `correlator.connector.Grouping`."""

@@ -64,7 +64,7 @@ CODES = {
     "E1220": "The broker of a queue cannot leave unselected messages to other consumers, or a queue has no_local.",
     "I1221": "The engine itself applies the selector of a topic, and acknowledges the messages that do not match.",
     "E1222": "A queue is given the name of a subscription; only topics have subscriptions.",
-    "E1224": "Receivers that share a topic's subscription differ in selector, no_local or duplicate detection domain.",
+    "E1224": "Receivers that share a subscription differ in topic, selector, no_local or duplicate detection domain.",
     "E1225": "Receivers that each get every message share a duplicate detection domain, so they drop messages.",
     "E1226": "Two connections of one process have the same client_id.",
     "W1227": "A reliable receiver begins at the latest message: messages published before its first start are lost.",

@@ -38,6 +38,7 @@ from correlator.runtime import phases
 from correlator.runtime.dynamic_parts import compare_made, compare_stored
 from correlator.runtime.names import resolve
 from correlator.runtime.restart import State, stored_monitor, stored_monitors, stored_tables
+from correlator.runtime.subscriptions import subscriptions
 from correlator.secrets import is_secret_name, url_passwords
 from correlator.settings import MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.storage import inspect as store
@@ -125,7 +126,8 @@ def differences(settings: PipelineFile, url: str, directory: str, places: Places
     static: list[ReceiverSettings | SenderSettings] = [*settings.receivers, *settings.senders]
     layout = layout_of(settings.monitors, settings.readers)
     monitors = _monitors(settings.monitors, held.state, layout.monitors)
-    parts = compare_parts(usable, static, default_senders(settings), settings.destinations)
+    read = subscriptions(settings, usable)
+    parts = compare_parts(usable, static, default_senders(settings), settings.destinations, read)
     return [
         _instance(settings, url, held),
         *parts,

@@ -234,6 +234,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         delivers_to: contexts of a receiver whose messages are stored, each with the number of the last message that the
             context does not get (`correlator.core.delivery`).
         unhandled_after: number of the last message received before `unhandled` became `dead_letter`, 0 otherwise.
+        subscription: name of the subscription or queue that a receiver reads, if options of its connector can name it
+            (`correlator.connector.Grouping`), "" otherwise and in entries of earlier versions.
         settings: its settings as JSON; those of a static part without secrets. A start makes dynamic parts from them.
     """
 
@@ -247,6 +249,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: str = ""
     delivers_to: dict[str, int] = {}
     unhandled_after: int = 0
+    subscription: str = ""
     settings: bytes = b"{}"
 
 

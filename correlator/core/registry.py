@@ -1,9 +1,9 @@
 """The rules of the registry: which receivers and senders a start accepts, and which ones code may add and remove.
 
-Rules A1.7 to A1.14: the configuration may add static parts, but never remove or change one, except for the destination
-of a receiver whose duplicate detection domain is explicit, and for the physical destination of a logical one. A start
-makes dynamic parts again as they were. Connections may change. A start names every difference before it writes
-anything.
+Rules A1.7 to A1.14: the configuration may add static parts, but never remove or change one, except for the place from
+which a receiver takes messages, if its duplicate detection domain is explicit, and for the physical destination of a
+logical one. A start makes dynamic parts again as they were. Connections may change. A start names every difference
+before it writes anything.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -52,6 +52,7 @@ def endpoint_of(
     dynamic: bool,
     known: Endpoint | None = None,
     destinations: Mapping[str, str] = _NO_NAMES,
+    subscription: str = "",
 ) -> Endpoint:
     """Make the entry of the registry for a receiver or sender.
 
@@ -64,6 +65,7 @@ def endpoint_of(
         known: its present entry, if there is one; the new entry keeps its source, its contexts, and the beginning of
             `unhandled: dead_letter`.
         destinations: physical destinations by logical name.
+        subscription: name of the subscription that a receiver reads; "" if its connection does not tell.
     """
     receiver = isinstance(settings, ReceiverSettings)
     domain = default_domain(settings, destinations) if isinstance(settings, ReceiverSettings) else ""
@@ -79,6 +81,7 @@ def endpoint_of(
         source=known.source if known is not None else "",
         delivers_to=known.delivers_to if known is not None else {},
         unhandled_after=known.unhandled_after if known is not None else 0,
+        subscription=subscription or (known.subscription if known is not None else ""),
         settings=msgspec.json.encode(stored),
     )
 
@@ -143,6 +146,7 @@ def reconcile(
     configured: Sequence[Settings],
     defaults: Iterable[SenderSettings] = (),
     destinations: Mapping[str, str] = _NO_NAMES,
+    subscriptions: Mapping[str, str] = _NO_NAMES,
     *,
     layout: Layout,
     received: Received,
@@ -154,13 +158,14 @@ def reconcile(
         configured: the static parts of the configuration.
         defaults: the default senders of its connections; each exists as soon as something was sent to it.
         destinations: physical destinations by logical name.
+        subscriptions: names of the subscriptions that receivers read, by id, as far as their connections tell.
         layout: the contexts of the configuration.
         received: the numbers of the received messages that the store holds.
 
     Raises `RecoveryRefused` E4301 to E4304, E4315 and E4316, which names every difference and what to do.
     """
     known = {endpoint.id: endpoint for endpoint in stored}
-    parts = compare_parts(known.values(), configured, defaults, destinations)
+    parts = compare_parts(known.values(), configured, defaults, destinations, subscriptions)
     endpoints = registry_after(known.values(), parts)
     found = compare_deliveries(endpoints, layout, received)
     refuse([*parts, *found])
@@ -202,6 +207,7 @@ def compare_parts(
     configured: Sequence[Settings],
     defaults: Iterable[SenderSettings] = (),
     destinations: Mapping[str, str] = _NO_NAMES,
+    subscriptions: Mapping[str, str] = _NO_NAMES,
 ) -> list[PartDifference]:
     """Return every receiver and sender of the configuration and of the registry, and what a start does with it.
 
@@ -210,9 +216,11 @@ def compare_parts(
         configured: the static parts of the configuration.
         defaults: the default senders of its connections; each exists as soon as something was sent to it.
         destinations: physical destinations by logical name.
+        subscriptions: names of the subscriptions that receivers read, by id, as far as their connections tell.
     """
     by_id = {endpoint.id: endpoint for endpoint in stored}
-    found = [_compare(by_id.get(settings.id), settings, destinations) for settings in configured]
+    read = subscriptions.get
+    found = [_compare(by_id.get(one.id), one, destinations, read(one.id, "")) for one in configured]
     named = {settings.id for settings in configured}
     for settings in defaults:
         known = by_id.get(settings.id)
@@ -220,11 +228,13 @@ def compare_parts(
             named.add(known.id)
             found.append(_compare_default(known, settings))
     unnamed = [endpoint for endpoint in by_id.values() if endpoint.id not in named]
-    return [*found, *(_compare_unnamed(endpoint, destinations) for endpoint in unnamed)]
+    return [*found, *(_compare_unnamed(one, destinations, read(one.id, "")) for one in unnamed)]
 
 
-def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[str, str]) -> PartDifference:
-    wanted = endpoint_of(settings, dynamic=False, known=known, destinations=destinations)
+def _compare(
+    known: Endpoint | None, settings: Settings, destinations: Mapping[str, str], subscription: str
+) -> PartDifference:
+    wanted = endpoint_of(settings, dynamic=False, known=known, destinations=destinations, subscription=subscription)
     if known is None:
         return _part(wanted, Verdict.NEW, Rule.NEW_ID, put=wanted)
     if known.origin == "dynamic":
@@ -238,7 +248,9 @@ def _changed_part(
 ) -> PartDifference:
     topic = destinations.get(wanted.destination, wanted.destination).startswith("topic:")
     led = _led_elsewhere(known, wanted)
-    forbidden = [one for one in _forbidden(known, wanted, settings, topic=topic) if not (led and one.field == "domain")]
+    forbidden = list(_forbidden(known, wanted, settings, topic=topic))
+    if led:
+        forbidden = [one for one in forbidden if one.field not in ("domain", _SUBSCRIPTION)]
     refusals = [_changed(known, change, settings) for change in forbidden]
     changes = _changes(known, wanted)
     if refusals:
@@ -248,6 +260,9 @@ def _changed_part(
     notes = [OTHER_IDS] if ids_change(known, wanted) else []
     if known.destination != wanted.destination:
         notes = notes or ["receives from the new destination; the duplicate ids of its domain are kept"]
+        return _part(wanted, Verdict.MOVED, Rule.EXPLICIT, changes=changes, note=notes[0], put=wanted)
+    if list(_resubscribed(known, wanted)):
+        notes = notes or [_OTHER_SUBSCRIPTION]
         return _part(wanted, Verdict.MOVED, Rule.EXPLICIT, changes=changes, note=notes[0], put=wanted)
     if _begins_to_keep(known, wanted):
         notes.append(_KEEPS_FROM_NOW_ON)
@@ -264,6 +279,7 @@ def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifferenc
 
 
 _KEEPS_FROM_NOW_ON = "messages that are received from now on become dead letters if no monitor listens for them"
+_OTHER_SUBSCRIPTION = "receives from the new subscription; the duplicate ids of its domain are kept"
 _LED_ELSEWHERE = "its logical destination leads elsewhere now, where duplicates are detected anew"
 
 
@@ -286,24 +302,37 @@ def _led_elsewhere(known: Endpoint, wanted: Endpoint) -> bool:
     return by_default and same and known.domain != wanted.domain
 
 
-def _compare_unnamed(known: Endpoint, destinations: Mapping[str, str]) -> PartDifference:
+def _compare_unnamed(known: Endpoint, destinations: Mapping[str, str], subscription: str) -> PartDifference:
     if known.origin == "dynamic":
-        wanted = _again(known, destinations)
-        if wanted != known:
-            changes = list(_recorded(known, wanted))
-            return _part(wanted, Verdict.MOVED, Rule.LOGICAL, changes=changes, note=_LED_ELSEWHERE, put=wanted)
-        return _part(known, Verdict.UNCHANGED, note="was added by code; it comes back as it was")
+        return _compare_added(known, _again(known, destinations, subscription))
     todo = f"Static {known.kind}s cannot be removed; remove is only possible for dynamic ones. Put it back"
     refusal = _refusal("E4301", known, "exists in the store but not in the configuration", todo)
     return _part(known, Verdict.REFUSED, Rule.STATIC, refusals=[refusal])
 
 
-def _again(known: Endpoint, destinations: Mapping[str, str]) -> Endpoint:
-    """Return the entry of a dynamic part with the present physical destination of its logical destination."""
+def _compare_added(known: Endpoint, wanted: Endpoint) -> PartDifference:
+    """Compare the entry of a dynamic part with the entry that it gets now."""
+    changes = list(_recorded(known, wanted))
+    if changes:
+        return _part(wanted, Verdict.MOVED, Rule.LOGICAL, changes=changes, note=_LED_ELSEWHERE, put=wanted)
+    if changes := list(_resubscribed(known, wanted)):
+        settings = RECEIVER.decode(known.settings)
+        if _explicit(settings):
+            return _part(wanted, Verdict.MOVED, Rule.EXPLICIT, changes=changes, note=_OTHER_SUBSCRIPTION, put=wanted)
+        refusal = _refusal("E4302", known, _what(changes[0]), _NOT_ALLOWED)
+        return _part(known, Verdict.REFUSED, Rule.DEFAULT_DOMAIN, changes=changes, refusals=[refusal])
+    put = wanted if wanted != known else None
+    return _part(known, Verdict.UNCHANGED, note="was added by code; it comes back as it was", put=put)
+
+
+def _again(known: Endpoint, destinations: Mapping[str, str], subscription: str) -> Endpoint:
+    """Return the entry of a dynamic part with the present physical destination of its logical destination, and with the
+    present subscription.
+    """
     if known.kind == "sender":
         return known
-    settings = RECEIVER.decode(known.settings)
-    return msgspec.structs.replace(known, domain=default_domain(settings, destinations))
+    domain = default_domain(RECEIVER.decode(known.settings), destinations)
+    return msgspec.structs.replace(known, domain=domain, subscription=subscription or known.subscription)
 
 
 def _part(endpoint: Endpoint, verdict: Verdict, rule: str = "", **more: Any) -> PartDifference:
@@ -311,6 +340,8 @@ def _part(endpoint: Endpoint, verdict: Verdict, rule: str = "", **more: Any) -> 
 
 
 _RECORDED = ("kind", "reliability", "connection", "destination", "domain")
+_SUBSCRIPTION = "subscription"
+_NAME_OF_SUBSCRIPTION = "durable_topic_subscription_name"
 
 
 def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: bool = False) -> Iterator[FieldChange]:
@@ -328,9 +359,23 @@ def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: 
             yield change
     if isinstance(settings, ReceiverSettings) and topic:
         yield from _subscribed(known, wanted)
+    if not movable:
+        yield from _resubscribed(known, wanted)
 
 
-_OF_SUBSCRIPTION = ("selector", "no_local", "durable_topic_subscription_name")
+def _resubscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
+    """Yield the change of the subscription of a receiver, unless another change that is shown has caused it: that of
+    the destination or that of the name in the settings of the receiver.
+    """
+    before, after = known.subscription, wanted.subscription
+    if not before or before == after or known.destination != wanted.destination:
+        return
+    names = [_settings_of(one).get(_NAME_OF_SUBSCRIPTION) for one in (known, wanted)]
+    if names[0] == names[1]:
+        yield FieldChange(_SUBSCRIPTION, before, after)
+
+
+_OF_SUBSCRIPTION = ("selector", "no_local", _NAME_OF_SUBSCRIPTION)
 """Settings of the subscription of a topic. The subscription may hold messages that it got under the earlier settings
 (rule S1.5)."""
 
@@ -338,7 +383,7 @@ _OF_SUBSCRIPTION = ("selector", "no_local", "durable_topic_subscription_name")
 def _subscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
     before, after = _settings_of(known), _settings_of(wanted)
     for field in _OF_SUBSCRIPTION:
-        default = known.id if field == "durable_topic_subscription_name" else None
+        default = known.id if field == _NAME_OF_SUBSCRIPTION else None
         was, becomes = before.get(field) or default, after.get(field) or default
         if was != becomes:
             yield FieldChange(field, _shown(was), _shown(becomes))
@@ -362,7 +407,7 @@ def _changes(known: Endpoint, wanted: Endpoint) -> list[FieldChange]:
         and before.get(name) != after.get(name)
         and (name.startswith("options.") or (name in before and name in after))
     ]
-    return [*recorded, *others]
+    return [*recorded, *_resubscribed(known, wanted), *others]
 
 
 def _settings_of(endpoint: Endpoint) -> dict[str, Any]:
@@ -381,16 +426,27 @@ def _explicit(settings: Settings) -> bool:
 
 
 def _changed(known: Endpoint, change: FieldChange, settings: Settings) -> RecoveryRefused:
-    way_out = "Not allowed for an existing one. Put it back"
+    way_out = _NOT_ALLOWED
     if change.field in _OF_SUBSCRIPTION:
         way_out = "The subscription holds messages of the old one. Put it back, and add a receiver with another id"
     if _follows_destination(change.field, settings):
         way_out = f"With an explicit domain it may move. Set dup_detection_domain_id: '{known.domain}'"
-    return _refusal("E4302", known, f"{change.field} changed from {change.before} to {change.after}", way_out)
+    return _refusal("E4302", known, _what(change), way_out)
+
+
+_NOT_ALLOWED = "Not allowed for an existing one. Put it back"
+
+
+def _what(change: FieldChange) -> str:
+    return f"{change.field} changed from {change.before} to {change.after}"
 
 
 def _follows_destination(field: str, settings: Settings) -> bool:
-    return field in ("destination", "domain") and isinstance(settings, ReceiverSettings) and not _explicit(settings)
+    return (
+        field in ("destination", "domain", _SUBSCRIPTION)
+        and isinstance(settings, ReceiverSettings)
+        and not _explicit(settings)
+    )
 
 
 def _rule_of(refusals: Sequence[RecoveryRefused], settings: Settings) -> Rule:

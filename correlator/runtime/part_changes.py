@@ -62,7 +62,7 @@ class PartChanges:
             if self._known(settings):
                 return parts.receivers[settings.id]
             self._warn(warnings)
-            endpoint = self._registry.entry_of(settings)
+            endpoint = self._registry.entry_of(settings, parts.subscription_of(settings))
             numbers = parts.numbers_of_new(settings.id)
             receiver = parts.make_receiver(settings, numbers, endpoint.domain)
             before = dict.fromkeys(receiver.targets.names, numbers.next_number - 1)

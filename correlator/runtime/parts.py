@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from correlator.configuration.connectors import connector
-from correlator.connector import Connection, Features, Listening, group_of, notes_of
+from correlator.connector import Connection, Features, Grouping, Listening, group_of, notes_of
 from correlator.core.admission import at_same_place, refuse_beside, refuse_call, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
@@ -563,6 +563,16 @@ class Parts:
     def features(self, connection: str) -> Features:
         """What the broker of a connection can do. The connection must have parts."""
         return self._connections[connection].features
+
+    def subscription_of(self, receiver: ReceiverSettings) -> str:
+        """The name of the subscription that a receiver reads, "" if its connection has no options that name one.
+
+        Raises `ConfigError` if its connection or an option cannot be used.
+        """
+        connection = self._connection(receiver.connection)
+        if not isinstance(connection, Grouping):
+            return ""
+        return connection.group(dataclasses.replace(receiver, destination=self._destination(receiver.destination)))
 
     def notes(self, receiver: ReceiverSettings) -> Sequence[str]:
         """The exceptions from the guarantees of a receiver. Its connection must have parts."""

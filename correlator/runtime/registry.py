@@ -15,6 +15,7 @@ from correlator.core.registry import OTHER_IDS, default_senders, endpoint_of, id
 from correlator.runtime.dynamic_parts import compare_stored
 from correlator.runtime.logs import get_logger
 from correlator.runtime.restart import received_of
+from correlator.runtime.subscriptions import subscriptions
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 
@@ -71,6 +72,7 @@ class Registry:
             [*self._settings.receivers, *self._settings.senders],
             self.default_senders.values(),
             self._settings.destinations,
+            subscriptions(self._settings, recovered.endpoints, self._provided.connections),
             layout=layout,
             received=received_of(recovered),
         )
@@ -84,11 +86,18 @@ class Registry:
             point("cfg.register.commit")
             self.commit(self._changes)
 
-    def entry_of(self, settings: ReceiverSettings | SenderSettings) -> Endpoint:
+    def entry_of(self, settings: ReceiverSettings | SenderSettings, subscription: str = "") -> Endpoint:
         """Make the entry of a part that code adds, with a new source id if the registry records one for this kind of
         part.
+
+        Args:
+            settings: settings of the part.
+            subscription: name of the subscription that a receiver reads; "" if its connection does not tell.
         """
-        return self._with_source(endpoint_of(settings, dynamic=True, destinations=self._settings.destinations))
+        destinations = self._settings.destinations
+        return self._with_source(
+            endpoint_of(settings, dynamic=True, destinations=destinations, subscription=subscription)
+        )
 
     def source_of(self, endpoint: Endpoint) -> str:
         """The messageSourceId of a sender: the recorded one; without a record, a new one for this life."""

@@ -16,6 +16,7 @@ from correlator import Engine, Reliability
 from correlator.cli import main
 from correlator.configuration import EngineFile, read_text
 from correlator.errors import ConfigError
+from correlator.runtime.subscriptions import subscriptions
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 from tests.docs.test_pages import ROOT, blocks
 
@@ -525,3 +526,21 @@ def test_receivers_of_two_subscriptions_of_a_queue_do_not_know_each_others_ids(t
         Engine(settings),
     ):
         pass
+
+
+def test_s1_1_the_subscriptions_that_a_start_compares_have_the_client_id_and_the_option():
+    """So a start notices that another `client_id` would make a receiver read another subscription."""
+
+    def read(**options):
+        receivers = (
+            receiver("topic:t", "own"),
+            receiver("queue:q", "common"),
+            receiver("queue:q", "named", queue_subscription="n"),
+            receiver("queue:q", "wrong", queue_subscription=7),
+        )
+        pulsar = ConnectionSettings(type="pulsar", options=options)
+        return subscriptions(EngineSettings(name="e", connections={"c": pulsar}, receivers=receivers), [])
+
+    assert read() == {"own": "own", "common": "jms-queue", "named": "n"}
+    for _ in range(2):  # it does not keep the client id
+        assert read(client_id="shop") == {"own": "shop_own", "common": "jms-queue", "named": "n"}

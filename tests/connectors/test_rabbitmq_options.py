@@ -1,13 +1,17 @@
 """Wrong options of RabbitMQ: the error, and its text; and the queues and exchanges of destinations."""
 
+from dataclasses import replace
+
 import pytest
 
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.destinations import Route, destination_of_receiver, destination_of_sender, route_to
 from correlator import Engine
-from correlator.errors import ConfigError
+from correlator.cli import main
+from correlator.errors import ConfigError, RecoveryRefused
 from correlator.options import Destination
+from correlator.reliability import Reliability
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 
 
@@ -183,3 +187,77 @@ def test_receivers_that_share_a_queue_by_their_options_must_take_the_same():
     shown = "E1224 receiver 'rest': shares the subscription 'q' .*takes other messages"
     with pytest.raises(ConfigError, match=shown), Engine(settings):
         pass
+
+
+@pytest.mark.parametrize("option", [False, True])
+def test_receivers_of_two_topics_do_not_share_a_queue_because_of_colons(option):
+    """Each would get messages of the other one's topic, and its own ones would be shared with the other one."""
+    one = ReceiverSettings(id="b:c", connection="c", destination="topic:a")
+    other = ReceiverSettings(id="c", connection="c", destination="topic:a:b", options={"queue": "q"} if option else {})
+    alike = ReceiverSettings(id="d", connection="c", destination="topic:a", durable_topic_subscription_name="b:c")
+    rabbit = connection()
+    for accepted in (one, alike, one):
+        rabbit.source(accepted)
+    if option:
+        rabbit.source(other)
+        return
+    with pytest.raises(ConfigError, match=r"E1224 receivers\.c\.destination: its queue 'a:b:c' .* of 'topic:a'\."):
+        rabbit.source(other)
+
+
+def test_lint_shows_that_receivers_of_two_topics_share_a_queue(tmp_path, capsys):
+    file = tmp_path / "engine.yaml"
+    file.write_text(
+        "version: 1\nname: two\nconnections:\n  c: {type: rabbitmq}\nreceivers:\n"
+        '  - {id: "b:c", connection: c, destination: "topic:a"}\n'
+        '  - {id: c, connection: c, destination: "topic:a:b"}\n'
+    )
+    assert main.execute(["lint", str(file)]) == 2
+    assert f"{file}:7:" in (shown := capsys.readouterr().out)
+    assert shown.startswith("E1224 ")
+    assert "receivers[1].destination: its queue 'a:b:c' is also the queue of a receiver of 'topic:a'" in shown
+
+
+def engine_with(tmp_path, options, **changes):
+    away = ConnectionSettings(type="rabbitmq", options={"port": 1})
+    changed = replace(
+        ReceiverSettings(
+            id="r", connection="c", destination="topic:t", reliability=Reliability.AT_LEAST_ONCE, options=options
+        ),
+        **changes,
+    )
+    return Engine(
+        EngineSettings(name="e", store=f"sqlite:///{tmp_path}/e.db", connections={"c": away}, receivers=(changed,))
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ({}, {"queue": "q"}, "t:r to q"),
+        ({"queue": "q"}, {}, "q to t:r"),
+        ({"queue": "q"}, {"queue": "p"}, "q to p"),
+    ],
+)
+def test_a1_11_a_receiver_does_not_silently_read_another_queue(tmp_path, before, after, says):
+    """What waits in the old queue would be left there, and ids of the old one would hide messages of the new one."""
+    with engine_with(tmp_path, before):
+        pass
+    told = f"^E4302 receiver 'r': subscription changed from {says}. With an explicit domain .*dup_detection_domain_id: 'c:r'"
+    for _ in range(2):
+        with pytest.raises(RecoveryRefused, match=told):
+            engine_with(tmp_path, after).start()
+    with engine_with(tmp_path, after, dup_detection_domain_id="c:r"):
+        pass
+    with engine_with(tmp_path, after, dup_detection_domain_id="c:r", max_batch_size=5):
+        pass
+
+
+def test_a1_11_a_receiver_that_code_added_is_recorded_with_its_queue(tmp_path):
+    added = ReceiverSettings(id="more", connection="c", destination="topic:t", options={"queue": "q"})
+    with engine_with(tmp_path, {}) as engine:
+        engine.add_receiver(added)
+        recorded = {one.id: one.subscription for one in engine.registry.values()}
+    assert recorded == {"r": "t:r", "more": "q"}
+    with engine_with(tmp_path, {}) as engine:
+        assert engine.add_receiver(added) is engine.receivers["more"]

@@ -1,10 +1,13 @@
 """What a restart may find changed in the configuration (rules A1.7 to A1.14)."""
 
+from types import MappingProxyType
+
 import msgspec
 import pytest
 
 from correlator.core.delivery import Layout, Received, is_stored, with_deliveries
-from correlator.core.registry import default_domain, endpoint_of, reconcile
+from correlator.core.differences import Verdict
+from correlator.core.registry import Rule, compare_parts, default_domain, endpoint_of, reconcile
 from correlator.errors import RecoveryRefused
 from correlator.reliability import Reliability
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -199,3 +202,73 @@ def test_what_nobody_handles_is_kept_from_the_change_on():
     assert told == [0, 8, 8, 0, 11]
     new = reconcile([], [changed(RECEIVER, unhandled="dead_letter")], layout=Layout(["main"]), received=received)
     assert new.put[0].unhandled_after == 0
+
+
+# --- the subscription that options of a connector name ---
+
+
+def resubscribed(before, after=None, *, subscriptions=("old", "new"), dynamic=False, destinations=MappingProxyType({})):
+    """What a start finds, if the receiver read the first one of the subscriptions before, and reads the other one."""
+    stored = endpoint_of(before, dynamic=dynamic, subscription=subscriptions[0], destinations={"name": "queue:one"})
+    configured = [] if dynamic else [after or before]
+    found = compare_parts([stored], configured, (), destinations, {"r1": subscriptions[1]})
+    return found[0]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("topic", [False, True])
+def test_a1_11_another_subscription_is_refused(dynamic, topic):
+    """The receiver would silently leave messages in the old one, and treat ids of the new one as repeats."""
+    found = resubscribed(changed(RECEIVER, destination="topic:t") if topic else RECEIVER, dynamic=dynamic)
+    assert (found.verdict, found.rule) == (Verdict.REFUSED, Rule.DEFAULT_DOMAIN)
+    assert found.changes == [("subscription", "old", "new")]
+    (refusal,) = found.refusals
+    shown = str(refusal)
+    assert shown.startswith("E4302 receiver 'r1': subscription changed from old to new. ")
+    domain = "c:r1" if topic else "c:queue:a"
+    way_out = "Put it back" if dynamic else f"Set dup_detection_domain_id: '{domain}'"
+    assert shown.endswith(f"{way_out}.")
+    assert found.put is None
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a1_11_another_subscription_is_accepted_with_an_explicit_domain(dynamic):
+    found = resubscribed(EXPLICIT, dynamic=dynamic)
+    assert (found.verdict, found.rule, found.refusals) == (Verdict.MOVED, Rule.EXPLICIT, ())
+    assert found.note == "receives from the new subscription; the duplicate ids of its domain are kept"
+    assert found.put.subscription == "new"
+
+
+def test_a1_12_the_domain_that_a_refusal_names_lets_the_subscription_change():
+    found = resubscribed(RECEIVER, changed(RECEIVER, dup_detection_domain_id="c:queue:a"))
+    assert (found.verdict, found.put.subscription) == (Verdict.MOVED, "new")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_subscription_that_an_earlier_version_did_not_record_is_recorded(dynamic):
+    found = resubscribed(RECEIVER, subscriptions=("", "new"), dynamic=dynamic)
+    assert (found.verdict, found.put.subscription) == (Verdict.UNCHANGED, "new")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a1_15_a_connection_without_subscriptions_leaves_the_recorded_one(dynamic):
+    found = resubscribed(RECEIVER, subscriptions=("old", ""), dynamic=dynamic)
+    assert (found.verdict, found.put) in [(Verdict.UNCHANGED, None), (Verdict.UNCHANGED, recorded_as("old"))]
+
+
+def recorded_as(subscription):
+    return endpoint_of(RECEIVER, dynamic=False, subscription=subscription)
+
+
+def test_a1_14_a_logical_destination_may_lead_to_another_subscription():
+    logical = changed(RECEIVER, destination="name")
+    for dynamic in (False, True):
+        found = resubscribed(logical, dynamic=dynamic, destinations={"name": "queue:two"})
+        assert (found.verdict, found.rule) == (Verdict.MOVED, Rule.LOGICAL)
+        assert found.put.subscription == "new"
+
+
+def test_another_name_of_a_subscription_in_the_settings_is_told_once():
+    topic = changed(EXPLICIT, destination="topic:t")
+    found = resubscribed(topic, changed(topic, durable_topic_subscription_name="new"))
+    assert [refusal.what for refusal in found.refusals] == ["durable_topic_subscription_name changed from r1 to new"]

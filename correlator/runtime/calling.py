@@ -6,6 +6,7 @@ the calls that have not succeeded.
 """
 
 import asyncio
+import contextlib
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -222,7 +223,8 @@ class _Loop:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], timeout_s: float | None) -> Any:
@@ -231,9 +233,18 @@ class _Loop:
 
     def close(self) -> None:
         """End the loop and its thread. No coroutine of `run` is under way."""
+        self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def _run(self) -> None:
+        """Run the loop until `close`. `sys.exit` in a coroutine leaves `run_forever`, too; the loop then goes on, so
+        that the caller of `run` gets this exit.
+        """
+        while not self._closing:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
 
 
 def _number(out: Outgoing) -> _Number:

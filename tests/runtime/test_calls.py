@@ -314,11 +314,23 @@ def test_what_a_decorator_has_made_a_coroutine_is_a_failure_and_told(calling):
     assert "UsageError: E4117" in str(refused)
 
 
-def test_an_exit_of_the_function_ends_the_engine(calling):
+@pytest.mark.parametrize("function", [charge, charge_later])
+def test_an_exit_of_the_function_ends_the_engine(calling, function):
     SERVICE.failures["a"] = 1
     SERVICE.error = SystemExit("enough")
-    with pytest.raises(SystemExit):
-        calling().send(outgoing("a"))
+    sink = calling(function)
+    raised = []
+
+    def send():
+        try:
+            sink.send(outgoing("a"))
+        except SystemExit as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert [str(error) for error in raised] == ["enough"]
 
 
 def test_a_call_that_never_returns_keeps_no_process_from_ending(tmp_path):

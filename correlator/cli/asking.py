@@ -98,7 +98,8 @@ def _no_answer(where: str, error: OSError) -> ConnectionLost:
         return ConnectionLost("E7050", where, "belongs to another user", "", "Use the user of the engine, or root")
     missing = isinstance(error, FileNotFoundError | ConnectionRefusedError)
     why = "it does not run" if missing else (error.strerror or str(error) or type(error).__name__).lower()
-    return ConnectionLost("E7050", where, f"no engine answers: {why}", "", "Start it: correlator run FILE")
+    todo = "Start it: correlator run FILE" if missing else "Look at its log, and repeat the command"
+    return ConnectionLost("E7050", where, f"no engine answers: {why}", "", todo)
 
 
 def _line(engine: socket.socket) -> bytes:

@@ -150,7 +150,7 @@ def events(
         wait = FOLLOW_S if follow and after is not None else 0.0
         news = ask(place, Follow(after, wait), wait)
         if news["missed"]:
-            write_line("… some events are lost")
+            write_line(_json_of({"event": "missed"}) if json else "… some events are lost")
         for event in news["events"]:
             write_line(_json_of(event) if json else _text_of(event))
         if not news["open"] or not (news["events"] or follow):
@@ -187,5 +187,5 @@ def _json_of(event: dict[str, Any]) -> str:
 
 def _text_of(event: dict[str, Any]) -> str:
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event["time"]))
-    values = (f"{name}={shown(value)}" for name, value in event.items() if name not in ("id", "time", "event"))
-    return " ".join((at, event["event"], *(one for one in values if not one.endswith("="))))
+    values = {name: shown(value) for name, value in event.items() if name not in ("id", "time", "event")}
+    return " ".join((at, event["event"], *(f"{name}={value}" for name, value in values.items() if value)))

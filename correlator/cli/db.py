@@ -49,7 +49,9 @@ def current(target: Target, share: Share = None) -> None:
         context = MigrationContext.configure(connection, opts={"version_table": migrate.VERSION_TABLE})
         revision = context.get_current_revision()
     write_line(revision or "none")
-    if revision != migrate.HEAD:
+    if (revision or "") > migrate.HEAD:
+        say(f"This version needs schema {migrate.HEAD}, and cannot use this store: upgrade this program")
+    elif revision != migrate.HEAD:
         say(f"This version needs schema {migrate.HEAD}; the next start, or 'db upgrade', upgrades the store")
 
 

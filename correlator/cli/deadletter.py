@@ -1,6 +1,7 @@
 """`correlator deadletter`: lists, shows, replays and discards messages that could not be mapped, handled or sent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,12 +10,13 @@ from correlator.cli.arguments import Share, Target
 from correlator.cli.asking import ask
 from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import Row, shortened, shown, write_json, write_line, write_table
-from correlator.core.deadletters import DeadLetterKind
+from correlator.core.deadletters import DeadLetterKind, refused, together, why_not
+from correlator.core.differences import joined
 from correlator.errors import ConnectionLost, Fenced, UsageError
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime.commits import COMMIT_PATIENCE_S
 from correlator.runtime.control.address import sockets_of
-from correlator.runtime.control.protocol import MOST_NUMBERS, Discard, Replay, Request
+from correlator.runtime.control.protocol import MOST_NUMBERS, Discard, Replay
 from correlator.storage import deadletters
 from correlator.storage import inspect as store
 from correlator.storage.database import location
@@ -105,8 +107,7 @@ def replay(
     """
     selection = _chosen(numbers, kind, origin, everything=everything)
     url, settings = store_and_settings(target, share)
-    done = _done(url, settings, selection, deadletters.replay, lambda some: Replay(some, COMMIT_PATIENCE_S))
-    _tell("replayed", done)
+    _tell("replayed", _done(url, settings, selection, deadletters.replay, _let_replay))
 
 
 def discard(
@@ -129,7 +130,7 @@ def discard(
         count = sum(one.count for one in loss)
         what = f"{count} dead letter{'s' if count > 1 else ''} would be lost"
         raise UsageError("E2020", location(url), what, "", "If you mean it: --yes")
-    _tell("discarded", _done(url, settings, selection, deadletters.discard, Discard))
+    _tell("discarded", _done(url, settings, selection, deadletters.discard, _let_discard))
 
 
 def _done(
@@ -137,23 +138,61 @@ def _done(
     settings: PipelineFile | None,
     selection: Selection,
     act: Callable[[str, Selection], int],
-    request: Callable[[list[int]], Request],
+    order: Callable[[Sequence[Path], str, Sequence[DeadLetterRow]], int],
 ) -> int:
-    """Act on dead letters, or let the engine that owns the store do it. Returns their number."""
+    """Act on dead letters, or order it of the engine that owns the store. Returns their number."""
     try:
         return act(url, selection)
     except Fenced as owned:
         if settings is None:
             raise
-        found = [row.number for row in store.dead_letters(url, selection)]
         try:
-            answers = [
-                ask(sockets_of(settings), request(found[at : at + MOST_NUMBERS]), COMMIT_PATIENCE_S)
-                for at in range(0, len(found), MOST_NUMBERS)
-            ]
-        except ConnectionLost:
-            raise owned from None  # the owner of the store is no engine, or an engine without a control socket
-        return sum(len(answer["numbers"]) for answer in answers)
+            return order(sockets_of(settings), url, store.dead_letters(url, selection))
+        except ConnectionLost as lost:
+            if isinstance(lost.__cause__, FileNotFoundError | ConnectionRefusedError):
+                raise owned from None  # the owner of the store is no engine, or an engine without a control socket
+            raise
+
+
+def _let_discard(place: Sequence[Path], _url: str, rows: Sequence[DeadLetterRow]) -> int:
+    return _discarded(place, [row.number for row in rows])
+
+
+def _let_replay(place: Sequence[Path], url: str, rows: Sequence[DeadLetterRow]) -> int:
+    """Let an engine bring dead letters back, in several requests if there are many.
+
+    All are checked before the first request, and one request names all dead letters about a message, or the engine
+    would bring the message back twice. If one request cannot name so many, the rest is discarded once the message is
+    back.
+    """
+    endpoints = {endpoint.id: endpoint for endpoint in store.registry(url)}
+    refusals = [refused(row.number, row.letter, why) for row in rows if (why := why_not(row.letter, endpoints))]
+    if refusals:
+        raise joined(refusals)
+    done = 0
+    for numbers in _portions(together((row.number, row.letter) for row in rows)):
+        request = Replay(numbers[:MOST_NUMBERS], COMMIT_PATIENCE_S)
+        back = ask(place, request, COMMIT_PATIENCE_S)["numbers"]
+        done += len(back) + (_discarded(place, numbers[MOST_NUMBERS:]) if back else 0)
+    return done
+
+
+def _portions(groups: Iterable[Sequence[int]]) -> Iterator[list[int]]:
+    """Join groups as long as one request can name them; a larger group stays alone."""
+    portion: list[int] = []
+    for group in groups:
+        if portion and len(portion) + len(group) > MOST_NUMBERS:
+            yield portion
+            portion = []
+        portion = [*portion, *group]
+    if portion:
+        yield portion
+
+
+def _discarded(place: Sequence[Path], numbers: Sequence[int]) -> int:
+    for at in range(0, len(numbers), MOST_NUMBERS):
+        ask(place, Discard(list(numbers[at : at + MOST_NUMBERS])), COMMIT_PATIENCE_S)
+    return len(numbers)
 
 
 def _chosen(numbers: list[int] | None, kind: DeadLetterKind | None, origin: str, *, everything: bool) -> Selection:

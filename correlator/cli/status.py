@@ -134,12 +134,14 @@ def _next(look: Look) -> Shown:
 
 
 def headline(now: Shown) -> str:
-    """Name and phase of the engine, what keeps it from being ready, and how many dead letters have arisen."""
+    """Name and phase of the engine, what keeps it from being ready, and how many messages were not handled."""
     reasons, paused = now["not_ready"], now["paused"]
     dead = now["totals"]["dead_letters"]  # those of monitors are in no row of the table
     told = [] if reasons else ["ready"]
     told += [f"paused: {', '.join(paused)}"] if paused else []
     told += [f"{dead} dead letter{'s' if dead > 1 else ''} since the start"] if dead else []
+    skips = now.get("handler_skips")  # an engine of an earlier version counts them as dead letters
+    told += [f"{skips} event{'s' if skips > 1 else ''} skipped since the start: a handler failed"] if skips else []
     told += [f"not ready: {'; '.join(reasons)}"] if reasons else []  # the last, as it is the longest
     return ", ".join([f"{now['name']}: {now['phase']}", *told])
 

@@ -117,6 +117,18 @@ def why_not(letter: DeadLetter, endpoints: Mapping[str, Endpoint]) -> str:
     return "" if stored else f"{kind} '{name}' is {reliability} and keeps nothing in the store"
 
 
+def together(letters: Iterable[tuple[int, DeadLetter]]) -> list[list[int]]:
+    """Group the numbers of dead letters by the message that they are about; sends, which are alone, come first."""
+    sends: list[list[int]] = []
+    received: dict[object, list[int]] = {}
+    for number, letter in letters:
+        if letter.kind == "send":
+            sends.append([number])
+        else:
+            received.setdefault((receiver_of(letter), letter.number) if letter.number else number, []).append(number)
+    return [*sends, *received.values()]
+
+
 def receiver_of(letter: DeadLetter) -> str:
     """The receiver of the message; "" if there is none, or if an older version did not record it."""
     return letter.receiver or (letter.origin if letter.kind == "mapping" else "")

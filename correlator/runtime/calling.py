@@ -6,6 +6,7 @@ the calls that have not succeeded.
 """
 
 import asyncio
+import contextlib
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -21,6 +22,7 @@ from correlator.errors import CallAgain, ConfigError, ConnectionLost, SendReject
 from correlator.events import Message, Outgoing
 from correlator.handlers import refuse_deferred, refuse_result
 from correlator.processes import Maker
+from correlator.reliability import SENDING
 from correlator.settings import CallSettings, SenderSettings
 
 _ALLOWED = "A function, plain or 'async def', of a message and a key"
@@ -81,14 +83,24 @@ class CallingSink:
         settings: settings of the sender, with `call`.
         function: the function, from `function_of`.
         sink: sends the results.
+        physical: translates a logical destination of a result, and returns any other destination unchanged.
     """
 
-    def __init__(self, settings: SenderSettings, function: Callable[[Message, str], Any], sink: Sink) -> None:
+    def __init__(
+        self,
+        settings: SenderSettings,
+        function: Callable[[Message, str], Any],
+        sink: Sink,
+        physical: Callable[[str], str] = str,
+    ) -> None:
         assert settings.call is not None
         self._where = f"senders.{settings.id}"
         self._call = settings.call
         self._max_tries = settings.max_tries
-        self._carried = (settings.unique_message_id_property, settings.message_source_id_property, PARENT, STATE)
+        ids = (settings.unique_message_id_property, settings.message_source_id_property)
+        self._stamped = ids if SENDING[settings.reliability].stamps_id else ()
+        self._carried = (*ids, PARENT, STATE)
+        self._physical = physical
         self._function = function
         self._sink = sink
         self._process = Maker()
@@ -205,16 +217,23 @@ class CallingSink:
         raise ConnectionLost("E7057", self._where, what, "", "It is called again")
 
     def _sent(self, out: Outgoing, result: Message) -> Outgoing:
-        """The result in the form for the sink: with the ids, the trace and the key of the message that led to it."""
-        carried = {name: out.message.properties[name] for name in self._carried if name in out.message.properties}
+        """The result in the form for the sink: with the ids, the trace and the key of the message that led to it.
+
+        If the sender makes unique ids, these replace ids that the result itself has, as for any other send.
+        """
+        carried, stamped = (
+            {name: out.message.properties[name] for name in names if name in out.message.properties}
+            for names in (self._carried, self._stamped)
+        )
         message = Message(
             result.body,
-            {**carried, **result.properties},
+            {**carried, **result.properties, **stamped},
             out.message.key if result.key is None else result.key,
             None,
             result.headers or out.message.headers,
         )
-        return msgspec.structs.replace(out, message=message, destination=result.destination or out.destination)
+        destination = self._physical(result.destination) if result.destination else out.destination
+        return msgspec.structs.replace(out, message=message, destination=destination)
 
 
 class _Loop:
@@ -222,7 +241,8 @@ class _Loop:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], timeout_s: float | None) -> Any:
@@ -231,9 +251,18 @@ class _Loop:
 
     def close(self) -> None:
         """End the loop and its thread. No coroutine of `run` is under way."""
+        self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def _run(self) -> None:
+        """Run the loop until `close`. `sys.exit` in a coroutine leaves `run_forever`, too; the loop then goes on, so
+        that the caller of `run` gets this exit.
+        """
+        while not self._closing:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
 
 
 def _number(out: Outgoing) -> _Number:

@@ -75,6 +75,7 @@ class EngineStatus:
             unhandled={name: unhandled.count for name, unhandled in parts.unhandled.items()},
             unhandled_letters=sum(unhandled.letters for unhandled in parts.unhandled.values()),
             handler_failures=self._supervisor.handler_failures,
+            handler_skips=self._supervisor.handler_skips,
             pipelines={thread.context.name: replace(thread.counters) for thread in processors},
             checkpoints=replace(checkpointer.counters) if checkpointer else CheckpointCounters(),
             store_commits=writer.commits if writer else 0,

@@ -80,7 +80,7 @@ class Letters:
         with self._claim(numbers):
             letters = self._read(numbers)
             self._refuse(letters)
-            back = self._stage([(number, one) for number, one in letters if one.kind == "send"], timeout)
+            back = self._stage([(number, one) for number, one in letters if one.kind == "send"], deadline)
             for receiver, some in _by_receiver(letters).items():
                 back += self._return(receiver, some, deadline)
         if back:
@@ -125,13 +125,14 @@ class Letters:
 
     # --- sends ---
 
-    def _stage(self, letters: Sequence[Letter], timeout: float) -> list[int]:
+    def _stage(self, letters: Sequence[Letter], deadline: float) -> list[int]:
         """Let the next checkpoint store these sends again, and wait for it."""
         if not letters:
             return []
         thread = next(iter(self._parts.contexts.values()), None)
-        if thread is None or not thread.lock.acquire(timeout=timeout):
-            raise _late("a context", timeout)
+        left = self._left(deadline)
+        if thread is None or not thread.lock.acquire(timeout=left):
+            raise _late("a context", left)
         numbers = {number for number, _ in letters}
         try:
             self._staged |= numbers  # until a checkpoint has them, nobody may bring them back again
@@ -139,10 +140,14 @@ class Letters:
                 thread.context.staging.bring_back(letter.origin, letter.message, number)
         finally:
             thread.lock.release()
-        if not self._checkpointer.wait_answered(self._checkpointer.ask(), timeout):
-            raise _late("the next checkpoint", timeout)
+        left = self._left(deadline)
+        if not self._checkpointer.wait_answered(self._checkpointer.ask(), left):
+            raise _late("the next checkpoint", left)
         self._staged -= numbers
         return sorted(numbers)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._clock.monotonic())
 
     # --- received messages ---
 
@@ -154,7 +159,7 @@ class Letters:
             numbers: Future[Sequence[int]] = Future()
             returning = Returning(some, numbers.set_result)
             part.bring_back(returning)
-            left = max(0.0, deadline - self._clock.monotonic())
+            left = self._left(deadline)
             if not wait([numbers], left).done and part.withdraw(returning):
                 raise _late(f"receiver {receiver} ({'paused' if part.paused else part.state.value})", left)
             back += numbers.result()

@@ -284,7 +284,8 @@ class Parts:
         refuse_call(settings, f"senders.{settings.id}", connection.features)
         sink = connection.sink(placed)
         if settings.call is not None:
-            sink = CallingSink(settings, function_of(settings.call, f"senders.{settings.id}.call"), sink)
+            function = function_of(settings.call, f"senders.{settings.id}.call")
+            sink = CallingSink(settings, function, sink, self._destination)
         return Sender(
             settings,
             dispatcher,

@@ -143,6 +143,7 @@ class Status:
             (docs/receiving.md).
         unhandled_letters: how many of these messages became dead letters.
         handler_failures: number of events on which a handler failed, and which were left out or became dead letters.
+        handler_skips: how many of these events were left out (`on_error: skip`), and are no dead letters.
         pipelines: for each pipeline, by name: its counters.
         checkpoints: counters of the checkpoints.
         store_commits: number of transactions of this life.
@@ -176,6 +177,7 @@ class Status:
     unhandled: Mapping[str, int]
     unhandled_letters: int
     handler_failures: int
+    handler_skips: int
     pipelines: Mapping[str, PipelineCounters]
     checkpoints: CheckpointCounters
     store_commits: int
@@ -189,6 +191,7 @@ class Status:
             "received": sum(counters.received for counters in receivers),
             "duplicates dropped": sum(counters.duplicates for counters in receivers),
             "dead letters": self.handler_failures
+            - self.handler_skips
             + self.unhandled_letters
             + sum(counters.dead_letters for counters in self.pipelines.values())
             + sum(counters.dead_letters for counters in receivers)
@@ -262,6 +265,7 @@ class Status:
             "totals": {name.replace(" ", "_"): value for name, value in self.totals().items()},
             "duplicate_ids": self.duplicate_ids,
             "handler_failures": self.handler_failures,
+            "handler_skips": self.handler_skips,
             "store_commits": self.store_commits,
             "store_fails": self.store_fails,
             "resident_bytes": self.resident_bytes,

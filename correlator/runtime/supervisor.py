@@ -18,6 +18,7 @@ class Supervisor:
     Attributes:
         failure: the first error that ended a thread; `None` while there is none.
         handler_failures: number of events that were left out because a handler failed on them.
+        handler_skips: how many of these events were dropped, and are no dead letters.
         changed: notified when a part has made progress, was removed, or has failed.
         stop_asked: set as soon as the engine must stop.
     """
@@ -25,6 +26,7 @@ class Supervisor:
     def __init__(self, name: str) -> None:
         self.failure: BaseException | None = None
         self.handler_failures = 0
+        self.handler_skips = 0
         self.changed = threading.Condition()
         self.stop_asked = threading.Event()
         self._name = name
@@ -76,6 +78,7 @@ class Supervisor:
     def handler_failed(self, policy: OnError, error: CorrelatorError, about: str) -> None:
         """Count and log a failure of a handler that does not end the engine."""
         self.handler_failures += 1
+        self.handler_skips += policy == "skip"
         self._log.error(
             "a handler failed; the engine goes on without its effects", policy=policy, error=error, event_of=about
         )

@@ -69,6 +69,9 @@ def test_the_first_line_counts_dead_letters_which_no_row_may_show():
     assert headline({**now, "paused": [], "totals": {"dead_letters": 1}}) == (
         "shop: running, ready, 1 dead letter since the start"
     )
+    assert headline({**now, "paused": [], "totals": {"dead_letters": 0}, "handler_skips": 1}) == (
+        "shop: running, ready, 1 event skipped since the start: a handler failed"
+    )
     assert headline({**now, "not_ready": ["sender bills: ERROR"]}) == (
         "shop: running, paused: receiver in, 2 dead letters since the start, not ready: sender bills: ERROR"
     )

@@ -146,6 +146,11 @@ def test_upgrade_makes_a_store_and_leaves_a_current_one(place):
     revision = run("db", "current", "engine.yaml", cwd=place).stdout.strip()
     assert (first.returncode, first.stdout) == (0, f"new -> {revision}\n")
     assert run("db", "upgrade", "engine.yaml", cwd=place).stdout == f"{revision}\n"
+    with sqlite3.connect(place / "store" / "trades.db") as store:
+        store.execute("UPDATE correlator_schema SET version_num = '0099'")
+    store.close()
+    newer = run("db", "current", "engine.yaml", cwd=place)
+    assert (newer.stdout, "upgrade this program" in newer.stderr) == ("0099\n", True)
 
 
 def test_141_a_check_of_a_store_that_is_intact_and_of_one_that_is_not(done):

@@ -20,7 +20,7 @@ from correlator.runtime.calling import CallingSink, function_of
 from correlator.settings import BridgeSettings, CallSettings
 from correlator.testing.crashtest.configured import uncalled
 from tests.cli.commands import run
-from tests.runtime.world import message, receiver, sender
+from tests.runtime.world import AT_LEAST_ONCE, EXACTLY_ONCE, message, receiver, sender
 
 PATIENCE_S = 30.0
 HERE = "tests.runtime.test_calls"
@@ -120,6 +120,10 @@ def wrapped(message, key):
 
 def answer(message, _key):
     return Message(b"answer", {"by": "service", "tone": "kind"}, "own", "queue:elsewhere", Headers(priority=7))
+
+
+def foreign(message, _key):
+    return Message(message.body, {"uniqueMessageId": "of another", "traceparent": "own"}, None, "replies")
 
 
 def of_one(message):
@@ -224,6 +228,15 @@ def test_a_message_that_the_function_returns_may_have_a_key_headers_and_a_destin
     assert sent.message.properties == {"uniqueMessageId": "1:me", "by": "service", "tone": "kind"}
 
 
+@pytest.mark.parametrize(("mode", "id_sent"), [(EXACTLY_ONCE, "1:me"), (AT_LEAST_ONCE, "of another")])
+def test_the_ids_of_the_sender_replace_those_that_the_result_has(calling, mode, id_sent):
+    """Given results with one foreign id, when a receiver drops duplicates, then it would drop all but the first."""
+    sink = calling(foreign, reliability=mode)
+    sink.send(outgoing("a"))
+    [sent] = sink._sink.sent
+    assert sent.message.properties == {"uniqueMessageId": id_sent, "traceparent": "own"}
+
+
 def test_a_function_that_returns_nothing_sends_nothing(calling):
     sink = calling(tell)
     assert sink.send(outgoing("a", "b")) == [None, None]
@@ -314,11 +327,23 @@ def test_what_a_decorator_has_made_a_coroutine_is_a_failure_and_told(calling):
     assert "UsageError: E4117" in str(refused)
 
 
-def test_an_exit_of_the_function_ends_the_engine(calling):
+@pytest.mark.parametrize("function", [charge, charge_later])
+def test_an_exit_of_the_function_ends_the_engine(calling, function):
     SERVICE.failures["a"] = 1
     SERVICE.error = SystemExit("enough")
-    with pytest.raises(SystemExit):
-        calling().send(outgoing("a"))
+    sink = calling(function)
+    raised = []
+
+    def send():
+        try:
+            sink.send(outgoing("a"))
+        except SystemExit as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert [str(error) for error in raised] == ["enough"]
 
 
 def test_a_call_that_never_returns_keeps_no_process_from_ending(tmp_path):
@@ -405,6 +430,12 @@ def test_an_engine_calls_once_for_each_message_and_keeps_what_it_gives_up(world)
     assert world.sent() == ['{"order":"a"}', '{"order":"c"}']
     assert [one.partition(":")[0] for one in world.dead_letters()] == ["E8112 senders.out message 2"]
     assert Counter(SERVICE.bodies) == {"a": 1, "b": 3, "c": 1}
+
+
+def test_a_result_may_name_a_logical_destination(world):
+    with world.engine(receiver(), calls(foreign), bridges=BRIDGE, destinations={"replies": "queue:answers"}):
+        world.publish(message("a"))
+        world.wait_for("a", at="queue:answers")
 
 
 def test_after_a_crash_the_function_is_called_again_with_the_same_key(world):

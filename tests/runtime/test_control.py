@@ -4,6 +4,7 @@ import http.client
 import json
 import logging
 import os
+import resource
 import socket
 import stat
 import threading
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from correlator import Engine
+from correlator.cli import control, main
 from correlator.cli.asking import RefusedByEngine, ask
 from correlator.errors import ConnectionLost, NotDone, UsageError
 from correlator.runtime import logs as engine_logs
@@ -365,6 +367,33 @@ def test_a_socket_that_somebody_removes_comes_back(world, monkeypatch):
     assert path.read_text() == "somebody's file"
 
 
+def test_a_socket_that_cannot_be_made_again_now_is_made_later(world, monkeypatch, logs):
+    monkeypatch.setattr(server, "LOOK_S", 0.01)
+    with world.engine() as engine:
+        directory = place(engine)[0].parent
+        hidden = directory.with_name("hidden")
+        directory.rename(hidden)
+        directory.write_text("no directory")
+        wait_until(lambda: [one for one in logs if one["event"].startswith("W1605")])
+        directory.unlink()
+        wait_until(lambda: answers(engine))
+        assert len([one for one in logs if one["event"].startswith("W1605")]) == 1
+
+
+def test_an_engine_in_a_process_with_many_open_files_answers(world):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    many = [os.dup(nothing) for _ in range(1100)]
+    try:
+        with world.engine() as engine:
+            assert ask(place(engine), Ask())["phase"] == "running"
+    finally:
+        for one in (nothing, *many):
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_engines_without_a_store_do_not_displace_one_another(no_store, logs):
     with no_store.engine() as first:
         with no_store.engine():
@@ -531,6 +560,20 @@ def test_a_reader_that_is_too_far_behind_learns_it(monkeypatch):
     assert ([one.name for one in third.entries], third.missed, third.open) == (["d", "e", "f"], True, False)
     for place in ("other.1", "", "x", f"{third.after}0", f"{first.after.partition('.')[0]}.²"):
         assert timeline.read(place, 10).missed or place.startswith(third.after)
+
+
+def test_a_command_tells_in_its_own_form_that_events_are_missing(world, tmp_path, monkeypatch, capsys):
+    error = {"id": "x.1", "time": 0.0, "event": "status", "sender": "out", "status": "ERROR", "error": "key=aGk="}
+    monkeypatch.setattr(control, "ask", lambda *_: {"events": [error], "missed": True, "after": "x.1", "open": False})
+    file = tmp_path / "world.yaml"
+    file.write_text(f'name: world\nstore: "{world.store}"\n')
+    assert main.execute(["events", str(file), "--json"]) == 0
+    assert [json.loads(one) for one in capsys.readouterr().out.splitlines()] == [{"event": "missed"}, error]
+    assert main.execute(["events", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "… some events are lost",
+        "1970-01-01T00:00:00Z status sender=out status=ERROR error=key=aGk=",
+    ]
 
 
 class Stream:

@@ -162,6 +162,8 @@ def test_106_skip_and_dead_letter_go_on_without_a_trace(any_world, script, on_er
         any_world.wait_for("good", "after")
         assert the_monitor(engine, Keeps).bodies == ["good", "after"]
         assert engine.status().handler_failures == 1
+        assert engine.status().to_dict()["handler_skips"] == (on_error == "skip")
+        assert engine.status().totals()["dead letters"] == (on_error == "dead_letter")
         assert engine.checkpoint()
     letters = [row.letter for row in inspect.dead_letters(any_world.store)]
     expected = [("handler", "Keeps", b"bad")] if on_error == "dead_letter" else []

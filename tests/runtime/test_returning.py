@@ -1,18 +1,20 @@
 """A running engine brings dead letters back, once, and discards them (rules Z7, Z8; docs/dead-letters.md)."""
 
+import re
 import subprocess
 import sys
 import threading
 
 import pytest
 
+from correlator.cli import asking, deadletter, main
 from correlator.cli.asking import ask
 from correlator.errors import NotDone, UsageError
 from correlator.runtime.control.address import sockets_of
 from correlator.runtime.control.protocol import Discard, Replay
 from correlator.runtime.returning import Returning
 from correlator.storage import inspect
-from tests.runtime.flows import Forwards, Hears, Keeps
+from tests.runtime.flows import AlsoHears, Forwards, Hears, Keeps
 from tests.runtime.test_dead_letters import Records, fails_on_all, fails_on_bad, with_mapping_letter
 from tests.runtime.test_failures import ORDER
 from tests.runtime.test_sending import Refuses
@@ -254,3 +256,75 @@ def test_by_the_control_socket(world, script):
     assert ask(at, Discard([2])) == {"numbers": [2]}
     assert numbers(world) == []
     world.wait(lambda: script.of("Keeps") == ["a"])
+
+
+@pytest.fixture
+def command(world, tmp_path, monkeypatch, capsys, logs):
+    """Run `correlator deadletter` on the engine; one request names at most two dead letters.
+
+    `logs` keeps the lines of the engine's log out of the output.
+    """
+    monkeypatch.setattr(deadletter, "MOST_NUMBERS", 2)
+    file = tmp_path / "world.yaml"
+    file.write_text(f'name: world\nstore: "{world.store}"\nmonitors: [{{type: "tests.runtime.flows:Keeps"}}]\n')
+
+    def execute(act, *arguments):
+        status = main.execute(["deadletter", act, str(file), *arguments])
+        return status, "".join(capsys.readouterr())
+
+    return execute
+
+
+def test_many_letters_of_few_messages_bring_each_message_back_once(world, script, command):
+    engine = failing(world, script, "a", "b", monitors=(Keeps, Hears))
+    assert [row.letter.number for row in inspect.dead_letters(world.store)] == [1, 1, 2, 2]
+    assert engine.replay_dead_letters([1]) == [1]
+    assert command("replay", "--all") == (0, "3 replayed\n")
+    world.publish("z")
+    world.wait(lambda: script.of("Hears")[-1:] == script.of("Keeps")[-1:] == ["z"])
+    assert (script.of("Keeps"), script.of("Hears")) == (["a", "a", "b", "z"],) * 2
+    assert numbers(world) == []
+
+
+def test_a_message_with_more_letters_than_a_request_names_comes_back_once(world, script, command):
+    failing(world, script, "a", "b", monitors=(Keeps, Hears, AlsoHears))
+    assert command("replay", "--all") == (0, "6 replayed\n")
+    world.publish("z")
+    world.wait(lambda: [script.of(name)[-1:] for name in ("Keeps", "Hears", "AlsoHears")] == [["z"]] * 3)
+    assert script.of("Keeps") == script.of("Hears") == script.of("AlsoHears") == ["a", "b", "z"]
+    assert numbers(world) == []
+
+
+def test_if_one_of_many_letters_cannot_go_back_none_does(world, script, command):
+    script.message = fails_on_all
+    parts = receiver(), receiver("other", BEST_EFFORT)
+    with world.engine(*parts, monitors=[monitor(Keeps, on_error="dead_letter")]):
+        world.publish("a", "b", "c")
+        world.wait(lambda: numbers(world) == [1, 2, 3])
+        world.publish("d", to="queue:other")
+        world.wait(lambda: numbers(world) == [1, 2, 3, 4])
+        status, told = command("replay", "--all")
+        assert (status, told.split(" (")[0]) == (2, "E2023 dead letter 4:")
+        assert numbers(world) == [1, 2, 3, 4]
+        assert command("discard", "--all", "--yes") == (0, "4 discarded\n")
+        assert numbers(world) == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "told"),
+    [
+        (TimeoutError("timed out"), 4, "E7050 .*: timed out. .*repeat the command"),
+        (PermissionError(13, "denied"), 4, "E7050 .*belongs to another user"),
+        (ConnectionRefusedError(111, "refused"), 5, "E3201 .*is owned by"),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_told_apart_from_another_owner(
+    world, script, command, monkeypatch, failure, status, told
+):
+    def ask(place, *_):
+        raise asking._no_answer(str(place[0]), failure) from failure
+
+    monkeypatch.setattr(deadletter, "ask", ask)
+    failing(world, script, "a")
+    ended, text = command("replay", "1")
+    assert (ended, bool(re.match(told, text))) == (status, True), text

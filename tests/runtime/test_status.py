@@ -327,6 +327,7 @@ def a_status(engine_time: float, received: int = 0, sent: int = 0, **fields) -> 
         "unhandled": {"a": 3, "b": 4},
         "unhandled_letters": 4,
         "handler_failures": 0,
+        "handler_skips": 0,
         "pipelines": {},
         "checkpoints": CheckpointCounters(),
         "store_commits": 0,

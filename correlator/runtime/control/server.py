@@ -53,6 +53,7 @@ class ControlServer:
         self._clients = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self.path: Path | None = None
         self._identity: tuple[int, int] | None = None
+        self._lacking = False
 
     def open(self, *, displace: bool) -> None:
         """Make the socket and begin to listen.
@@ -127,15 +128,19 @@ class ControlServer:
         self._socket, self.path, self._identity = made, path, _identity(path)
 
     def _look(self) -> None:
-        """Make the socket again if somebody has removed its file."""
+        """Make the socket again if somebody has removed its file. If that fails, log it once, and try again later."""
         path = self.path
-        if path is None or path.is_symlink() or path.exists():
+        if path is None or os.path.lexists(path):
             return
         try:
             self._make(path, displace=False)
         except OSError as error:
-            self._log.warning("W1605 no command can control this engine", reason=f"{path}: {error.strerror or error}")
-            self.path = None
+            if not self._lacking:
+                reason = f"{path}: {error.strerror or error}"
+                self._log.warning("W1605 no command can control this engine", reason=reason)
+            self._lacking = True
+        else:
+            self._lacking = False
 
     def _remove(self) -> None:
         """Remove the file, unless another engine has put its own there."""
@@ -149,8 +154,11 @@ class ControlServer:
         while not self._closing.is_set():
             assert self._socket is not None
             assert self._woken is not None
-            readable, _, _ = select.select([self._socket, self._woken], [], [], LOOK_S)
-            if self._socket in readable:
+            waiting = select.poll()  # `select` takes no descriptor above 1023, and a program may have many files open
+            waiting.register(self._socket, select.POLLIN)
+            waiting.register(self._woken, select.POLLIN)
+            readable = [descriptor for descriptor, _ in waiting.poll(LOOK_S * 1000)]
+            if self._socket.fileno() in readable:
                 self._accept(self._socket)
             elif not readable:
                 self._look()

@@ -128,8 +128,10 @@ export function needsOf(status, parts, events, letters) {
       needs.push({ level: "slow", part: one, what: `${count(one.part.unhandled)} messages that no monitor listens for`, why: "" });
     }
   }
-  const skipped = events.find((one) => one.event === "handler_failed" && one.policy === "skip");
-  if (skipped) needs.push({ level: "slow", what: `${count(status.handler_failures)} failed handler calls`, why: skipped.error });
+  if (status.handler_skips) {
+    const told = events.find((one) => one.event === "handler_failed" && one.policy === "skip");
+    needs.push({ level: "slow", what: `${count(status.handler_skips)} failed handler calls`, why: told?.error ?? "" });
+  }
   return needs;
 }
 

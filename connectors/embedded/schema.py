@@ -21,7 +21,8 @@ Tables (all names begin with `broker_`):
 
 On PostgreSQL there are functions, too, which do in one round trip what needs no decision of this program: `broker_send`
 stores one message in a queue that is far from its limits, `broker_leave` ends messages of a queue, `broker_count` adds
-to the tally, and `broker_fold` folds the rows that the tally has of a destination. On SQLite, `broker_send` is a view: an INSERT into it stores one message in a queue with room.
+to the tally, and `broker_fold` folds the rows that the tally has of a destination. On SQLite, `broker_send` is a view:
+an INSERT into it stores one message in a queue with room.
 """
 
 from pathlib import Path

@@ -20,8 +20,9 @@ Tables (all names begin with `broker_`):
 - `schema`: the number of the schema, for programs from before the revisions. They refuse a higher number.
 
 On PostgreSQL there are functions, too, which do in one round trip what needs no decision of this program: `broker_send`
-stores one message in a queue that is far from its limits, `broker_leave` ends messages of a queue, and `broker_count`
-adds to the tally. On SQLite, `broker_send` is a view: an INSERT into it stores one message in a queue with room.
+stores one message in a queue that is far from its limits, `broker_leave` ends messages of a queue, `broker_count` adds
+to the tally, and `broker_fold` folds the rows that the tally has of a destination. On SQLite, `broker_send` is a view:
+an INSERT into it stores one message in a queue with room.
 """
 
 from pathlib import Path
@@ -35,7 +36,7 @@ from connectors.embedded.sql import Sql
 from correlator.errors import ConnectionLost
 from correlator.storage import revising
 
-HEAD = "0006"
+HEAD = "0007"
 SCRIPTS = Path(__file__).with_name("migrations")
 VERSION_TABLE = "broker_version"
 FIRST = "0001"

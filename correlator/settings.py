@@ -39,8 +39,10 @@ class CheckpointSettings:
     """When the engine takes checkpoints.
 
     Attributes:
-        interval: time from the end of one checkpoint to the beginning of the next. If nothing has changed, the engine
-            takes no checkpoint.
+        interval: longest time from the end of one checkpoint to the beginning of the next. If nothing has changed, the
+            engine takes no checkpoint. If sends wait for a checkpoint while no context has anything to handle, the
+            engine takes it after a tenth of this time; it waits longer if checkpoints would take more than a fifth of
+            the time.
     """
 
     interval: SomeSeconds = 0.2

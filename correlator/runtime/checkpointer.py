@@ -18,6 +18,10 @@ from correlator.runtime.writer import Writer
 
 FAILED_HANDLER_WAIT_S = 0.05
 """Seconds until the next attempt to take a cut, after a handler has failed halfway: the engine is about to stop."""
+RESTING_SHARE = 0.1
+"""The share of the interval after which a checkpoint is due if sends wait for it and no context has anything to do."""
+MOST_OF_THE_TIME = 0.2
+"""The largest share of the time that such early checkpoints take."""
 CUT_PATIENCE_S = 1.0
 """Seconds that one attempt waits for a handler to return before it counts as a retry (rule A2.10)."""
 
@@ -49,7 +53,7 @@ class Checkpointer(Actor):
         routes: has the outboxes of all senders.
         receiver_routes: returns, for each receiver with stored messages, the contexts to which it delivers.
         writer: commits the cuts.
-        interval: seconds from the end of one checkpoint to the beginning of the next.
+        interval: the longest time in seconds from the end of one checkpoint to the beginning of the next.
         clock: for the interval, in monotonic seconds.
         engine_time: the engine time that a checkpoint stores.
         released: called with each cut after its sends are released.
@@ -89,6 +93,8 @@ class Checkpointer(Actor):
         self._released = released
         self._recording = recording
         self._due = clock.monotonic() + interval
+        self._due_at_rest = self._due
+        self._resting = False
         self._began = 0.0
         self._pending: Cut | None = None
         self._committed = False
@@ -115,6 +121,11 @@ class Checkpointer(Actor):
         if self._orders.done:
             self.ask()
 
+    def note_rest(self) -> None:
+        """Note that a context has nothing to do, while its sends wait for a checkpoint. Any thread may call it."""
+        self._resting = True
+        self.wake()
+
     def answered(self, number: int) -> bool:
         """Whether the checkpoint of the order with this number, and of all earlier orders, is durable and released."""
         return self._orders.answered >= number
@@ -137,8 +148,9 @@ class Checkpointer(Actor):
             self._release(self._pending)
             return 0
         now = self._clock.monotonic()
-        if self._orders.done and now < self._due:
-            return self._due - now
+        due = self._due_at_rest if self._at_rest else self._due
+        if self._orders.done and now < due:
+            return due - now
         self._began = now
         if not self._take_cut():
             return FAILED_HANDLER_WAIT_S
@@ -156,6 +168,11 @@ class Checkpointer(Actor):
         self.wake()
 
     @property
+    def _at_rest(self) -> bool:
+        """Whether sends wait for a checkpoint, and no context has anything else to do."""
+        return self._resting and not any(len(one.context.queue) for one in self._contexts)
+
+    @property
     def _whole(self) -> bool:
         """Whether no handler has failed halfway; read under the locks of all contexts."""
         return all(context.whole for context in self._contexts)
@@ -168,6 +185,7 @@ class Checkpointer(Actor):
         """
         point("ck.trigger")
         self._orders.take()
+        self._resting = False
         for context in self._contexts:
             context.request_cut(requested=True)
         held: list[threading.Lock] = []
@@ -211,7 +229,10 @@ class Checkpointer(Actor):
         self._released(cut)
 
     def _conclude(self) -> None:
-        self._due = self._clock.monotonic() + self._interval
+        now = self._clock.monotonic()
+        self._due = now + self._interval
+        pause = max(RESTING_SHARE * self._interval, (now - self._began) * (1 / MOST_OF_THE_TIME - 1))
+        self._due_at_rest = min(self._due, now + pause)
         self._orders.answer()
 
 

@@ -31,6 +31,10 @@ FULL_WAIT_S = 0.05
 """Seconds until a context checks a full outbox, or the full queue of another context, again."""
 
 
+def _nothing() -> None:
+    """Do nothing, for a context without a checkpointer."""
+
+
 class ContextActor(Actor):
     """The actor of a context: its lock, and its part in the cut of a checkpoint.
 
@@ -40,6 +44,7 @@ class ContextActor(Actor):
         engine_time: the clock for the work of the context.
         hold: returns whether work must pause because the outbox of a sender or the input log is full.
         persistent: whether checkpoints take what the context stages; otherwise its dead letters are only logged.
+        rested: called when the context has nothing to do while its sends wait for a checkpoint.
 
     Attributes:
         lock: held by the thread that changes the context or takes its cut.
@@ -51,7 +56,14 @@ class ContextActor(Actor):
     context: Cuttable
 
     def __init__(
-        self, name: str, context: Cuttable, engine_time: EngineTime, hold: Callable[[], bool], *, persistent: bool
+        self,
+        name: str,
+        context: Cuttable,
+        engine_time: EngineTime,
+        hold: Callable[[], bool],
+        *,
+        persistent: bool,
+        rested: Callable[[], None],
     ) -> None:
         super().__init__(name)
         self.context = context
@@ -60,6 +72,7 @@ class ContextActor(Actor):
         self._engine_time = engine_time
         self._hold = hold
         self._persistent = persistent
+        self._rested = rested
 
     @property
     def queue(self) -> InputQueue:
@@ -77,7 +90,10 @@ class ContextActor(Actor):
 
     def step(self) -> float | None:
         """Advance, unless work must pause; see `Actor.step`."""
-        return FULL_WAIT_S if self._hold() else self._advance()
+        wait = FULL_WAIT_S if self._hold() else self._advance()
+        if wait != 0 and self.context.staging.sends:
+            self._rested()
+        return wait
 
     def _advance(self) -> float | None:
         """Do one piece of work, such as a slice of events or one batch; returns as `step`."""
@@ -105,6 +121,7 @@ class MonitorThread(ContextActor):
         engine_time: the clock for the work of the context.
         hold: returns whether work must pause.
         persistent: whether checkpoints take what the context stages.
+        rested: called when the context has nothing to do while its sends wait for a checkpoint.
         tape: records the inputs of the context; `None` without an input log.
 
     Attributes:
@@ -121,9 +138,10 @@ class MonitorThread(ContextActor):
         hold: Callable[[], bool],
         *,
         persistent: bool,
+        rested: Callable[[], None] = _nothing,
         tape: Tape | None = None,
     ) -> None:
-        super().__init__(f"context-{context.name}", context, engine_time, hold, persistent=persistent)
+        super().__init__(f"context-{context.name}", context, engine_time, hold, persistent=persistent, rested=rested)
         self.slice = SLICE
         self.counters = ContextCounters()
         self._tape = tape
@@ -186,6 +204,7 @@ class ProcessorThread(ContextActor):
         engine_time: the clock for the processor.
         hold: returns whether work must pause.
         persistent: whether checkpoints take what the context stages.
+        rested: called when the context has nothing to do while its sends wait for a checkpoint.
         processed: called after each batch, and after the processor has concluded.
         told: reports dead letters for the timeline, as `Timeline.add`.
         spans: makes spans of sampled messages; `None` for no spans.
@@ -206,11 +225,12 @@ class ProcessorThread(ContextActor):
         hold: Callable[[], bool],
         *,
         persistent: bool,
+        rested: Callable[[], None] = _nothing,
         processed: Callable[[], None],
         told: Callable[..., None],
         spans: "Spans | None" = None,
     ) -> None:
-        super().__init__(f"pipeline-{context.name}", context, engine_time, hold, persistent=persistent)
+        super().__init__(f"pipeline-{context.name}", context, engine_time, hold, persistent=persistent, rested=rested)
         self.processor = processor
         self.counters = PipelineCounters()
         self.concluded = False

@@ -152,6 +152,7 @@ class Engine:
                 default_senders=self._registry.default_senders,
                 default_outbox=self._changes.default_outbox,
                 want_checkpoint=self._want_checkpoint,
+                rested=self._context_rested,
                 ended=self._source_ended,
                 processed=self._supervisor.notify,
                 told=self.timeline.add,
@@ -778,6 +779,10 @@ class Engine:
     def _want_checkpoint(self) -> None:
         if self.checkpointer is not None:
             self.checkpointer.ask_once()
+
+    def _context_rested(self) -> None:
+        if self.checkpointer is not None:
+            self.checkpointer.note_rest()
 
     def _handler_failed(self, policy: OnError, error: CorrelatorError, about: str) -> None:
         self._supervisor.handler_failed(policy, error, about)

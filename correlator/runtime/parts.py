@@ -75,6 +75,7 @@ class Callbacks:
         default_senders: ids of the default senders; each of them exists once something is sent to it.
         default_outbox: makes a default sender and returns its outbox; returns `None` for any other id.
         want_checkpoint: orders a checkpoint soon, because sends that wait for it fill an outbox.
+        rested: reports that a context has nothing to do while its sends wait for a checkpoint.
         ended: reports that a source has come to its end.
         processed: reports that a pipeline has processed a batch or has concluded.
         told: reports a change of state for the timeline, as `Timeline.add`.
@@ -83,6 +84,7 @@ class Callbacks:
     default_senders: Collection[str] = ()
     default_outbox: Callable[[str], Outbox | None] = _no_outbox
     want_checkpoint: Callable[[], None] = _nothing
+    rested: Callable[[], None] = _nothing
     ended: Callable[[], None] = _nothing
     processed: Callable[[], None] = _nothing
     told: Callable[..., None] = _untold
@@ -186,7 +188,12 @@ class Parts:
                 tracer=None if self._spans is None else self._spans.tracer(name),
             )
             thread = MonitorThread(
-                context, self.engine_time, self._context_held, persistent=self.writer is not None, tape=tape
+                context,
+                self.engine_time,
+                self._context_held,
+                persistent=self.writer is not None,
+                rested=self._callbacks.rested,
+                tape=tape,
             )
             self.contexts = {**self.contexts, name: thread}  # the watchdog may be reading the old dictionary
             self.routes.subscribe(name, context.queue)
@@ -203,6 +210,7 @@ class Parts:
             self.engine_time,
             self._outboxes_full,
             persistent=self.writer is not None,
+            rested=self._callbacks.rested,
             processed=self._callbacks.processed,
             told=self._callbacks.told,
             spans=self._spans,

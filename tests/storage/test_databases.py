@@ -54,6 +54,21 @@ def test_the_file_of_a_broker_is_opened_like_that_of_a_store(sqlite_url: str, tm
     store.close()
 
 
+def test_deleting_messages_writes_them_no_second_time(sqlite_url: str) -> None:
+    """Some builds of SQLite overwrite deleted rows with zeros by default, and log the pages of the zeros."""
+    store = databases.connect(sqlite_url)
+    with store.transaction() as connection:
+        connection.exec_driver_sql("CREATE TABLE messages (content BLOB)")
+        connection.exec_driver_sql("INSERT INTO messages VALUES (zeroblob(1000000))")
+    wal = Path(f"{store.where}-wal")
+    before = wal.stat().st_size
+    with store.transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM messages")
+    assert before > 1_000_000
+    assert wal.stat().st_size - before < 100_000
+    store.close()
+
+
 def test_a_server_is_told_who_we_are_and_a_dead_one_is_noticed_within_half_a_minute() -> None:
     told = postgres._driver_arguments(databases.parse("postgresql://u@h/d"))
     assert told["application_name"] == f"pid {os.getpid()} on host {socket.gethostname()}"

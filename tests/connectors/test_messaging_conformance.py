@@ -152,8 +152,7 @@ class Rabbit:
 
     def subscriptions(self, topic) -> list[str]:
         start = f"{topic.removeprefix('topic:')}:"
-        names = self._server.control("list_queues", "name", "--no-table-headers").splitlines()
-        return [name.removeprefix(start) for name in names if name.startswith(start)]
+        return [name.removeprefix(start) for name in self._server.queues() if name.startswith(start)]
 
     def left_of_temporary(self, topic) -> list[str]:
         """Queues of durable subscriptions are left: they end after a day."""
@@ -178,12 +177,8 @@ class Rabbit:
 
     def acknowledged(self, queue, left) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        wanted = [queue.removeprefix("queue:"), str(left)]
-        while wanted not in [line.split("\t") for line in self._counts().splitlines()]:
-            assert time.monotonic() < deadline, self._counts()
-
-    def _counts(self) -> str:
-        return self._server.control("list_queues", "name", "messages")
+        while self._server.queues()[queue.removeprefix("queue:")] != left:
+            assert time.monotonic() < deadline, self._server.queues()
 
     def dead(self, session):
         queue, dead = self.queue(), self.queue()

@@ -106,7 +106,7 @@ def test_of_a_queue_that_would_be_made_the_configuration_counts(managed: RabbitS
     queue = managed.queue()
     ((code, _),) = found(managed, receiver(queue, arguments={"x-max-length": 10}))
     assert code == "W7033"
-    assert queue not in managed.control("list_queues", "name")
+    assert queue not in managed.queues()
 
 
 def test_a_queue_that_is_missing_and_not_made(managed: RabbitServer):
@@ -203,12 +203,11 @@ def test_a_user_who_may_not_ask(managed: RabbitServer):
     queue = managed.queue()
     with managed.channel() as channel:
         channel.queue_declare(queue)
-    managed.control("add_user", "worker", "secret")
+    managed.add_user("worker", "secret", ".*", ".*", ".*")
     try:
-        managed.control("set_permissions", "worker", ".*", ".*", ".*")
         ((code, shown),) = found(managed, receiver(queue, declare=False), user="worker", password="secret")
     finally:
-        managed.control("delete_user", "worker")
+        managed.delete_user("worker")
     assert code == "W7031"
     assert "answered 401" in shown
 

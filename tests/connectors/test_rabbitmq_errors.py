@@ -82,8 +82,7 @@ def test_182_a_password_that_is_renewed_while_it_is_used(rabbit: RabbitServer, t
     file = tmp_path / "token"
     queue = rabbit.queue()
     options = {name: value for name, value in rabbit.options.items() if name not in ("user", "password")}
-    rabbit.control("add_user", "renewed", "first")
-    rabbit.control("set_permissions", "renewed", ".*", ".*", ".*")
+    rabbit.add_user("renewed", "first", ".*", ".*", ".*")
     settings = ConnectionSettings(type="rabbitmq", options={**options, "user": "renewed", "password_file": str(file)})
     source = RabbitConnection("c", settings).source(receiver(queue))
     error = lost(source.connect)
@@ -91,13 +90,13 @@ def test_182_a_password_that_is_renewed_while_it_is_used(rabbit: RabbitServer, t
     assert f"password_file {file} cannot be read: no such file or directory" in str(error)
     file.write_text("first\n")
     with opened(source):
-        rabbit.control("change_password", "renewed", "second")
+        rabbit.evaluate('rabbit_auth_backend_internal:change_password(<<"renewed">>, <<"second">>, <<"test">>)')
         rabbit.close_connections()
         lost_by(source)
         assert lost(source.connect).code == "E7002"
         file.write_text("second\n")
         source.connect()
-    rabbit.control("delete_user", "renewed")
+    rabbit.delete_user("renewed")
 
 
 def test_162_there_is_no_such_virtual_host(rabbit: RabbitServer):
@@ -162,10 +161,9 @@ def test_171_certificates_and_protocols_that_are_no_good(rabbit: RabbitServer, n
 @pytest.fixture
 def limited(rabbit: RabbitServer):
     """Options of a user without permissions."""
-    rabbit.control("add_user", "limited", "limited")
-    rabbit.control("set_permissions", "limited", "^$", "^$", "^$")
+    rabbit.add_user("limited", "limited", "^$", "^$", "^$")
     yield {"user": "limited", "password": "limited"}
-    rabbit.control("delete_user", "limited")
+    rabbit.delete_user("limited")
 
 
 def test_163_the_user_may_do_nothing(rabbit: RabbitServer, limited):
@@ -181,7 +179,7 @@ def test_163_who_may_only_read_can_receive_from_a_queue_that_is_there(rabbit: Ra
     queue = rabbit.queue()
     with opened(rabbit.connection().sink(sender(queue))) as sink:
         sink.send(outgoing(queue, b"1", b"2"))
-    rabbit.control("set_permissions", "limited", "^$", "^$", ".*")
+    rabbit.permit("limited", "^$", "^$", ".*")
     with opened(rabbit.connection(declare=False, **limited).source(receiver(queue))) as source:
         for body in (b"1", b"2"):
             chunks = take(source, 1)

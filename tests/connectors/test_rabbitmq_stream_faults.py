@@ -343,8 +343,7 @@ def test_a_user_who_may_not(rabbit: RabbitServer):
     stream, other = rabbit.queue(), rabbit.queue()
     send(rabbit, stream, b"1")
     send(rabbit, other, b"1")
-    rabbit.control("add_user", "reader", "secret")
-    rabbit.control("set_permissions", "reader", "^$", "^$", f"^{stream}$")
+    rabbit.add_user("reader", "secret", "^$", "^$", f"^{stream}$")
     connection = rabbit.stream_connection(user="reader", password="secret", declare=False)
     with opened(connection.source(receiver(stream))) as source:
         assert bodies(take(source, 1)) == [b"1"]

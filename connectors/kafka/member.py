@@ -136,8 +136,11 @@ class GroupMember:
         for _ in records:
             waiting.popleft()
         of: dict[Place, list[kafka.Message]] = {}
-        for place, some in groupby(records, _place_of):
-            of.setdefault(place, []).extend(some)
+        for topic, of_topic in groupby(records, kafka.Message.topic):
+            assert topic is not None
+            for partition, some in groupby(of_topic, kafka.Message.partition):
+                assert partition is not None
+                of.setdefault((topic, partition), []).extend(some)
         taken = [self._hold(self.assigned[place], records) for place, records in of.items() if place in self.assigned]
         return [one for one in taken if one.tokens]
 

@@ -10,6 +10,7 @@ pytestmark = [pytest.mark.kill9, pytest.mark.campaign]
 
 def test_kills_of_a_query(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(rounds, "WITHOUT_CHECKPOINT", 0.5)
+    monkeypatch.setattr(rounds, "KILLS_OF_A_CONTROL", 2)
     result = campaign(spark, tmp_path, None, kills=5, drivers=1, seed=4)
     assert (result.violations, result.blind) == ([], [])
     assert (result.figures.kills, result.figures.drivers) == (5, 1)

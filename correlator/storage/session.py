@@ -107,11 +107,18 @@ class PostgresSession(psycopg.Connection[Any]):
             if self.pgconn.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):
                 raise psycopg.ProgrammingError(f"{function} was called in a transaction")
             self._warnings.clear()
-            formats = self._functions.get(function) or self._prepare(function, arguments)
-            self.pgconn.send_query_prepared(function.encode(), [*map(_encoded, arguments)], formats)
-            called = self._result().get_value(0, 0) == b"t"
+            try:
+                called = self._called(function, arguments)
+            except psycopg.errors.InvalidSqlStatementName:  # the driver deallocates all statements after a rollback
+                self._functions.clear()
+                called = self._called(function, arguments)
         self._refuse_warnings()
         return called
+
+    def _called(self, function: str, arguments: Sequence[Argument]) -> bool:
+        formats = self._functions.get(function) or self._prepare(function, arguments)
+        self.pgconn.send_query_prepared(function.encode(), [*map(_encoded, arguments)], formats)
+        return self._result().get_value(0, 0) == b"t"
 
     def _prepare(self, function: str, arguments: Sequence[Argument]) -> list[int]:
         """Prepare calls of a function, and return the format of each argument: texts and bytes go as they are."""

@@ -201,6 +201,17 @@ def test_a_call_that_fails_has_done_nothing_and_the_session_goes_on(broker):
         assert session.call("fails", "true")
 
 
+def test_a_call_outlives_the_deallocation_of_all_statements(broker, sender):
+    """The driver deallocates all statements after a rollback."""
+    sender.send(outgoing("first"))
+    session = session_of(sender._link.connection)
+    with session.alone():
+        session.execute("DEALLOCATE ALL")
+    assert sender.send(outgoing("second")) == [None]
+    assert sender.send(outgoing("third")) == [None]
+    assert broker.count() == 3
+
+
 def test_a_call_whose_commit_brings_a_warning_is_an_error(broker):
     with closing(open_link(broker.store)) as link:
         session = session_of(link.connection)

@@ -117,8 +117,7 @@ class OutboxSource(TableSource):
         """Take the lock that only one reader of the table can have. Raises `ConnectionLost` E7009."""
         if connection.dialect.name == "sqlite":
             path = path_of(self._url).resolve()
-            table = self._outbox.table.lower()  # which SQLite does not tell from the name in capitals
-            digest = hashlib.sha256(table.encode()).hexdigest()[:16]
+            digest = hashlib.sha256(self._outbox.table.encode()).hexdigest()[:16]
             self._lock = LockFile(beside(path, f".outbox-{digest}.lock"))
             if not self._lock.try_lock():
                 raise self._taken("another process")

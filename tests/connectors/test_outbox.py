@@ -421,19 +421,6 @@ def test_one_file_has_one_reader_whatever_its_path(tmp_path: Path, sources: Call
         sources(f"sqlite:///{link}")
 
 
-def test_one_table_has_one_reader_however_its_name_is_written(
-    tmp_path: Path, sources: Callable[..., OutboxSource]
-) -> None:
-    """SQLite does not tell capitals from small letters in names."""
-    url = sqlite_file(tmp_path)
-    connection(url).create_outbox(receiver())
-    insert(url, "a")
-    one = sources(url, table="Outbox")
-    with pytest.raises(ConnectionLost, match="E7009"):
-        sources(url)
-    assert take(one) == ["a"]
-
-
 def test_a_forked_child_does_not_use_the_connection(outbox: str, sources: Callable[..., OutboxSource]) -> None:
     insert(outbox, "a", "b")
     source = sources(outbox)

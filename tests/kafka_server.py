@@ -254,8 +254,18 @@ class KafkaServer(ProcessServer):
     def make_topic(self, name: str, partitions: int = 1, **settings: str) -> None:
         """Make a topic of this name, and wait until the broker knows it: it answers before that."""
         config = {key.replace("_", "."): value for key, value in settings.items()}
-        made = self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])
-        made[name].result(ANSWER_S)
+
+        def is_made() -> bool:
+            made = self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])
+            try:
+                made[name].result(ANSWER_S)
+            except kafka.KafkaException as error:
+                if error.args[0].code() != kafka.KafkaError.INVALID_REPLICATION_FACTOR:
+                    raise
+                return False  # the broker was silent for a second, and its controller does not count it at present
+            return True
+
+        wait_until(is_made)
         wait_until(lambda: self.admin.list_topics(name, ANSWER_S).topics[name].error is None)
 
     def delete_topic(self, name: str) -> None:

@@ -28,8 +28,10 @@ def test_a_plan_is_executed_on_every_core(session, tmp_path):
 
 
 def test_a_failure_has_no_effect(session, tmp_path, caplog):
+    no_directory = tmp_path / "file"
+    no_directory.touch()
     with caplog.at_level(logging.DEBUG, logger=warming.__name__):
-        warming.warm(session._session, tmp_path / "missing").join()
+        warming.warm(session._session, no_directory).join()
     assert [record.levelname for record in caplog.records if record.name == warming.__name__] == ["DEBUG"]
     assert session._session.range(3).count() == 3
 

@@ -37,7 +37,7 @@ def removed_while_full(patches: Patches) -> None:
 
 
 @mutant(
-    "removed_receiver_left_in_queues", "contexts remember the numbers of a removed receiver", "D1", budget=400, seed=283
+    "removed_receiver_left_in_queues", "contexts remember the numbers of a removed receiver", "D1", budget=400, seed=590
 )
 def removed_receiver_left_in_queues(patches: Patches) -> None:
     """A receiver that is added again under its id begins at 1, and its messages count as handled."""

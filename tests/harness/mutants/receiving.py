@@ -183,7 +183,7 @@ def second_loss_forgets_the_first(patches: Patches) -> None:
     "E9",
     "E1",
     budget=400,
-    seed=494,
+    seed=705,
 )
 def doubts_of_neighbours_unknown(patches: Patches) -> None:
     """Redelivered messages of other receivers end the doubt about messages of this receiver."""
@@ -211,7 +211,7 @@ def repeats_settle_at_once(patches: Patches) -> None:
     patches.replace(Redeliveries, "acknowledged", make)
 
 
-@mutant("late_losses_unknown", "a broker is taken to notice a lost line at once", "E9", "E1", seed=31)
+@mutant("late_losses_unknown", "a broker is taken to notice a lost line at once", "E9", "E1", seed=205)
 def late_losses_unknown(patches: Patches) -> None:
     """Newer messages end the doubt about messages that the broker still assigns to the lost consumer."""
 
@@ -243,7 +243,7 @@ def repeat_not_renewed(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "plan", make)
 
 
-@mutant("survivor_lost", "a rewritten segment of ids loses one that is alive", "E1", "E6", budget=2500, seed=167)
+@mutant("survivor_lost", "a rewritten segment of ids loses one that is alive", "E1", "E6", budget=2500, seed=230)
 def survivor_lost(patches: Patches) -> None:
     """A run shows it only after a crash, within the windows."""
 

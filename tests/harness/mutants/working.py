@@ -84,7 +84,7 @@ def failure_passed_over(patches: Patches) -> None:
     "M5",
     "A2",
     budget=600,
-    seed=27,
+    seed=130,
 )
 def checkpoint_after_failure(patches: Patches) -> None:
     """The failing thread races with a checkpoint that waits."""

@@ -7,7 +7,7 @@ import pytest
 
 from connectors.embedded import rooms, sink
 from connectors.embedded.composing import Composer
-from connectors.embedded.sql import Sql
+from connectors.embedded.sql import Function, Sql
 from correlator.connector import TAKES_NOTHING, Subscriber, Work
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.settings import SenderSettings
@@ -439,8 +439,9 @@ def test_limits_cost_no_statement_while_there_is_room(broker, monkeypatch):
     sender.send(outgoing("warm"))
     source.acknowledge(source.receive(1, 0.0).tokens)
     executions = []
-    execute = Sql._execute
+    execute, call_function = Sql._execute, Function.call
     monkeypatch.setattr(Sql, "_execute", lambda self, *more: (executions.append(self), execute(self, *more))[1])
+    monkeypatch.setattr(Function, "call", lambda self, *more: (executions.append(self), call_function(self, *more))[1])
 
     def executed(call):
         executions.clear()

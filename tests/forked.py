@@ -4,6 +4,7 @@ Only what a process does before its first line of ours is missing: tests of that
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,8 @@ def _be(
     command: Callable[[], object], arguments: list[str], cwd: str, variables: dict[str, str], out: int, err: int
 ) -> None:
     """The new process."""
+    # The process that it is forked from ignores interrupts if it was begun where they are ignored, as by `nohup`.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for ours, standard in ((out, 1), (err, 2)):
         os.dup2(ours, standard)
         os.close(ours)

@@ -44,9 +44,10 @@ def without_token(client: Mapping[str, Any]) -> Mapping[str, Any]:
 def _keeps_secrets(address: str) -> bool:
     try:
         url = urlsplit(address)
+        host = url.hostname or ""
     except ValueError:
         return False
-    return bool(url.hostname) and (url.scheme == "https" or (url.scheme == "http" and is_loopback(url.hostname or "")))
+    return host != "" and (url.scheme == "https" or (url.scheme == "http" and is_loopback(host)))
 
 
 def _uses_token(client: Mapping[str, Any]) -> bool:

@@ -20,6 +20,8 @@ from correlator.runtime.control.server import uid_of
 
 PATIENCE_S = 10.0
 """Seconds that an engine may take to answer, in addition to the time that the request allows."""
+NOT_RUNNING = (FileNotFoundError, ConnectionRefusedError)
+"""The errors of a connection attempt that mean that no engine runs there."""
 
 
 class RefusedByEngine(CorrelatorError):
@@ -96,7 +98,7 @@ def _connected(place: Sequence[Path]) -> tuple[str, socket.socket]:
 def _no_answer(where: str, error: OSError) -> ConnectionLost:
     if isinstance(error, PermissionError):
         return ConnectionLost("E7050", where, "belongs to another user", "", "Use the user of the engine, or root")
-    missing = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+    missing = isinstance(error, NOT_RUNNING)
     why = "it does not run" if missing else (error.strerror or str(error) or type(error).__name__).lower()
     todo = "Start it: correlator run FILE" if missing else "Look at its log, and repeat the command"
     return ConnectionLost("E7050", where, f"no engine answers: {why}", "", todo)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from correlator.cli.arguments import Share, Target
-from correlator.cli.asking import ask
+from correlator.cli.asking import NOT_RUNNING, ask
 from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import Row, shortened, shown, write_json, write_line, write_table
 from correlator.core.deadletters import DeadLetterKind, refused, together, why_not
@@ -149,7 +149,7 @@ def _done(
         try:
             return order(sockets_of(settings), url, store.dead_letters(url, selection))
         except ConnectionLost as lost:
-            if isinstance(lost.__cause__, FileNotFoundError | ConnectionRefusedError):
+            if isinstance(lost.__cause__, NOT_RUNNING):
                 raise owned from None  # the owner of the store is no engine, or an engine without a control socket
             raise
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 
 from correlator.core.commit import DiscardCommit, Endpoint
-from correlator.core.deadletters import receiver_of, refused, why_not
+from correlator.core.deadletters import receiver_of, refused, together, why_not
 from correlator.core.differences import joined
 from correlator.core.pieces import pieces, size_of
 from correlator.errors import NotDone, UsageError
@@ -187,17 +187,10 @@ def read_letters(store: str | None, engine: str, numbers: Sequence[int]) -> Sequ
 def _by_receiver(letters: Iterable[Letter]) -> dict[str, list[tuple[list[int], Message]]]:
     """The received messages, each with the numbers of all dead letters about it."""
     found: dict[str, list[tuple[list[int], Message]]] = {}
-    places: dict[tuple[str, int], list[int]] = {}
-    for number, letter in letters:
-        if letter.kind == "send":
-            continue
-        receiver = receiver_of(letter)
-        same = places.get((receiver, letter.number)) if letter.number else None
-        if same is not None:
-            same.append(number)
-            continue
-        places[receiver, letter.number] = numbers = [number]
-        found.setdefault(receiver, []).append((numbers, letter.message))
+    received = {number: letter for number, letter in letters if letter.kind != "send"}
+    for numbers in together(received.items()):
+        letter = received[numbers[0]]
+        found.setdefault(receiver_of(letter), []).append((numbers, letter.message))
     return found
 
 

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from correlator.errors import ConfigError
 from correlator.pipeline import archive, jvm, spark
@@ -145,7 +146,13 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def ahead():
+def no_gateway(monkeypatch):
+    """The process has no JVM yet. Without it, a gateway of these tests would take the place of the session's JVM."""
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+
+
+@pytest.fixture
+def ahead(no_gateway):
     """Launches such a process ahead; returns the launch."""
 
     def ahead(*arguments: str, environment: dict[str, str] | None = None) -> jvm.Launch:

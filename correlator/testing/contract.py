@@ -27,7 +27,7 @@ from correlator.errors import ConfigError, ConnectionLost
 from correlator.events import Headers, Message, Outgoing, PropertyValue
 from correlator.settings import ReceiverSettings, SenderSettings
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How many seconds a check waits for messages that must come."""
 EMPTY_S = 0.2
 """How many seconds a check waits for messages that must not come."""

@@ -1,4 +1,7 @@
-"""What it costs to observe an engine: its rate and CPU time with `/status` and `/metrics` read each second, and without.
+"""What it costs to observe an engine: its rate and CPU time with observers, and without.
+
+The observers are another process that reads `/status` and `/metrics` each second, and that reads the stream of the
+status page all the time, as an open page does.
 
 `python -m tests.benchmarks.bench_http`; EXACTLY_ONCE in and out, one persistent monitor, SQLite, alternating.
 """
@@ -18,12 +21,22 @@ from tests.benchmarks import bench_engine
 from tests.servers import free_port
 
 READER = """
-import sys, time, urllib.request
+import http.client, sys, threading, time, urllib.request
+def answer(route):
+    return urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/{route}", timeout=5)
+def follow():
+    while True:
+        try:
+            for line in answer("events?status"):
+                pass
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.1)
+threading.Thread(target=follow, daemon=True).start()
 while True:
     for route in ("status", "metrics"):
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/{route}", timeout=5).read()
-        except OSError:
+            answer(route).read()
+        except (OSError, http.client.HTTPException):
             pass
     time.sleep(1)
 """

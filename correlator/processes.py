@@ -11,6 +11,8 @@ A program that the process starts (`subprocess`) never gets these descriptors: a
 import ctypes
 import fcntl
 import os
+import secrets
+import socket
 import threading
 import time
 import weakref
@@ -27,6 +29,11 @@ _PAUSE_S = 0.0005
 The time never grows: if it did, processes that have waited for long would try less often than processes that have just
 begun.
 """
+
+
+def new_identity() -> str:
+    """Return a text that no other process and no other call returns: host, process id and a random number."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.randbelow(10**9)}"
 
 
 class HasDescriptor(Protocol):

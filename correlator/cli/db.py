@@ -12,7 +12,8 @@ from correlator.cli.failures import say
 from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import write_line, write_table
 from correlator.errors import StoreError, UsageError, quoted
-from correlator.storage import checking, migrate
+from correlator.processes import new_identity
+from correlator.storage import adopt, checking, migrate
 from correlator.storage.database import copy_while_running, location, parse, reading
 from correlator.storage.forget import forget, holds
 from correlator.storage.inspect import exists
@@ -30,6 +31,7 @@ def add_to(app: typer.Typer) -> None:
     group.command("reset")(empty)
     group.command("forget")(forget_part)
     group.command("backup")(backup)
+    group.command("adopt")(adopt_copy)
     app.add_typer(group, name="db")
 
 
@@ -126,7 +128,7 @@ def backup(
 
     To restore a copy: stop the engine, remove the file of the store and the files with its name followed by -wal or
     -shm, and put the copy in its place. If the engine has sent messages that the copy does not contain, its start
-    refuses the copy and says what to do.
+    refuses the copy; 'db adopt' lets it start.
     """
     url = store_url(target, share)
     if parse(url).get_backend_name() != "sqlite":
@@ -141,6 +143,34 @@ def backup(
     except OSError as error:
         raise UsageError("E2025", str(copy), f"cannot be written: {error.strerror}") from error
     write_line(f"{copy.stat().st_size} bytes")
+
+
+def adopt_copy(
+    target: Target,
+    share: Share = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it. Without this option the command only shows what it would change.")
+    ] = False,
+) -> None:
+    """Go on with an older copy of a store although the engine has sent messages since. The engine must be stopped.
+
+    Everything that the engine has done since the copy was made is lost. Its senders get new source ids, so that nobody
+    takes their next messages for repeats of those messages. The messages that the copy holds may be received twice.
+    """
+    url, settings = store_and_settings(target, share)
+    held = [(one.sender, one.unconfirmed) for one in adopt.senders(url)]
+    if not yes:
+        _show_senders("Would be sent with new source ids", held)
+        what = "what the engine has done since this copy was made would be lost"
+        todo = "If the store is the newest one, start the engine instead; if you mean it: --yes"
+        raise UsageError("E2020", location(url), what, "", todo)
+    directory, name = (None, "") if settings is None else (settings.witness_directory, settings.name)
+    adopt.adopt(url, witness_of(directory, name, url), new_identity())
+    _show_senders("Sent with new source ids", held)
+
+
+def _show_senders(title: str, held: Sequence[tuple[str, int]]) -> None:
+    write_table(title, ("sender", "messages in the copy"), held)
 
 
 def _show(title: str, loss: Sequence[Contents]) -> None:

@@ -6,9 +6,7 @@ The engine makes its parts from settings, recovers, starts the threads, runs, an
 
 import asyncio
 import functools
-import os
 import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +25,7 @@ from correlator.core.intake import ReceiverState
 from correlator.errors import ConfigError, CorrelatorError, NotDone, UsageError
 from correlator.events import PartStatus
 from correlator.ports import Processor, Store
+from correlator.processes import new_identity
 from correlator.runtime import phases
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
@@ -122,7 +121,7 @@ class Engine:
             raise UsageError("E2052", f"engine {settings.name}", "has shares", "An Engine is one share", todo)
         provided = Provided(connections=dict(connections or {}), store=store is not None)
         found = check_engine_settings(settings, provided)
-        identity = identity or f"{socket.gethostname()}:{os.getpid()}:{secrets.randbelow(10**9)}"
+        identity = identity or new_identity()
         self.settings = settings
         self.processors = (*processors, *bridges_of(settings))
         self._refuse_unrecorded()

@@ -7,9 +7,7 @@ keeper waits for the database.
 
 import dataclasses
 import hashlib
-import os
 import secrets
-import socket
 import threading
 import uuid
 from collections import Counter
@@ -32,7 +30,7 @@ from correlator.configuration import (
 from correlator.core.backoff import Backoff
 from correlator.core.shares import Actions, Assignment, Fate, Lease, valid_for
 from correlator.errors import ConfigError, CorrelatorError, Fenced, StoreError, UsageError
-from correlator.processes import Maker
+from correlator.processes import Maker, new_identity
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import Clock, SystemClock
 from correlator.runtime.engine import LOOK_FOR_SIGNALS_S, Engine
@@ -504,8 +502,7 @@ class Member:
         assert settings.store is not None
         witness = None if settings.witness_directory is None else Path(settings.witness_directory)
         store = SqlStore(settings.store, settings.name, witness_directory=witness, displace=True)
-        identity = f"{socket.gethostname()}:{os.getpid()}:{secrets.randbelow(10**9)}:{number}"
-        return self._make_engine(settings, store=store, identity=identity)
+        return self._make_engine(settings, store=store, identity=f"{new_identity()}:{number}")
 
     def _failed(self, _: Actor, error: BaseException) -> None:
         self.failure = self.failure or error

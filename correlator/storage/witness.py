@@ -87,7 +87,7 @@ class Witness:
             f"the store went back from checkpoint {seen.checkpoint} to {checkpoint}; "
             f"output of {seen.checkpoint - checkpoint} checkpoints has already left",
             "",
-            f"Put the newer store back; to go on with this one and send such output again, remove {self._path}",
+            f"Put the newer store back, or go on with this one: correlator db adopt FILE (the witness is {self._path})",
         )
 
     def note(self, checkpoint: int) -> None:
@@ -118,5 +118,5 @@ class Witness:
                 str(self._path),
                 f"the witness of the store cannot be read ({error})",
                 "",
-                "Remove it when you are sure that the store is the newest one",
+                "Remove it if you are sure that the store is the newest one; otherwise: correlator db adopt FILE",
             ) from error

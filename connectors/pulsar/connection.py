@@ -18,11 +18,12 @@ from connectors.pulsar.destinations import (
     subscription_of_subscriber,
     topic_of,
 )
+from connectors.pulsar.examination import examine
 from connectors.pulsar.removal import delete_subscription, delete_topic
 from connectors.pulsar.sink import PulsarSink
 from connectors.pulsar.source import PulsarSource
 from correlator.connector import Features, Order, Subscriber
-from correlator.errors import UsageError
+from correlator.errors import CorrelatorError, UsageError
 from correlator.events import Message
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -132,6 +133,12 @@ class PulsarConnection:
         """Delete a topic; see `correlator.connector.Deletable`. Raises `UsageError` E7511 without `web_service_url`."""
         self._check_rest("E7511", "cannot delete topics")
         delete_topic(self._where, self._broker, destination, self._topic(destination))
+
+    def examine(
+        self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
+    ) -> Sequence[CorrelatorError]:
+        """Find for `correlator doctor` what would stop receivers and senders, lose messages, or store them twice."""
+        return list(examine(self._where, self._broker, receivers, senders))
 
     def close(self) -> None:
         """Free the `client_id`, so that another connection of this process can use it. Never raises."""

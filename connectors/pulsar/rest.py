@@ -28,20 +28,32 @@ def ask(where: str, broker: PulsarBroker, method: str, topic: str, *rest: str) -
 
     Raises `NotThere`, `InUse`, `ConnectionLost`.
     """
-    return _ask(where, broker, method, "persistent", topic, *rest)
+    return _ask(where, broker, method, "persistent", *_parts(topic), *rest)
+
+
+def ask_about(where: str, broker: PulsarBroker, *names: str) -> Any:
+    """Return the answer to a question about something that is no topic, such as a namespace.
+
+    Raises `NotThere`, `ConnectionLost`.
+    """
+    return _ask(where, broker, "GET", *names)
 
 
 def ask_schema(where: str, broker: PulsarBroker, topic: str, version: int) -> Any:
     """Return the answer to a request for an existing version of a topic's schema. Raises `ConnectionLost`."""
     try:
-        return _ask(where, broker, "GET", "schemas", topic, "schema", str(version))
+        return _ask(where, broker, "GET", "schemas", *_parts(topic), "schema", str(version))
     except NotThere as error:
         what = f"{broker.web_service_url} answered 404 about schema {version} of {topic}, which there is"
         raise ConnectionLost("E7025", where, what, "", "Look at web_service_url") from error
 
 
-def _ask(where: str, broker: PulsarBroker, method: str, part: str, topic: str, *rest: str) -> Any:
-    names = (part, *topic.removeprefix("persistent://").split("/", 2), *rest)
+def _parts(topic: str) -> list[str]:
+    """Return tenant, namespace and name of a topic."""
+    return topic.removeprefix("persistent://").split("/", 2)
+
+
+def _ask(where: str, broker: PulsarBroker, method: str, *names: str) -> Any:
     path = "/".join(urllib.parse.quote(name, safe="") for name in names)
     address = f"{broker.web_service_url.rstrip('/')}/admin/v2/{path}"
     try:

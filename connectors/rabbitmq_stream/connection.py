@@ -6,10 +6,11 @@ from typing import Any
 from connectors.rabbitmq_server import public_secrets
 from connectors.rabbitmq_stream.broker import broker
 from connectors.rabbitmq_stream.destinations import destination_of_receiver, destination_of_sender, stream_of
+from connectors.rabbitmq_stream.link import StreamLink
 from connectors.rabbitmq_stream.sink import StreamSink
 from connectors.rabbitmq_stream.source import StreamSource
 from correlator.connector import NO_SUCH_DESTINATION, Features, Order
-from correlator.errors import ConnectionLost, UsageError, quoted
+from correlator.errors import ConnectionLost, CorrelatorError, UsageError, quoted
 from correlator.events import Message
 from correlator.options import check_destination
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -64,5 +65,28 @@ class StreamConnection:
         finally:
             source.close()
 
+    def examine(
+        self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
+    ) -> Sequence[CorrelatorError]:
+        """Find for `correlator doctor` what would stop receivers and senders: no connection, or missing streams."""
+        parts = {f"receivers.{one.id}": destination_of_receiver(one, self._broker) for one in receivers}
+        for one in senders:
+            if (destination := destination_of_sender(one, self._broker)) is not None:
+                parts[f"senders.{one.id}"] = destination
+        link = StreamLink(self._where, self._broker)
+        try:
+            link.open()
+            needed = {where: one.stream for where, one in parts.items() if not one.declare}
+            return [_missing(where, stream) for where, stream in needed.items() if not link.exists(stream)]
+        except ConnectionLost as error:
+            return [error]
+        finally:
+            link.close()
+
     def close(self) -> None:
         """Do nothing: sources and sinks share no resources."""
+
+
+def _missing(where: str, stream: str) -> ConnectionLost:
+    what = f"there is no stream {quoted(stream)}, and 'declare' is false"
+    return ConnectionLost(NO_SUCH_DESTINATION, where, what, "", "Make it, or let the engine make it (declare: true)")

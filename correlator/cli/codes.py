@@ -387,6 +387,8 @@ CODES = {
     "E7150": "A schema registry does not have a subject, or the schema of a message, which waits a minute for it.",
     "E7151": "A schema registry does not answer.",
     "E7152": "A schema registry refuses a request, or a sender cannot use the schema of its subject.",
+    "W7160": "A namespace of Pulsar stores repeats, although the connection says that it drops them.",
+    "W7161": "Settings of a Pulsar cluster cannot be seen, so doctor does not know them.",
     "E7055": "A receiver of messages of the program takes none, because it is not connected.",
     "E7057": "The function of a sender has failed for a message; the sender pauses, and calls it again.",
     "W7051": "An outbox table has no trigger that wakes its receiver, so the receiver only polls from time to time.",

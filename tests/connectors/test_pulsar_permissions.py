@@ -161,3 +161,16 @@ def test_a_token_that_expires_is_asked_for_again(guarded: PulsarServer, key, tmp
         file.write_text(token(key, "admin"))
         while time.time() < expiry + 3:
             assert not any(sink.send(MESSAGES))
+
+
+def test_a_doctor_who_may_not_see_everything(guarded: PulsarServer, key):
+    """A client may use topics, but not see the settings of brokers and the policies of namespaces."""
+    guarded.request("POST", "namespaces/public/default/permissions/clerk", ["produce", "consume"])
+    web = {"web_service_url": f"http://127.0.0.1:{guarded.web_port}"}
+    findings = guarded.connection(token=token(key, "clerk"), **web).examine([RECEIVER], [SENDER])
+    assert [one.code for one in findings] == ["W7161", "W7161"]
+    assert "settings of the brokers" in str(findings[0])
+    assert "policies of public/default" in str(findings[1])
+    assert guarded.connection(token=token(key, "admin"), **web).examine([RECEIVER], [SENDER]) == []
+    (refused,) = guarded.connection(token="garbage", **web).examine([RECEIVER], [SENDER])
+    assert refused.code == "E7002"

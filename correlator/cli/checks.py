@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from correlator.configuration import Findings, import_object
+from correlator.configuration import Findings, try_import
 from correlator.configuration.connectors import connector
 from correlator.configuration.rules import check_references, known_names
 from correlator.connector import Connection, group_of
@@ -31,6 +31,8 @@ from correlator.settings import ReceiverSettings, SenderSettings
 
 DEAD_LETTERS = "dead_letters"
 """The name under which inline tests expect dead letters."""
+_Imported = Callable[[str], Any]
+"""Imports an object, once; returns the `ConfigError` if that fails."""
 
 
 def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
@@ -38,9 +40,10 @@ def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
     _check_names(settings, findings)
     _check_sources_and_routes(settings, findings)
     _check_tests(settings, findings)
-    _check_classes(settings, findings)
-    _check_templates(settings, findings)
-    _check_mappings(settings, findings)
+    imported = functools.cache(try_import)  # the reader reports what cannot be imported
+    _check_classes(settings, imported, findings)
+    _check_templates(settings, imported, findings)
+    _check_mappings(settings, imported, findings)
 
 
 def check_connectors(settings: PipelineFile, findings: Findings) -> None:
@@ -155,53 +158,40 @@ def _check_tests(settings: PipelineFile, findings: Findings) -> None:
             _check_known("E1523", f"tests[{index}].then[{at}].to", "sender", then.to, targets, findings)
 
 
-def _check_classes(settings: PipelineFile, findings: Findings) -> None:
-    for index, monitor in enumerate(settings.monitors):
-        _check_import("E1502", f"monitors[{index}].type", monitor.type, "a Monitor class", _is_a(Monitor), findings)
-    _check_monitors(settings, findings)
-    for index, receiver in enumerate(settings.receivers):
-        if receiver.event is not None:
-            path = f"receivers[{index}].event"
-            _check_import("E1505", path, receiver.event, "an event class", _is_event, findings)
+def _check_classes(settings: PipelineFile, imported: _Imported, findings: Findings) -> None:
+    for path, name, code, what, accepts in _named_classes(settings):
+        found = imported(name)
+        if not isinstance(found, ConfigError) and not accepts(found):
+            findings.error(code, path, f"{findings.show(name)} is not {what}")
+    _check_monitors(settings, imported, findings)
     for index, sender in enumerate(settings.senders):
-        function = None if sender.call is None else _imported(sender.call.function)
-        if sender.call is not None and function is not None:
+        if sender.call is not None and not isinstance(function := imported(sender.call.function), ConfigError):
             _report(findings, check_function, function, sender.call, f"senders[{index}].call")
     for path, step in _steps(settings):
+        if isinstance(step, PythonStep) and not isinstance(function := imported(step.function), ConfigError):
+            _report(findings, refuse_deferred, function, f"{path}.python.function")
+
+
+def _named_classes(settings: PipelineFile) -> Iterator[tuple[str, str, str, str, Callable[[Any], bool]]]:
+    """Yield what a file names as `module:name`: place, name, the code if it is of another kind, and its kind."""
+    for index, monitor in enumerate(settings.monitors):
+        yield f"monitors[{index}].type", monitor.type, "E1502", "a Monitor class", _is_a(Monitor)
+    for index, receiver in enumerate(settings.receivers):
+        if receiver.event is not None:
+            yield f"receivers[{index}].event", receiver.event, "E1505", "an event class", _is_event
+    for path, step in _steps(settings):
         if isinstance(step, MonitorStep):
-            place, what = f"{path}.monitor.class", "a KeyedMonitor class"
-            _check_import("E1503", place, step.class_, what, _is_a(KeyedMonitor), findings)
+            yield f"{path}.monitor.class", step.class_, "E1503", "a KeyedMonitor class", _is_a(KeyedMonitor)
         elif isinstance(step, PythonStep):
-            place = f"{path}.python.function"
-            _check_import("E1504", place, step.function, "a function", callable, findings)
-            _report(findings, _check_function, step.function, place)
+            yield f"{path}.python.function", step.function, "E1504", "a function", callable
 
 
-def _check_monitors(settings: PipelineFile, findings: Findings) -> None:
-    found = [(monitor, _imported(monitor.type)) for monitor in settings.monitors]
+def _check_monitors(settings: PipelineFile, imported: _Imported, findings: Findings) -> None:
+    found = [(monitor, imported(monitor.type)) for monitor in settings.monitors]
     classes = [(monitor, cls) for monitor, cls in found if _is_a(Monitor)(cls)]
     for monitor, error in unfit(classes, stored=settings.store is not None):
         at = next(index for index, one in enumerate(settings.monitors) if one is monitor)
         findings.error(error.code, f"monitors[{at}].type", error.what, error.allowed, error.todo)
-
-
-def _imported(name: str) -> Any:
-    """Import an object; `None` if that fails, which the reader reports."""
-    try:
-        return import_object(name)
-    except ConfigError:
-        return None
-
-
-def _check_import(
-    code: str, path: str, name: str, what: str, accepts: Callable[[Any], bool], findings: Findings
-) -> None:
-    try:
-        found = import_object(name)
-    except ConfigError:
-        return  # which the reader reports
-    if not accepts(found):
-        findings.error(code, path, f"{findings.show(name)} is not {what}")
 
 
 def _is_a(base: type) -> Callable[[Any], bool]:
@@ -212,9 +202,9 @@ def _is_event(found: Any) -> bool:
     return isinstance(found, type) and hasattr(found, "__struct_fields__")
 
 
-def _check_templates(settings: PipelineFile, findings: Findings) -> None:
+def _check_templates(settings: PipelineFile, imported: _Imported, findings: Findings) -> None:
     for index, receiver in enumerate(settings.receivers):
-        found = _imported(receiver.event) if receiver.event is not None else None
+        found = imported(receiver.event) if receiver.event is not None else None
         event_type = found if _is_event(found) else None
         constant = not RECEIVING[receiver.reliability].deduplicated
         path = f"receivers[{index}]"
@@ -224,12 +214,12 @@ def _check_templates(settings: PipelineFile, findings: Findings) -> None:
         _report(findings, Template, receiver.message_source_id, f"{path}.message_source_id", event_type)
 
 
-def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
+def _check_mappings(settings: PipelineFile, imported: _Imported, findings: Findings) -> None:
     taken = settings.taken
     for index, receiver in enumerate(settings.receivers):
         path = f"receivers[{index}]"
         if receiver.mapping:
-            _report(findings, _check_receive_mapping, receiver, f"{path}.mapping")
+            _report(findings, _check_receive_mapping, receiver, imported, f"{path}.mapping")
         if receiver.id in taken:
             _report(findings, refuse_for_pipelines, receiver, path)
     for index, sender in enumerate(settings.senders):
@@ -238,21 +228,12 @@ def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
         _report(findings, check_forwarding, bridge.mapping, f"bridges[{index}].mapping")
 
 
-def _check_receive_mapping(receiver: ReceiverSettings, path: str) -> None:
+def _check_receive_mapping(receiver: ReceiverSettings, imported: _Imported, path: str) -> None:
     check_sources(receiver.mapping, path)
     if receiver.event is None:
         raise ConfigError("E1064", path, "needs an event to make", "", "Set 'event'")
-    try:
-        event_type = import_object(receiver.event)
-    except ConfigError:
-        return  # which the reader reports
-    if _is_event(event_type):
+    if _is_event(event_type := imported(receiver.event)):
         FieldMapping(receiver.mapping, event_type, receiver.destination, path)
-
-
-def _check_function(name: str, path: str) -> None:
-    with contextlib.suppress(ConfigError):  # which the reader reports
-        refuse_deferred(import_object(name), path)
 
 
 def _report(findings: Findings, check: Callable[..., object], *arguments: Any, **options: Any) -> None:

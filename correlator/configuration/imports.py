@@ -52,6 +52,14 @@ def import_object(path: str, where: str = "") -> Any:
     return found
 
 
+def try_import(path: str) -> Any:
+    """Import the object that `module:name` names, or return the `ConfigError` of `import_object`."""
+    try:
+        return import_object(path)
+    except ConfigError as exc:
+        return exc
+
+
 def _hidden(module_name: str) -> str:
     """Name the user's file that is not imported because another module of the same name is found first; or empty."""
     top = module_name.partition(".")[0]

@@ -1,6 +1,7 @@
 """The rules that concern several settings of an engine together."""
 
 import contextlib
+import functools
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import msgspec
 
 from correlator.configuration.connectors import connector, installed
 from correlator.configuration.document import MappingNode, ScalarNode
-from correlator.configuration.imports import import_object
+from correlator.configuration.imports import try_import
 from correlator.configuration.problems import Findings, item, member
 from correlator.configuration.scalars import core_value
 from correlator.configuration.shares import check_shares, example
@@ -88,9 +89,13 @@ def public_secrets(tree: MappingNode, secrets: Collection[str], types: Mapping[s
 
 def check_imports(paths: Mapping[str, str], accept: Callable[[str, object], None], findings: Findings) -> None:
     """Import every object that the file names, and let `accept` check it."""
+    imported = functools.cache(try_import)  # code whose import fails is not run again for each part that names it
     for path, name in paths.items():
         try:
-            accept(name, import_object(name))
+            found = imported(name)
+            if isinstance(found, ConfigError):
+                raise found
+            accept(name, found)
         except CorrelatorError as exc:
             findings.error(exc.code, path, findings.secrets.redact(exc.what), exc.allowed, exc.todo)
 

@@ -261,3 +261,13 @@ def test_a_field_of_a_monitor_that_is_no_column(place):
     result = lint(place, PIPELINE.replace("carrier STRING", "carriers STRING").replace("key: carrier", "key: carriers"))
     assert codes(result) == ["E1517"]
     assert "monitor.class: field 'carrier' of Departure is not a column" in result.stdout
+
+
+def test_code_that_fails_is_imported_twice_at_most_however_many_parts_name_it(place):
+    """It may run long before it fails: two hundred parts that name it must not run it six hundred times."""
+    write(place / "failing.py", ["open('runs', 'a').write('.')", "raise RuntimeError('broken')"])
+    monitors = ["monitors:", *['  - {type: "failing:Monitor"}'] * 200]
+    write(place / "many.yaml", ["name: many", "store: sqlite:///store/many.db", *monitors])
+    result = run("lint", "many.yaml", cwd=place)
+    assert result.stderr.count("E1501 ") + result.stdout.count("E1501 ") == 200
+    assert len((place / "runs").read_text()) <= 2

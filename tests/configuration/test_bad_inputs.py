@@ -312,7 +312,7 @@ def test_bad_input(row, tmp_path, monkeypatch):
             connectors=row.connectors,
             check_import=lambda _name, _found: None,
         )
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 20
     text = str(caught.value)
     assert caught.value.exit_status == 2
     assert row.code in [problem.code for problem in caught.value.problems], text

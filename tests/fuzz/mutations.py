@@ -259,7 +259,11 @@ def file(random: Random, texts: Sequence[str], values: Sequence[Any]) -> bytes:
     """A file: a mutation of one of the texts or of one of the values."""
     if random.random() < 0.6:
         value = changed(random, json.loads(json.dumps(random.choice(values), default=str)), values)
-        text = json.dumps(value) if random.random() < 0.3 else yaml.safe_dump(value, allow_unicode=True, width=200)
+        as_json = random.random() < 0.3
+        try:
+            text = json.dumps(value) if as_json else yaml.safe_dump(value, allow_unicode=True, width=200)
+        except RecursionError:  # deeper than PyYAML can write; `changed` can make such a value
+            text = "[" * 1000 + "]" * 1000
     else:
         text = random.choice(texts)
         for _ in range(random.choice((1, 1, 2, 5))):

@@ -37,12 +37,12 @@ def json_schema(root: type) -> Schema:
 
 
 def _settings(cls: type, definitions: dict[str, Schema]) -> Schema:
-    texts = _descriptions(cls)
+    texts = descriptions(cls)
     rest = remaining_keys(cls)
     settings = [setting for setting in settings_of(cls) if setting != rest]
     schema: Schema = {
         "type": "object",
-        "description": _summary(cls),
+        "description": summary(cls),
         "properties": {setting.key: _property(setting, texts, definitions) for setting in settings},
         "additionalProperties": rest is not None,
     }
@@ -122,11 +122,12 @@ def _limits(type_: SettingType) -> Schema:
     return {name: limit for name, limit in names.items() if limit is not None}
 
 
-def _summary(cls: type) -> str:
+def summary(cls: type) -> str:
+    """Return the first paragraph of the docstring of a class, in one line."""
     return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
 
 
-def _descriptions(cls: type) -> dict[str, str]:
+def descriptions(cls: type) -> dict[str, str]:
     """Return the description of each attribute in the docstrings of a class and its bases."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):

@@ -11,6 +11,7 @@ from correlator.core.faults import point
 from correlator.core.routes import Routes
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import Clock, EngineTime
+from correlator.runtime.latency import Runs, StagingTimes, numbered
 from correlator.runtime.recording import Recording
 from correlator.runtime.requests import CheckpointRequest
 from correlator.runtime.status import CheckpointCounters
@@ -34,6 +35,9 @@ class Parkable(Protocol):
     """Whether no handler has failed halfway; read under the lock. Once it is `False` it stays `False`: the engine is
     stopping."""
 
+    staging_times: StagingTimes
+    """Read under the lock."""
+
     @property
     def context(self) -> Cuttable:
         """The context that this thread owns; the checkpointer uses it only while it holds `lock`."""
@@ -56,6 +60,8 @@ class Checkpointer(Actor):
         interval: the longest time in seconds from the end of one checkpoint to the beginning of the next.
         clock: for the interval, in monotonic seconds.
         engine_time: the engine time that a checkpoint stores.
+        staged: called for each cut and each sender to which it has sends, before these may leave: with the id of the
+            sender, the number of the first send and the runs of the sends.
         released: called with each cut after its sends are released.
         recording: gets each cut; `None` without an input log.
 
@@ -75,6 +81,7 @@ class Checkpointer(Actor):
         interval: float,
         clock: Clock,
         engine_time: EngineTime,
+        staged: Callable[[str, int, Runs], None],
         released: Callable[[Cut], None],
         recording: Recording | None = None,
     ) -> None:
@@ -90,6 +97,7 @@ class Checkpointer(Actor):
         self._interval = interval
         self._clock = clock
         self._engine_time = engine_time
+        self._staged = staged
         self._released = released
         self._recording = recording
         self._due = clock.monotonic() + interval
@@ -200,14 +208,7 @@ class Checkpointer(Actor):
                 return False
             point("ck.snapshot")
             self._absolving = len(self.absolved)
-            self._pending = self.checkpoint.cut(
-                [thread.context for thread in self._contexts],
-                list(self._routes.outboxes.values()),
-                self._receiver_routes(),
-                self._engine_time.now(),
-                forced=self._orders.forced,
-                absolved=list(self.absolved),
-            )
+            self._pending = self._cut(self._engine_time.now())
             if self._pending is not None and self._recording is not None:
                 self._recording.cut(self._pending)
             return True
@@ -216,6 +217,20 @@ class Checkpointer(Actor):
                 context.request_cut(requested=False)
             for lock in held:
                 lock.release()
+
+    def _cut(self, now: float) -> Cut | None:
+        runs = [one.staging_times.take(now, one.context.staging.sends) for one in self._contexts]
+        cut = self.checkpoint.cut(
+            [thread.context for thread in self._contexts],
+            list(self._routes.outboxes.values()),
+            self._receiver_routes(),
+            now,
+            forced=self._orders.forced,
+            absolved=list(self.absolved),
+        )
+        for sender, first, staged in numbered(runs, cut.commit.outbound if cut is not None else ()):
+            self._staged(sender, first, staged)
+        return cut
 
     def _release(self, cut: Cut) -> None:
         point("ck.release.before")

@@ -713,6 +713,7 @@ class Engine:
             interval=self.settings.checkpoint.interval,
             clock=self._clock,
             engine_time=self._parts.engine_time,
+            staged=self._parts.note_staged,
             released=self._released,
             recording=self._parts.recording,
         )

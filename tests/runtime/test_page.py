@@ -9,7 +9,7 @@ import pytest
 
 from correlator.testing.memory import MemoryBroker
 from tests.browser import browser
-from tests.runtime.flows import Hears, Keeps
+from tests.runtime.flows import Forwards, Hears, Keeps
 from tests.runtime.serving import TOKEN, served
 from tests.runtime.world import BEST_EFFORT, EXACTLY_ONCE, message, receiver, sender
 from tests.waiting import wait_until
@@ -95,6 +95,44 @@ def test_o6_figures_change_without_a_further_look(chromium, shop):
         before = engine.status().received
         broker.publish("queue:in", [message(f'{{"id": {n}}}', f"o{before}-{n}") for n in range(50)])
         wait_until(lambda: row.locator("[data-name=rate]").inner_text() not in ("", "0/s"))
+
+
+LATENCIES = {"confirmed": 12, "within": {"1": 10, "0.5": 8, "10": 12, "0.1": 0}}
+
+
+def test_quantiles_lie_between_two_limits(chromium, shop):
+    _, _, client = shop
+    with opened(chromium, client) as page:
+
+        def quantile(share, now, before=None):
+            before = before or {"confirmed": 0, "within": {}}
+            asks = (
+                "([share, now, before]) => import('/page/model.js').then((model) => model.quantile(share, now, before))"
+            )
+            return page.evaluate(asks, [share, now, before])
+
+        assert quantile(0.5, LATENCIES) == pytest.approx(0.1 + 0.4 * 6 / 8)
+        assert quantile(1.0, LATENCIES) == 10
+        assert quantile(0.95, {**LATENCIES, "confirmed": 100}) == 10  # the last limit, for all that took longer
+        before = {"confirmed": 8, "within": {"1": 8, "0.5": 8, "10": 8, "0.1": 0}}
+        assert quantile(0.5, LATENCIES, before) == 1
+        assert quantile(0.5, LATENCIES, LATENCIES) is None
+
+
+def test_the_page_shows_how_long_messages_take(chromium, tmp_path):
+    store = f"sqlite:///{tmp_path}/store.db"
+    parts = receiver("in", EXACTLY_ONCE), sender("out", EXACTLY_ONCE)
+    shop = served(*parts, monitors=[Forwards], store=store, token=TOKEN)
+    with shop as (engine, broker, client), opened(chromium, client) as page:
+        figure = page.locator(".figures div", has=page.get_by_text("Latency p95", exact=True)).locator("dd")
+        figure.wait_for()
+        assert figure.inner_text() == "none"
+        broker.publish("queue:in", [message(f"{n}", f"{n}") for n in range(50)])
+        wait_until(lambda: engine.status().latencies["out"].confirmed == 50)
+        wait_until(lambda: figure.inner_text().endswith("s"))
+        page.get_by_role("img", name="Latency, the last 15 minutes. Now: p50").wait_for()
+        page.evaluate("location.hash = '#/part/sender/out'")
+        shown(page, "p50 ")
 
 
 def violations(page):

@@ -1,7 +1,7 @@
 // The first view: what is wrong, how much, the picture, the plots, the parts, and what happened.
 
 import { html, useState } from "./vendor/preact.js";
-import { byCondition, clock, count, figuresOf, lasting, local, moment, needsOf, rate } from "./model.js";
+import { brief, byCondition, clock, count, figuresOf, lasting, local, moment, needsOf, rate } from "./model.js";
 import { Flow, hrefOf } from "./flow.js";
 import { Plot } from "./plots.js";
 import { Sign } from "./signs.js";
@@ -39,6 +39,7 @@ function Figures({ status, history, letters }) {
     ["In", rate(now.in) || "…", "messages from brokers, mean of 10 s"],
     ["Out", rate(now.out) || "…", "messages that brokers have confirmed, mean of 10 s"],
     ["Oldest waiting", now.oldest ? lasting(now.oldest) : "none", "in a queue or an outbox"],
+    ["Latency p95", brief(now.p95), "from a handler to the confirm of the broker, 95 % of the messages of 10 s"],
     ["Queued events", count(now.queued), "in the queues of all contexts"],
     ["Unconfirmed", count(now.unsent), "messages of all senders"],
     ["Last checkpoint", status.checkpoints.taken ? `${now.checkpoint < 10 ? now.checkpoint.toFixed(1) : Math.round(now.checkpoint)} ms` : "none", `${count(status.checkpoints.taken)} since the start`],
@@ -63,6 +64,11 @@ function Plots({ status, history, theme }) {
         { values: "unsent", label: "unconfirmed", text: count(now.unsent), stroke: "--plot-b", dash: [5, 3] },
       ]} />
       <${Plot} theme=${theme} history=${history} title="Oldest waiting" series=${[{ values: "oldest", label: "age in s", text: lasting(now.oldest), stroke: "--plot-c" }]} />
+      <${Plot} theme=${theme} history=${history} title="Latency" series=${[
+        { values: "p50", label: "p50, s", text: brief(now.p50), stroke: "--plot-a" },
+        { values: "p95", label: "p95, s", text: brief(now.p95), stroke: "--plot-b", dash: [5, 3] },
+      ]} />
+      <${Plot} theme=${theme} history=${history} title="Duplicate detection" series=${[{ values: "ids", label: "ids", text: count(now.ids), stroke: "--plot-c" }]} />
       <${Plot} theme=${theme} history=${history} title="Checkpoint" series=${[{ values: "checkpoint", label: "last, ms", text: now.checkpoint.toFixed(1), stroke: "--plot-d" }]} />
     </div>
   </section>`;

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from correlator.core.checkpoint import Checkpoint, Cut, Cuttable
@@ -14,7 +15,7 @@ from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.latency import Runs, StagingTimes, numbered
 from correlator.runtime.recording import Recording
 from correlator.runtime.requests import CheckpointRequest
-from correlator.runtime.status import CheckpointCounters
+from correlator.runtime.status import CheckpointCounters, TakenCheckpoint
 from correlator.runtime.writer import Writer
 
 FAILED_HANDLER_WAIT_S = 0.05
@@ -23,6 +24,8 @@ RESTING_SHARE = 0.1
 """The share of the interval after which a checkpoint is due if sends wait for it and no context has anything to do."""
 MOST_OF_THE_TIME = 0.2
 """The largest share of the time that such early checkpoints take."""
+MOST_TAKEN = 100
+"""Number of the last checkpoints that the checkpointer remembers."""
 CUT_PATIENCE_S = 1.0
 """Seconds that one attempt waits for a handler to return before it counts as a retry (rule A2.10)."""
 
@@ -66,6 +69,8 @@ class Checkpointer(Actor):
         recording: gets each cut; `None` without an input log.
 
     Attributes:
+        counters: counts the checkpoints.
+        taken: the last checkpoints, the newest last. Any thread may copy it.
         absolved: condemned messages whose dead letters the contexts hold. Whoever appends one holds the lock of its
             context.
     """
@@ -87,6 +92,7 @@ class Checkpointer(Actor):
     ) -> None:
         super().__init__("checkpointer")
         self.counters = CheckpointCounters(interval_s=interval)
+        self.taken: deque[TakenCheckpoint] = deque(maxlen=MOST_TAKEN)
         self.checkpoint = checkpoint
         self.absolved: deque[Suspect] = deque()
         self._absolving = 0
@@ -103,9 +109,8 @@ class Checkpointer(Actor):
         self._due = clock.monotonic() + interval
         self._due_at_rest = self._due
         self._resting = False
-        self._began = 0.0
         self._pending: Cut | None = None
-        self._committed = False
+        self._course = _Course("", 0.0)
         self._orders = _Orders()
 
     @property
@@ -151,7 +156,7 @@ class Checkpointer(Actor):
     def step(self) -> float | None:
         """Begin a checkpoint that is due, or release one that is committed."""
         if self._pending is not None:
-            if not self._committed:
+            if self._course.committed is None:
                 return None
             self._release(self._pending)
             return 0
@@ -159,9 +164,10 @@ class Checkpointer(Actor):
         due = self._due_at_rest if self._at_rest else self._due
         if self._orders.done and now < due:
             return due - now
-        self._began = now
+        self._course = _Course(self._cause(now), now)
         if not self._take_cut():
             return FAILED_HANDLER_WAIT_S
+        self._course.cut = self._clock.monotonic()
         if self._pending is None:
             self._conclude()
             return 0
@@ -172,8 +178,14 @@ class Checkpointer(Actor):
 
     def _commit_done(self, _: None) -> None:
         """Note that the cut is durable; called in the writer's thread."""
-        self._committed = True
+        self._course.committed = self._clock.monotonic()
         self.wake()
+
+    def _cause(self, now: float) -> str:
+        """Why the checkpoint is taken that begins now."""
+        if not self._orders.done:
+            return "order"
+        return "interval" if now >= self._due else "rest"
 
     @property
     def _at_rest(self) -> bool:
@@ -236,19 +248,47 @@ class Checkpointer(Actor):
         point("ck.release.before")
         cut.release()
         point("ck.release.after")
-        self._pending, self._committed = None, False
+        self._pending = None
         for _ in range(self._absolving):
             self.absolved.popleft()
-        self.counters.note(self._clock.monotonic() - self._began)
+        taken = self._course.taken(cut, self._clock.monotonic(), self._clock.wall())
+        self.counters.note(taken.duration_s)
+        self.taken.append(taken)
         self._conclude()
         self._released(cut)
 
     def _conclude(self) -> None:
         now = self._clock.monotonic()
         self._due = now + self._interval
-        pause = max(RESTING_SHARE * self._interval, (now - self._began) * (1 / MOST_OF_THE_TIME - 1))
+        pause = max(RESTING_SHARE * self._interval, (now - self._course.began) * (1 / MOST_OF_THE_TIME - 1))
         self._due_at_rest = min(self._due, now + pause)
         self._orders.answer()
+
+
+@dataclass(slots=True)
+class _Course:
+    """The course of a checkpoint: its cause, and the monotonic times at which its parts ended."""
+
+    cause: str
+    began: float
+    cut: float = 0.0
+    committed: float | None = None
+
+    def taken(self, cut: Cut, released: float, wall: float) -> TakenCheckpoint:
+        """Describe the checkpoint, whose sends were released just now."""
+        assert self.committed is not None
+        return TakenCheckpoint(
+            number=cut.commit.number,
+            time=wall,
+            cause=self.cause,
+            duration_s=released - self.began,
+            cut_s=self.cut - self.began,
+            commit_s=self.committed - self.cut,
+            release_s=released - self.committed,
+            changes=len(cut.changes),
+            sends=sum(len(segment.messages) for segment in cut.commit.outbound),
+            dead_letters=len(cut.commit.dead_letters),
+        )
 
 
 class _Orders:

@@ -92,6 +92,35 @@ class Location(NamedTuple):
     destination: str | None
 
 
+class TakenCheckpoint(NamedTuple):
+    """A checkpoint of this life. Durations are in seconds.
+
+    Attributes:
+        number: its number in the store.
+        time: when its sends were released, in seconds since the epoch.
+        cause: why it was taken: `interval`; `rest`, since sends waited for it and no context had anything to do; or
+            `order`, for a command, a program, a removal or a full outbox.
+        duration_s: from its beginning until its sends were released.
+        cut_s: the time until all contexts had stopped and the cut was taken.
+        commit_s: the time after that until the store had committed it.
+        release_s: the time after that until its sends were released.
+        changes: number of the changed entries of state.
+        sends: number of its sends.
+        dead_letters: number of its dead letters.
+    """
+
+    number: int
+    time: float
+    cause: str
+    duration_s: float
+    cut_s: float
+    commit_s: float
+    release_s: float
+    changes: int
+    sends: int
+    dead_letters: int
+
+
 @dataclass(slots=True)
 class CheckpointCounters:
     """Counts the checkpoints of one life. Durations are in seconds.

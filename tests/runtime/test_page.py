@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from correlator.settings import CheckpointSettings
 from correlator.testing.memory import MemoryBroker
 from tests.browser import browser
 from tests.runtime.flows import Forwards, Hears, Keeps
@@ -135,6 +136,30 @@ def test_the_page_shows_how_long_messages_take(chromium, tmp_path):
         shown(page, "p50 ")
 
 
+def test_the_page_lists_checkpoints_and_takes_one(chromium, tmp_path):
+    store = f"sqlite:///{tmp_path}/store.db"
+    settings = {"store": store, "checkpoint": CheckpointSettings(interval=3600.0)}
+    with served(receiver("in", EXACTLY_ONCE), monitors=[Keeps], token=TOKEN, **settings) as (engine, broker, client):
+        with opened(chromium, client, "#/checkpoints") as page:
+            shown(page, "There is none")
+            broker.publish("queue:in", [message("a")])
+            wait_until(lambda: engine.status().monitors["main"].handled >= 1)
+            page.get_by_role("button", name="Take a checkpoint").click()
+            shown(page, "Durable: 1 since the start")
+            row = page.get_by_role("row").nth(1)
+            row.wait_for()
+            assert row.locator("[data-name=cause]").inner_text() == "order"
+            assert page.get_by_role("columnheader").all_text_contents()[:4] == ["Number", "Time", "Cause", "Duration"]
+            page.get_by_role("img", name="Duration, the last 15 minutes").wait_for()
+            assert violations(page) == []
+            page.set_viewport_size({"width": 320, "height": 640})
+            wait_until(lambda: page.evaluate("document.documentElement.scrollWidth") <= 320)
+            assert violations(page) == []
+        with opened(chromium, client, "#/") as page:
+            page.get_by_role("link", name="Checkpoint", exact=True).click()
+            shown(page, "A checkpoint makes state")
+
+
 def violations(page):
     page.evaluate(AXE)
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
@@ -147,6 +172,7 @@ ROUTES = {
     "#/part/context/main": "Figures since the start",
     "#/dead": "Last errors of the parts",
     "#/state": "What the last checkpoint holds",
+    "#/checkpoints": "Take a checkpoint",
     "#/nothing": "There is no such view",
 }
 
@@ -231,6 +257,7 @@ KEYS = {
     ("/",): lambda page: focused(page) == "searchbox",
     ("g", "d"): lambda page: page.get_by_role("heading", name="Last errors of the parts").is_visible(),
     ("g", "s"): lambda page: page.get_by_text("What the last checkpoint holds").is_visible(),
+    ("g", "c"): lambda page: page.get_by_text("A checkpoint makes state").is_visible(),
     ("g", "o"): lambda page: page.get_by_role("heading", name="What happened").is_visible(),
     ("f",): lambda page: page.get_by_text("press Freeze to go on").is_visible(),
     ("?",): lambda page: page.get_by_role("dialog", name="Keyboard shortcuts").is_visible(),
@@ -263,7 +290,18 @@ def test_single_keys_do_what_their_list_says(chromium, shop):
                 wait_until(lambda: focused(page) != "searchbox")
         assert violations(page) == []
         listed = page.get_by_role("dialog").locator("dt").all_text_contents()
-        assert [one.replace(" or ", " ") for one in listed] == ["/", "j k", "Enter", "Esc", "go", "gd", "gs", "f", "?"]
+        assert [one.replace(" or ", " ") for one in listed] == [
+            "/",
+            "j k",
+            "Enter",
+            "Esc",
+            "go",
+            "gd",
+            "gs",
+            "gc",
+            "f",
+            "?",
+        ]
 
 
 def test_keys_lead_from_part_to_part_and_back(chromium, shop):

@@ -69,7 +69,7 @@ function Plots({ status, history, theme }) {
         { values: "p95", label: "p95, s", text: brief(now.p95), stroke: "--plot-b", dash: [5, 3] },
       ]} />
       <${Plot} theme=${theme} history=${history} title="Duplicate detection" series=${[{ values: "ids", label: "ids", text: count(now.ids), stroke: "--plot-c" }]} />
-      <${Plot} theme=${theme} history=${history} title="Checkpoint" series=${[{ values: "checkpoint", label: "last, ms", text: now.checkpoint.toFixed(1), stroke: "--plot-d" }]} />
+      <${Plot} theme=${theme} history=${history} title="Checkpoint" href="#/checkpoints" series=${[{ values: "checkpoint", label: "last, ms", text: now.checkpoint.toFixed(1), stroke: "--plot-d" }]} />
     </div>
   </section>`;
 }

@@ -147,9 +147,10 @@ class Latency:
         while self._runs and self._runs[0][0] <= through:
             first, last, since = self._runs[0]
             end = min(last, through)
-            waiting = [number for number in refused if first <= number <= end]
-            self._refused.update(dict.fromkeys(waiting, since))
-            self._count(now - since, end - first + 1 - len(waiting))
+            again = [number for number in refused if first <= number <= end] if refused else []
+            for number in again:
+                self._refused[number] = since
+            self._count(now - since, end - first + 1 - len(again))
             if last > through:
                 self._runs[0] = (through + 1, last, since)
             else:

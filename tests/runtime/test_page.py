@@ -1,6 +1,7 @@
 """The status page in a real browser: what it shows first, for whom it can be used, that it asks nobody else
 (docs/status-page.md)."""
 
+import json
 from contextlib import contextmanager
 from importlib.resources import files
 from urllib.parse import urlsplit
@@ -131,7 +132,7 @@ def test_the_page_shows_how_long_messages_take(chromium, tmp_path):
         broker.publish("queue:in", [message(f"{n}", f"{n}") for n in range(50)])
         wait_until(lambda: engine.status().latencies["out"].confirmed == 50)
         wait_until(lambda: figure.inner_text().endswith("s"))
-        page.get_by_role("img", name="Latency, the last 15 minutes. Now: p50").wait_for()
+        page.get_by_role("img", name="Latency in s, the last 15 minutes. Now: p50").wait_for()
         page.evaluate("location.hash = '#/part/sender/out'")
         shown(page, "p50 ")
 
@@ -150,7 +151,7 @@ def test_the_page_lists_checkpoints_and_takes_one(chromium, tmp_path):
             row.wait_for()
             assert row.locator("[data-name=cause]").inner_text() == "order"
             assert page.get_by_role("columnheader").all_text_contents()[:4] == ["Number", "Time", "Cause", "Duration"]
-            page.get_by_role("img", name="Duration, the last 15 minutes").wait_for()
+            page.get_by_role("img", name="Duration in ms, the last 15 minutes").wait_for()
             assert violations(page) == []
             page.set_viewport_size({"width": 320, "height": 640})
             wait_until(lambda: page.evaluate("document.documentElement.scrollWidth") <= 320)
@@ -158,6 +159,41 @@ def test_the_page_lists_checkpoints_and_takes_one(chromium, tmp_path):
         with opened(chromium, client, "#/") as page:
             page.get_by_role("link", name="Checkpoint", exact=True).click()
             shown(page, "A checkpoint makes state")
+
+
+def test_all_receivers_are_paused_and_resumed_after_a_question(chromium):
+    parts = receiver("a", BEST_EFFORT), receiver("b", BEST_EFFORT), receiver("c", BEST_EFFORT)
+    with served(*parts, monitors=[Hears], token=TOKEN) as (engine, _, client), opened(chromium, client) as page:
+
+        def press_button(name):
+            page.get_by_role("button", name=name, exact=True).click()
+
+        engine.pause("c")
+        page.locator("td.condition", has_text="PAUSED").wait_for()
+        press_button("Pause all receivers …")
+        shown(page, "Pause 2 receivers?")
+        assert violations(page) == []
+        press_button("Cancel")
+        assert engine.status().paused == {"c"}
+        press_button("Pause all receivers …")
+        press_button("Pause 2")
+        shown(page, "2 paused.")
+        assert engine.status().paused == {"a", "b", "c"}
+        refusal = json.dumps({"problem": {"code": "E8309", "where": "b", "what": "stops", "allowed": "", "todo": ""}})
+        page.route(
+            "**/control",
+            lambda route: (
+                route.fulfill(body=refusal, content_type="application/json")
+                if '"b"' in (route.request.post_data or "")
+                else route.continue_()
+            ),
+        )
+        wait_until(lambda: page.locator("td.condition", has_text="PAUSED").count() == 3)
+        press_button("Resume all …")
+        shown(page, "Resume 3 receivers?")
+        press_button("Resume 3")
+        shown(page, "2 resumed. b: E8309 b: stops")
+        assert engine.status().paused == {"b"}
 
 
 def violations(page):

@@ -17,8 +17,8 @@ const COUNTS = [["changes", "Changes"], ["sends", "Sends"], ["dead_letters", "De
 function Durations({ taken, theme }) {
   const old = [...taken].reverse();
   const history = { times: old.map((one) => one.time), values: Object.fromEntries(PARTS.map(([name]) => [name, old.map((one) => one[name] * 1000)])) };
-  const series = PARTS.map(([values, label], at) => ({ values, label: `${label}, ms`, text: brief(taken[0][values]), stroke: `--plot-${"abc"[at]}`, dash: [undefined, [5, 3], [2, 2]][at] }));
-  return html`<div class="plots"><${Plot} theme=${theme} history=${history} title="Duration" series=${series} /></div>`;
+  const series = PARTS.map(([values, label], at) => ({ values, label, text: brief(taken[0][values]), stroke: `--plot-${"abc"[at]}`, dash: [undefined, [5, 3], [2, 2]][at] }));
+  return html`<div class="plots"><${Plot} theme=${theme} history=${history} title="Duration in ms" series=${series} /></div>`;
 }
 
 export function Checkpoints({ status, commands, theme }) {

@@ -299,7 +299,17 @@ def test_no_output_or_file_of_an_engine_has_a_secret(everything, tmp_path, capsy
             assert_silent(status, json.dumps(status.to_dict()))
             client = Client(engine.http_address)
             bearer = {"Authorization": f"Bearer {SENTINEL}"}
-            for path in ("/status", "/metrics", "/letters", "/state", "/control", "/ready", "/", "/paths?part=s0"):
+            for path in (
+                "/status",
+                "/metrics",
+                "/letters",
+                "/state",
+                "/control",
+                "/ready",
+                "/",
+                "/paths?part=s0",
+                "/checkpoints",
+            ):
                 answer = client.ask(path, **bearer)
                 assert_silent(answer[1], str(answer[2]))
             assert_silent(*client.ask("/status", Authorization="Bearer wrong")[1:])

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from correlator.core.checkpoint import Checkpoint, Cut, Cuttable
@@ -11,9 +12,10 @@ from correlator.core.faults import point
 from correlator.core.routes import Routes
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import Clock, EngineTime
+from correlator.runtime.latency import Runs, StagingTimes, numbered
 from correlator.runtime.recording import Recording
 from correlator.runtime.requests import CheckpointRequest
-from correlator.runtime.status import CheckpointCounters
+from correlator.runtime.status import CheckpointCounters, TakenCheckpoint
 from correlator.runtime.writer import Writer
 
 FAILED_HANDLER_WAIT_S = 0.05
@@ -22,6 +24,8 @@ RESTING_SHARE = 0.1
 """The share of the interval after which a checkpoint is due if sends wait for it and no context has anything to do."""
 MOST_OF_THE_TIME = 0.2
 """The largest share of the time that such early checkpoints take."""
+MOST_TAKEN = 100
+"""Number of the last checkpoints that the checkpointer remembers."""
 CUT_PATIENCE_S = 1.0
 """Seconds that one attempt waits for a handler to return before it counts as a retry (rule A2.10)."""
 
@@ -33,6 +37,9 @@ class Parkable(Protocol):
     whole: bool
     """Whether no handler has failed halfway; read under the lock. Once it is `False` it stays `False`: the engine is
     stopping."""
+
+    staging_times: StagingTimes
+    """Read under the lock."""
 
     @property
     def context(self) -> Cuttable:
@@ -56,10 +63,14 @@ class Checkpointer(Actor):
         interval: the longest time in seconds from the end of one checkpoint to the beginning of the next.
         clock: for the interval, in monotonic seconds.
         engine_time: the engine time that a checkpoint stores.
+        staged: called for each cut and each sender to which it has sends, before these may leave: with the id of the
+            sender, the number of the first send and the runs of the sends.
         released: called with each cut after its sends are released.
         recording: gets each cut; `None` without an input log.
 
     Attributes:
+        counters: counts the checkpoints.
+        taken: the last checkpoints, the newest last. Any thread may copy it.
         absolved: condemned messages whose dead letters the contexts hold. Whoever appends one holds the lock of its
             context.
     """
@@ -75,11 +86,13 @@ class Checkpointer(Actor):
         interval: float,
         clock: Clock,
         engine_time: EngineTime,
+        staged: Callable[[str, int, Runs], None],
         released: Callable[[Cut], None],
         recording: Recording | None = None,
     ) -> None:
         super().__init__("checkpointer")
         self.counters = CheckpointCounters(interval_s=interval)
+        self.taken: deque[TakenCheckpoint] = deque(maxlen=MOST_TAKEN)
         self.checkpoint = checkpoint
         self.absolved: deque[Suspect] = deque()
         self._absolving = 0
@@ -90,14 +103,14 @@ class Checkpointer(Actor):
         self._interval = interval
         self._clock = clock
         self._engine_time = engine_time
+        self._staged = staged
         self._released = released
         self._recording = recording
         self._due = clock.monotonic() + interval
         self._due_at_rest = self._due
         self._resting = False
-        self._began = 0.0
         self._pending: Cut | None = None
-        self._committed = False
+        self._course = _Course("", 0.0)
         self._orders = _Orders()
 
     @property
@@ -143,7 +156,7 @@ class Checkpointer(Actor):
     def step(self) -> float | None:
         """Begin a checkpoint that is due, or release one that is committed."""
         if self._pending is not None:
-            if not self._committed:
+            if self._course.committed is None:
                 return None
             self._release(self._pending)
             return 0
@@ -151,9 +164,10 @@ class Checkpointer(Actor):
         due = self._due_at_rest if self._at_rest else self._due
         if self._orders.done and now < due:
             return due - now
-        self._began = now
+        self._course = _Course(self._cause(now), now)
         if not self._take_cut():
             return FAILED_HANDLER_WAIT_S
+        self._course.cut = self._clock.monotonic()
         if self._pending is None:
             self._conclude()
             return 0
@@ -164,8 +178,14 @@ class Checkpointer(Actor):
 
     def _commit_done(self, _: None) -> None:
         """Note that the cut is durable; called in the writer's thread."""
-        self._committed = True
+        self._course.committed = self._clock.monotonic()
         self.wake()
+
+    def _cause(self, now: float) -> str:
+        """Why the checkpoint is taken that begins now."""
+        if not self._orders.done:
+            return "order"
+        return "interval" if now >= self._due else "rest"
 
     @property
     def _at_rest(self) -> bool:
@@ -200,14 +220,7 @@ class Checkpointer(Actor):
                 return False
             point("ck.snapshot")
             self._absolving = len(self.absolved)
-            self._pending = self.checkpoint.cut(
-                [thread.context for thread in self._contexts],
-                list(self._routes.outboxes.values()),
-                self._receiver_routes(),
-                self._engine_time.now(),
-                forced=self._orders.forced,
-                absolved=list(self.absolved),
-            )
+            self._pending = self._cut(self._engine_time.now())
             if self._pending is not None and self._recording is not None:
                 self._recording.cut(self._pending)
             return True
@@ -217,23 +230,65 @@ class Checkpointer(Actor):
             for lock in held:
                 lock.release()
 
+    def _cut(self, now: float) -> Cut | None:
+        runs = [one.staging_times.take(now, one.context.staging.sends) for one in self._contexts]
+        cut = self.checkpoint.cut(
+            [thread.context for thread in self._contexts],
+            list(self._routes.outboxes.values()),
+            self._receiver_routes(),
+            now,
+            forced=self._orders.forced,
+            absolved=list(self.absolved),
+        )
+        for sender, first, staged in numbered(runs, cut.commit.outbound if cut is not None else ()):
+            self._staged(sender, first, staged)
+        return cut
+
     def _release(self, cut: Cut) -> None:
         point("ck.release.before")
         cut.release()
         point("ck.release.after")
-        self._pending, self._committed = None, False
+        self._pending = None
         for _ in range(self._absolving):
             self.absolved.popleft()
-        self.counters.note(self._clock.monotonic() - self._began)
+        taken = self._course.taken(cut, self._clock.monotonic(), self._clock.wall())
+        self.counters.note(taken.duration_s)
+        self.taken.append(taken)
         self._conclude()
         self._released(cut)
 
     def _conclude(self) -> None:
         now = self._clock.monotonic()
         self._due = now + self._interval
-        pause = max(RESTING_SHARE * self._interval, (now - self._began) * (1 / MOST_OF_THE_TIME - 1))
+        pause = max(RESTING_SHARE * self._interval, (now - self._course.began) * (1 / MOST_OF_THE_TIME - 1))
         self._due_at_rest = min(self._due, now + pause)
         self._orders.answer()
+
+
+@dataclass(slots=True)
+class _Course:
+    """The course of a checkpoint: its cause, and the monotonic times at which its parts ended."""
+
+    cause: str
+    began: float
+    cut: float = 0.0
+    committed: float | None = None
+
+    def taken(self, cut: Cut, released: float, wall: float) -> TakenCheckpoint:
+        """Describe the checkpoint, whose sends were released just now."""
+        assert self.committed is not None
+        return TakenCheckpoint(
+            number=cut.commit.number,
+            time=wall,
+            cause=self.cause,
+            duration_s=released - self.began,
+            cut_s=self.cut - self.began,
+            commit_s=self.committed - self.cut,
+            release_s=released - self.committed,
+            changes=len(cut.changes),
+            sends=sum(len(segment.messages) for segment in cut.commit.outbound),
+            dead_letters=len(cut.commit.dead_letters),
+        )
 
 
 class _Orders:

@@ -18,6 +18,7 @@ from correlator.errors import TryAgain
 from correlator.ports import Processor
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import EngineTime
+from correlator.runtime.latency import StagingTimes
 from correlator.runtime.logs import get_logger
 from correlator.runtime.status import ContextCounters, PipelineCounters
 from correlator.runtime.suspects import Suspects
@@ -50,6 +51,7 @@ class ContextActor(Actor):
         lock: held by the thread that changes the context or takes its cut.
         whole: whether every change of the context that was begun is complete; read under the lock. An exception in the
             middle of a change leaves it `False` for good: no cut may hold half a change, and the engine is stopping.
+        staging_times: when the staged sends of the context were staged; used under the lock.
     """
 
     daemon = True
@@ -69,6 +71,7 @@ class ContextActor(Actor):
         self.context = context
         self.lock = threading.Lock()
         self.whole = True
+        self.staging_times = StagingTimes()
         self._engine_time = engine_time
         self._hold = hold
         self._persistent = persistent
@@ -99,12 +102,14 @@ class ContextActor(Actor):
         """Do one piece of work, such as a slice of events or one batch; returns as `step`."""
         raise NotImplementedError
 
-    def _begin_change(self) -> None:
-        """Note that the caller, which holds the lock, begins to change the context.
+    def _begin_change(self, now: float) -> None:
+        """Note that the caller, which holds the lock, begins to change the context at this engine time.
 
         Unless `_end_change` follows, the context stays not whole.
         """
         self.whole = False
+        if self._persistent:
+            self.staging_times.note(now, self.context.staging.sends)
 
     def _end_change(self) -> None:
         """Note that the change which `_begin_change` announced is complete."""
@@ -182,7 +187,7 @@ class MonitorThread(ContextActor):
         point("app.event")
         now = self._engine_time.now()
         with self.lock:
-            self._begin_change()
+            self._begin_change(now)
             done = self.work(now, self.slice)
             self._end_change()
             due = self.context.next_timer()
@@ -345,7 +350,7 @@ class ProcessorThread(ContextActor):
     def _apply(self, effects: Effects, reached: Sequence[tuple[Run, int]]) -> None:
         began = self._engine_time.now()
         with self.lock:
-            self._begin_change()
+            self._begin_change(began)
             self.context.apply(effects, reached, self._routes)
             self._end_change()
         self.counters.apply_s += self._engine_time.now() - began

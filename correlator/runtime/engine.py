@@ -55,7 +55,7 @@ from correlator.runtime.restart import NOTHING, Restart
 from correlator.runtime.sender import Sender
 from correlator.runtime.services import Services
 from correlator.runtime.signals import stop_signals
-from correlator.runtime.status import CheckpointCounters, Status
+from correlator.runtime.status import CheckpointCounters, Status, TakenCheckpoint
 from correlator.runtime.supervisor import Supervisor
 from correlator.runtime.timeline import Timeline
 from correlator.runtime.watchdog import Watchdog, Watched
@@ -163,7 +163,9 @@ class Engine:
         orders = RequestHandler(self)
         control = ControlServer(functools.partial(sockets_of, settings), orders.answer)
         self._stored = settings.store if store is None else None
-        shown = Shown(self.status, self.timeline, self._paths_through, orders.answer, self._stored)
+        shown = Shown(
+            self.status, self.timeline, self._paths_through, self._taken_checkpoints, orders.answer, self._stored
+        )
         self._observers = Observers(watchdog, settings, self._clock, shown, control)
 
     @classmethod
@@ -507,6 +509,9 @@ class Engine:
             return True
         return self.checkpointer.wait_answered(self.checkpointer.ask(), timeout)
 
+    def _taken_checkpoints(self) -> Sequence[TakenCheckpoint]:
+        return () if self.checkpointer is None else tuple(self.checkpointer.taken)
+
     def order_checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> CheckpointCounters:
         """As `checkpoint`, but return the counters of the checkpoints, and raise an error if it was not done.
 
@@ -712,6 +717,7 @@ class Engine:
             interval=self.settings.checkpoint.interval,
             clock=self._clock,
             engine_time=self._parts.engine_time,
+            staged=self._parts.note_staged,
             released=self._released,
             recording=self._parts.recording,
         )

@@ -35,6 +35,7 @@ from correlator.runtime.breakdown import SENDER_ITEMS, Breakdown, NoBreakdown, r
 from correlator.runtime.calling import CallingSink, function_of
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.contexts import MonitorThread, ProcessorThread
+from correlator.runtime.latency import Runs
 from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
 from correlator.runtime.names import resolve
@@ -381,6 +382,12 @@ class Parts:
         """
         settled, last = sender.outbox.numbers
         return settled, last + self.staged(sender.settings.id)
+
+    def note_staged(self, name: str, first: int, runs: Runs) -> None:
+        """Note since when sends of a cut are staged, beginning with the send of this number."""
+        sender = self.senders.get(name)
+        if sender is not None:
+            sender.latency.add(first, runs)
 
     def staged(self, name: str) -> int:
         """How many messages of a sender wait for a checkpoint."""

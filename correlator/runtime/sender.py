@@ -17,6 +17,7 @@ from correlator.events import PartStatus
 from correlator.runtime.actor import Actor
 from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock, EngineTime
+from correlator.runtime.latency import Latency
 from correlator.runtime.logs import get_logger
 from correlator.runtime.reconnection import Reconnection, ReconnectionPolicy
 from correlator.runtime.statuses import Statuses
@@ -45,6 +46,7 @@ class Sender(Actor):
     Attributes:
         settings: the settings, as configured.
         dispatcher: has the outbox, the counters, and the batches that are to be sent.
+        latency: how long its messages took; empty for a BEST_EFFORT sender.
         connected: whether the sink has a connection. Written by this thread.
         paused: whether somebody has paused the sender. Written by `pause` and `go_on`.
     """
@@ -67,6 +69,7 @@ class Sender(Actor):
         super().__init__(f"sender-{settings.id}")
         self.settings = settings
         self.dispatcher = dispatcher
+        self.latency = Latency()
         self._open = False
         self.connected = False
         self.paused = False
@@ -201,7 +204,9 @@ class Sender(Actor):
         point("tx.publish.after")
         if self._spans is not None:
             self._spans.sent(self.settings.id, batch.sends, results, batch.refusals + 1, began)
-        given_up = self.dispatcher.settle(batch, results, self._clock.monotonic(), self._engine_time.now())
+        now = self._engine_time.now()
+        given_up = self.dispatcher.settle(batch, results, self._clock.monotonic(), now)
+        self.latency.confirmed(batch.sends, results, again=batch.refusals > 0, now=now)
         for send, refusal in given_up:
             self._log.error(
                 "message refused; kept as a dead letter",
@@ -210,6 +215,7 @@ class Sender(Actor):
                 error=refusal,
             )
         if given_up:
+            self.latency.forget([send for send, _ in given_up])
             self._statuses.dead_letters(self.settings, len(given_up), str(given_up[0][1]))
         point("tx.confirm")
         self._settled()

@@ -53,7 +53,7 @@ DURATIONS_S = {
     f"{limit:g}": limit
     for limit in (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 }
-"""The limits by which the durations of checkpoints are counted, by their texts."""
+"""The limits by which the durations of checkpoints and the latencies of messages are counted, by their texts."""
 
 
 @dataclass(slots=True)
@@ -69,6 +69,20 @@ class ContextCounters:
     busy_s: float = 0.0
 
 
+class LatencyCounters(NamedTuple):
+    """How long the messages of a sender took in this life (docs/status.md). Durations are in seconds.
+
+    Attributes:
+        confirmed: messages that the broker has confirmed, apart from those that the start found in the store.
+        total_s: sum of their durations.
+        within: for each limit in seconds: how many of them took at most this time.
+    """
+
+    confirmed: int
+    total_s: float
+    within: dict[str, int]
+
+
 class Location(NamedTuple):
     """The place from which a receiver receives, or to which a sender sends: a connection, and the configured
     destination, if any.
@@ -76,6 +90,35 @@ class Location(NamedTuple):
 
     connection: str
     destination: str | None
+
+
+class TakenCheckpoint(NamedTuple):
+    """A checkpoint of this life. Durations are in seconds.
+
+    Attributes:
+        number: its number in the store.
+        time: when its sends were released, in seconds since the epoch.
+        cause: why it was taken: `interval`; `rest`, since sends waited for it and no context had anything to do; or
+            `order`, for a command, a program, a removal or a full outbox.
+        duration_s: from its beginning until its sends were released.
+        cut_s: the time until all contexts had stopped and the cut was taken.
+        commit_s: the time after that until the store had committed it.
+        release_s: the time after that until its sends were released.
+        changes: number of the changed entries of state.
+        sends: number of its sends.
+        dead_letters: number of its dead letters.
+    """
+
+    number: int
+    time: float
+    cause: str
+    duration_s: float
+    cut_s: float
+    commit_s: float
+    release_s: float
+    changes: int
+    sends: int
+    dead_letters: int
 
 
 @dataclass(slots=True)
@@ -138,6 +181,8 @@ class Status:
             be too small, by at most the time since the previous call of `Engine.status`.
         oldest_sends: for each sender, by id: for how many seconds its first unsettled message waits, with the same
             accuracy.
+        latencies: for each sender of a mode other than BEST_EFFORT, by id: how long its messages took from the handler
+            that sent them to the confirm of the broker. A time may be too long, by some hundredths of a second.
         store_fails: whether the last transaction of the store has failed, and is tried again; `None` without a store.
         unhandled: for each receiver, by id: the number of messages of this life that no monitor listened for
             (docs/receiving.md).
@@ -173,6 +218,7 @@ class Status:
     monitors: Mapping[str, ContextCounters]
     oldest_events: Mapping[str, float]
     oldest_sends: Mapping[str, float]
+    latencies: Mapping[str, LatencyCounters]
     store_fails: bool | None
     unhandled: Mapping[str, int]
     unhandled_letters: int
@@ -287,8 +333,10 @@ class Status:
 
     def _sender(self, name: str) -> dict[str, Any]:
         _, counters, outstanding = self.senders[name]
-        oldest = self.oldest_sends[name]
-        return {**self._part(name), "outstanding": outstanding, "oldest_s": oldest, **asdict(counters)}
+        oldest, latency = self.oldest_sends[name], self.latencies.get(name)
+        waiting = {"outstanding": outstanding, "oldest_s": oldest}
+        took = None if latency is None else latency._asdict()
+        return {**self._part(name), **waiting, **asdict(counters), "latency": took}
 
     def _context(self, name: str) -> dict[str, Any]:
         pipeline, monitors = self.pipelines.get(name), self.monitors.get(name, ContextCounters())

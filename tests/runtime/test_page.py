@@ -1,15 +1,17 @@
 """The status page in a real browser: what it shows first, for whom it can be used, that it asks nobody else
 (docs/status-page.md)."""
 
+import json
 from contextlib import contextmanager
 from importlib.resources import files
 from urllib.parse import urlsplit
 
 import pytest
 
+from correlator.settings import CheckpointSettings
 from correlator.testing.memory import MemoryBroker
 from tests.browser import browser
-from tests.runtime.flows import Hears, Keeps
+from tests.runtime.flows import Forwards, Hears, Keeps
 from tests.runtime.serving import TOKEN, served
 from tests.runtime.world import BEST_EFFORT, EXACTLY_ONCE, message, receiver, sender
 from tests.waiting import wait_until
@@ -97,6 +99,103 @@ def test_o6_figures_change_without_a_further_look(chromium, shop):
         wait_until(lambda: row.locator("[data-name=rate]").inner_text() not in ("", "0/s"))
 
 
+LATENCIES = {"confirmed": 12, "within": {"1": 10, "0.5": 8, "10": 12, "0.1": 0}}
+
+
+def test_quantiles_lie_between_two_limits(chromium, shop):
+    _, _, client = shop
+    with opened(chromium, client) as page:
+
+        def quantile(share, now, before=None):
+            before = before or {"confirmed": 0, "within": {}}
+            asks = (
+                "([share, now, before]) => import('/page/model.js').then((model) => model.quantile(share, now, before))"
+            )
+            return page.evaluate(asks, [share, now, before])
+
+        assert quantile(0.5, LATENCIES) == pytest.approx(0.1 + 0.4 * 6 / 8)
+        assert quantile(1.0, LATENCIES) == 10
+        assert quantile(0.95, {**LATENCIES, "confirmed": 100}) == 10  # the last limit, for all that took longer
+        before = {"confirmed": 8, "within": {"1": 8, "0.5": 8, "10": 8, "0.1": 0}}
+        assert quantile(0.5, LATENCIES, before) == 1
+        assert quantile(0.5, LATENCIES, LATENCIES) is None
+
+
+def test_the_page_shows_how_long_messages_take(chromium, tmp_path):
+    store = f"sqlite:///{tmp_path}/store.db"
+    parts = receiver("in", EXACTLY_ONCE), sender("out", EXACTLY_ONCE)
+    shop = served(*parts, monitors=[Forwards], store=store, token=TOKEN)
+    with shop as (engine, broker, client), opened(chromium, client) as page:
+        figure = page.locator(".figures div", has=page.get_by_text("Latency p95", exact=True)).locator("dd")
+        figure.wait_for()
+        assert figure.inner_text() == "none"
+        broker.publish("queue:in", [message(f"{n}", f"{n}") for n in range(50)])
+        wait_until(lambda: engine.status().latencies["out"].confirmed == 50)
+        wait_until(lambda: figure.inner_text().endswith("s"))
+        page.get_by_role("img", name="Latency in s, the last 15 minutes. Now: p50").wait_for()
+        page.evaluate("location.hash = '#/part/sender/out'")
+        shown(page, "p50 ")
+
+
+def test_the_page_lists_checkpoints_and_takes_one(chromium, tmp_path):
+    store = f"sqlite:///{tmp_path}/store.db"
+    settings = {"store": store, "checkpoint": CheckpointSettings(interval=3600.0)}
+    with served(receiver("in", EXACTLY_ONCE), monitors=[Keeps], token=TOKEN, **settings) as (engine, broker, client):
+        with opened(chromium, client, "#/checkpoints") as page:
+            shown(page, "There is none")
+            broker.publish("queue:in", [message("a")])
+            wait_until(lambda: engine.status().monitors["main"].handled >= 1)
+            page.get_by_role("button", name="Take a checkpoint").click()
+            shown(page, "Durable: 1 since the start")
+            row = page.get_by_role("row").nth(1)
+            row.wait_for()
+            assert row.locator("[data-name=cause]").inner_text() == "order"
+            assert page.get_by_role("columnheader").all_text_contents()[:4] == ["Number", "Time", "Cause", "Duration"]
+            page.get_by_role("img", name="Duration in ms, the last 15 minutes").wait_for()
+            assert violations(page) == []
+            page.set_viewport_size({"width": 320, "height": 640})
+            wait_until(lambda: page.evaluate("document.documentElement.scrollWidth") <= 320)
+            assert violations(page) == []
+        with opened(chromium, client, "#/") as page:
+            page.get_by_role("link", name="Checkpoint", exact=True).click()
+            shown(page, "A checkpoint makes state")
+
+
+def test_all_receivers_are_paused_and_resumed_after_a_question(chromium):
+    parts = receiver("a", BEST_EFFORT), receiver("b", BEST_EFFORT), receiver("c", BEST_EFFORT)
+    with served(*parts, monitors=[Hears], token=TOKEN) as (engine, _, client), opened(chromium, client) as page:
+
+        def press_button(name):
+            page.get_by_role("button", name=name, exact=True).click()
+
+        engine.pause("c")
+        page.locator("td.condition", has_text="PAUSED").wait_for()
+        press_button("Pause all receivers …")
+        shown(page, "Pause 2 receivers?")
+        assert violations(page) == []
+        press_button("Cancel")
+        assert engine.status().paused == {"c"}
+        press_button("Pause all receivers …")
+        press_button("Pause 2")
+        shown(page, "2 paused.")
+        assert engine.status().paused == {"a", "b", "c"}
+        refusal = json.dumps({"problem": {"code": "E8309", "where": "b", "what": "stops", "allowed": "", "todo": ""}})
+        page.route(
+            "**/control",
+            lambda route: (
+                route.fulfill(body=refusal, content_type="application/json")
+                if '"b"' in (route.request.post_data or "")
+                else route.continue_()
+            ),
+        )
+        wait_until(lambda: page.locator("td.condition", has_text="PAUSED").count() == 3)
+        press_button("Resume all …")
+        shown(page, "Resume 3 receivers?")
+        press_button("Resume 3")
+        shown(page, "2 resumed. b: E8309 b: stops")
+        assert engine.status().paused == {"b"}
+
+
 def violations(page):
     page.evaluate(AXE)
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
@@ -109,6 +208,7 @@ ROUTES = {
     "#/part/context/main": "Figures since the start",
     "#/dead": "Last errors of the parts",
     "#/state": "What the last checkpoint holds",
+    "#/checkpoints": "Take a checkpoint",
     "#/nothing": "There is no such view",
 }
 
@@ -193,6 +293,7 @@ KEYS = {
     ("/",): lambda page: focused(page) == "searchbox",
     ("g", "d"): lambda page: page.get_by_role("heading", name="Last errors of the parts").is_visible(),
     ("g", "s"): lambda page: page.get_by_text("What the last checkpoint holds").is_visible(),
+    ("g", "c"): lambda page: page.get_by_text("A checkpoint makes state").is_visible(),
     ("g", "o"): lambda page: page.get_by_role("heading", name="What happened").is_visible(),
     ("f",): lambda page: page.get_by_text("press Freeze to go on").is_visible(),
     ("?",): lambda page: page.get_by_role("dialog", name="Keyboard shortcuts").is_visible(),
@@ -225,7 +326,18 @@ def test_single_keys_do_what_their_list_says(chromium, shop):
                 wait_until(lambda: focused(page) != "searchbox")
         assert violations(page) == []
         listed = page.get_by_role("dialog").locator("dt").all_text_contents()
-        assert [one.replace(" or ", " ") for one in listed] == ["/", "j k", "Enter", "Esc", "go", "gd", "gs", "f", "?"]
+        assert [one.replace(" or ", " ") for one in listed] == [
+            "/",
+            "j k",
+            "Enter",
+            "Esc",
+            "go",
+            "gd",
+            "gs",
+            "gc",
+            "f",
+            "?",
+        ]
 
 
 def test_keys_lead_from_part_to_part_and_back(chromium, shop):

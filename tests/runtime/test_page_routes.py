@@ -16,8 +16,9 @@ from correlator import Message
 from correlator.runtime.http import routes
 from correlator.runtime.http.files import DIRECTORY, page_files
 from correlator.runtime.http.merging import patch
+from correlator.settings import CheckpointSettings
 from correlator.storage import inspect
-from tests.runtime.flows import Hears, Keeps
+from tests.runtime.flows import Forwards, Hears, Keeps
 from tests.runtime.serving import PATIENCE_S, TOKEN, served
 from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, message, receiver, sender
 from tests.waiting import wait_until
@@ -245,6 +246,34 @@ def test_state_is_shown_by_owner_and_key(url):
         assert shown["rows"][0]["value"]["type"].endswith(":Keeps")
         assert client.json(f"/state?owner={owner}&find=nosuchkey", **BEARER)["rows"] == []
         assert client.ask("/state?owner=other", **BEARER)[0] == 404
+
+
+def test_the_last_checkpoints_are_listed(url):
+    with served(
+        receiver("in", EXACTLY_ONCE),
+        sender("out", EXACTLY_ONCE),
+        monitors=[Forwards],
+        store=url,
+        token=TOKEN,
+        checkpoint=CheckpointSettings(interval=3600.0),
+    ) as (engine, broker, client):
+        assert client.json("/checkpoints", **BEARER) == {"checkpoints": []}
+        assert client.ask("/checkpoints")[0] == 401
+        assert client.ask("/checkpoints?limit=1", **BEARER)[0] == 400
+        for number in range(3):
+            broker.publish("queue:in", [message(f"{number}", f"{number}")])
+            wait_until(lambda: engine.status().senders["out"][2] == 1)
+            assert engine.checkpoint()
+            wait_until(lambda number=number: engine.status().senders["out"][1].sent == number + 1)
+        listed = client.json("/checkpoints", **BEARER)["checkpoints"]
+        numbers = [one["number"] for one in listed]
+        assert numbers == list(range(numbers[-1] + 2, numbers[-1] - 1, -1))
+        for one in listed:
+            assert one["cause"] == "order"
+            assert one["sends"] == 1
+            assert one["dead_letters"] == 0
+            assert one["duration_s"] == pytest.approx(one["cut_s"] + one["commit_s"] + one["release_s"])
+            assert engine.status().started <= one["time"] <= engine.status().time
 
 
 def test_paths_say_what_they_promise(refusing):

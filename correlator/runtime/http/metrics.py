@@ -16,6 +16,9 @@ _PREFIX = "correlator_"
 
 Values = Callable[[Status], Mapping[str, float]]
 """The values of all parts of a kind, by name; a value of the whole engine has the empty name."""
+Histograms = Callable[[Status], Mapping[str, Mapping[str, float]]]
+"""The histograms of all parts of a kind, in the same way: how many values are at most as large as each limit, by limit;
+the number of all values; and their sum."""
 
 
 class Described(NamedTuple):
@@ -26,16 +29,18 @@ class Described(NamedTuple):
         kind: its type in Prometheus.
         labels: its labels: the kind of parts that it is about, or none for the whole engine.
         text: what it means.
-        values: reads it. For a histogram: how many values are at most as large as each limit, by limit; and their sum.
+        values: reads it, if it is no histogram.
         others: makes one value of the values of the parts without samples of their own.
+        histograms: reads it, if it is a histogram.
     """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     labels: Sequence[str]
     text: str
-    values: Values
+    values: Values = lambda _: {}
     others: Callable[[Iterable[float]], float] = sum
+    histograms: Histograms = lambda _: {}
 
 
 def _engine(read: Callable[[Status], float]) -> Values:
@@ -88,9 +93,16 @@ def _store_up(status: Status) -> Mapping[str, float]:
     return {"": float(not status.store_fails)} if status.store_fails is not None else {}
 
 
-def _checkpoint_durations(status: Status) -> Mapping[str, float]:
+def _checkpoint_durations(status: Status) -> Mapping[str, Mapping[str, float]]:
     counters = status.checkpoints
-    return {**counters.within, "+Inf": counters.taken, SUM: counters.total_duration_s}
+    return {"": {**counters.within, "+Inf": counters.taken, SUM: counters.total_duration_s}}
+
+
+def _latencies(status: Status) -> Mapping[str, Mapping[str, float]]:
+    return {
+        name: {**latency.within, "+Inf": latency.confirmed, SUM: latency.total_s}
+        for name, latency in status.latencies.items()
+    }
 
 
 def _outstanding(status: Status) -> Mapping[str, float]:
@@ -146,7 +158,13 @@ METRICS = (
     Described("store_up", "gauge", (), "0 if the store has refused the last transaction, 1 otherwise.", _store_up),
     Described("store_commits", "counter", (), "Transactions of the store.", _engine(attrgetter("store_commits"))),
     Described("checkpoints", "counter", (), "Checkpoints that were taken.", _engine(attrgetter("checkpoints.taken"))),
-    Described("checkpoint_duration_seconds", "histogram", (), "Durations of the checkpoints.", _checkpoint_durations),
+    Described(
+        "checkpoint_duration_seconds",
+        "histogram",
+        (),
+        "Durations of the checkpoints.",
+        histograms=_checkpoint_durations,
+    ),
     Described(
         "checkpoint_last_duration_seconds",
         "gauge",
@@ -235,6 +253,14 @@ METRICS = (
         max,
     ),
     Described(
+        "sender_latency_seconds",
+        "histogram",
+        ("sender",),
+        "How long messages took from the handler that sent them to the confirm of the broker, at most;"
+        " not for mode BEST_EFFORT.",
+        histograms=_latencies,
+    ),
+    Described(
         "context_queued_events",
         "gauge",
         ("context",),
@@ -307,7 +333,7 @@ class _Collector:
         for one in METRICS:
             values = one.values(self._status)
             if one.kind == "histogram":
-                yield _histogram(one, values)
+                yield _histogram(one, one.histograms(self._status))
             elif values:
                 few = _few(values, one.others)
                 yield _family(one, {(name,) if one.labels else (): value for name, value in few.items()})
@@ -322,11 +348,18 @@ def _few(values: Mapping[str, float], others: Callable[[Iterable[float]], float]
     return shown | {OTHERS: others(values[name] for name in names[MOST_PARTS:])}
 
 
-def _histogram(one: Described, values: Mapping[str, float]) -> Any:
+def _histogram(one: Described, histograms: Mapping[str, Mapping[str, float]]) -> Any:
     from prometheus_client import core  # noqa: PLC0415  # as in `exposition`
 
-    buckets = [(limit, count) for limit, count in values.items() if limit != SUM]
-    return core.HistogramMetricFamily(f"{_PREFIX}{one.name}", one.text, buckets=buckets, sum_value=values[SUM])
+    family = core.HistogramMetricFamily(f"{_PREFIX}{one.name}", one.text, labels=one.labels)
+    names = sorted(histograms)
+    shown = {name: histograms[name] for name in names[:MOST_PARTS]}
+    if others := [histograms[name] for name in names[MOST_PARTS:]]:
+        shown[OTHERS] = {limit: sum(other[limit] for other in others) for limit in others[0]}
+    for name, values in shown.items():
+        buckets = [(limit, count) for limit, count in values.items() if limit != SUM]
+        family.add_metric([name] if one.labels else [], buckets, values[SUM])
+    return family
 
 
 def _family(one: Described, values: Mapping[tuple[str, ...], float]) -> Any:

@@ -76,6 +76,7 @@ class Router:
             "/metrics": Route(_plainly(lambda _: Response(200, *exposition(status())))),
             "/events": Route(_plainly(self._events)),
             "/paths": Route(_plainly(self._paths)),
+            "/checkpoints": Route(_plainly(self._checkpoints)),
             "/letters": Route(partial(self._stored, stored.letters)),
             "/letter": Route(partial(self._private, stored.letter)),
             "/state": Route(partial(self._private, stored.state)),
@@ -152,6 +153,10 @@ class Router:
             near = get_close_matches(part, known, n=1)
             return told(404, "no receiver or sender has this id" + (f". Did you mean {near[0]}?" if near else ""))
         return as_json(200, {"paths": self._shown.paths(part)})
+
+    def _checkpoints(self, asked: Asked) -> Response:
+        asked.parameters()
+        return as_json(200, {"checkpoints": [one._asdict() for one in reversed(self._shown.checkpoints())]})
 
     async def _stored(self, read: Callable[[str, Asked], Response], asked: Asked, _: Receive) -> Response:
         """Read the store in another thread, one client at a time."""

@@ -1,9 +1,9 @@
 """What the HTTP server shows of an engine, and how it lets the engine be controlled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from correlator.runtime.status import Status
+from correlator.runtime.status import Status, TakenCheckpoint
 from correlator.runtime.timeline import Timeline
 
 
@@ -14,6 +14,7 @@ class Shown(NamedTuple):
         status: returns the status.
         timeline: the last changes of state.
         paths: returns the paths through a receiver or sender (`paths_through`).
+        checkpoints: returns the last checkpoints of this life, the newest last.
         order: carries out a request of the control socket (`RequestHandler.answer`).
         store: the URL of the store; `None` for an engine without one, or with one that a program has passed in.
     """
@@ -21,5 +22,6 @@ class Shown(NamedTuple):
     status: Callable[[], Status]
     timeline: Timeline
     paths: Callable[[str], list[dict[str, object]]]
+    checkpoints: Callable[[], Sequence[TakenCheckpoint]]
     order: Callable[[bytes, Callable[[], bool]], dict[str, Any]]
     store: str | None

@@ -1,15 +1,16 @@
 // The page: follows the engine, and shows the view that the address names.
 
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
+import { Checkpoints } from "./checkpoints.js";
 import { Keys } from "./keys.js";
 import { Live, read, signIn } from "./live.js";
 import { clock, History, lasting, moment, partsOf } from "./model.js";
-import { Acts, Part } from "./part.js";
+import { Part } from "./part.js";
 import { Overview } from "./overview.js";
 import { Dead, State } from "./stored.js";
 import { Sign } from "./signs.js";
 
-const VIEWS = [["#/", "Overview"], ["#/dead", "Dead letters"], ["#/state", "State"]];
+const VIEWS = [["#/", "Overview"], ["#/dead", "Dead letters"], ["#/state", "State"], ["#/checkpoints", "Checkpoints"]];
 const COUNT_MS = 10000; // dead letters are counted at most so often
 const LETTERS = new Set(["dead_letters", "handler_failed", "replayed", "discarded", "unhandled"]);
 const GONE = new Set(["replayed", "discarded"]);
@@ -101,18 +102,12 @@ function Top({ status, failing, theme, route }) {
   </header>`;
 }
 
-const CHECKPOINT = {
-  name: "Take a checkpoint", title: "Unless the last one holds everything already.", command: "correlator checkpoint FILE",
-  order: { command: "checkpoint", timeout: 60 }, done: (result) => `Durable: ${result.taken} since the start.`,
-};
-
 function View({ route, shown, parts, theme, commands, paths, letters, store, gone }) {
   const { status, events } = shown;
   const given = { live: { events }, status, parts, history, theme, commands, letters, store, gone, query: route.query };
-  if (route.view === "") {
-    return html`<${Overview} ...${given} /><section aria-labelledby="control"><div class="head"><h2 id="control">Control</h2></div><${Acts} acts=${[CHECKPOINT]} commands=${commands} /></section>`;
-  }
+  if (route.view === "") return html`<${Overview} ...${given} />`;
   if (route.view === "part") return html`<${Part} ...${given} kind=${route.names[0]} id=${route.names.slice(1).join("/")} paths=${paths} />`;
+  if (route.view === "checkpoints") return html`<${Checkpoints} ...${given} />`;
   if (route.view === "dead") return html`<${Dead} key=${route.query.toString()} ...${given} />`;
   if (route.view === "state") return html`<${State} ...${given} />`;
   return html`<section><h2>There is no such view</h2><p><a href="#/">Overview</a></p></section>`;

@@ -4,7 +4,7 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 
 const KEPT = "correlator-keys";
 const SECOND_MS = 1500; // the second key of a pair comes within this time
-const VIEWS = { o: "#/", d: "#/dead", s: "#/state" };
+const VIEWS = { o: "#/", d: "#/dead", s: "#/state", c: "#/checkpoints" };
 const LIST = [
   [["/"], "filter the parts"],
   [["j"], ["k"], "next and previous part"],
@@ -13,6 +13,7 @@ const LIST = [
   [["g", "o"], "overview"],
   [["g", "d"], "dead letters"],
   [["g", "s"], "state"],
+  [["g", "c"], "checkpoints"],
   [["f"], "freeze the page, and go on"],
   [["?"], "this list"],
 ];

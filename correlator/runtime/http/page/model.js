@@ -16,6 +16,9 @@ export function lasting(seconds) {
   return seconds < 10 ? `${tenth.format(Math.max(0, seconds))} s` : `${Math.floor(seconds)} s`;
 }
 
+// A duration of which milliseconds matter.
+export const brief = (seconds) => (seconds === undefined ? "none" : seconds < 1 ? `${(seconds * 1000).toPrecision(seconds < 0.001 ? 1 : 2) * 1} ms` : lasting(seconds));
+
 export const bytes = (size) => {
   for (const [unit, limit] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (size >= limit) return `${tenth.format(size / limit)} ${unit}`;
   return `${size} bytes`;
@@ -135,6 +138,31 @@ export function needsOf(status, parts, events, letters) {
   return needs;
 }
 
+// The time within which a share of the messages were confirmed, since the start or since `before`; interpolated between
+// two limits. Nobody knows more of those that took longer than the last limit.
+export function quantile(share, now, before = { confirmed: 0, within: {} }) {
+  const wanted = share * (now.confirmed - before.confirmed);
+  if (!(wanted > 0)) return undefined;
+  let from = 0;
+  let below = 0;
+  for (const limit of Object.keys(now.within).sort((one, other) => one - other)) {
+    const found = now.within[limit] - (before.within[limit] ?? 0);
+    if (found >= wanted) return from + ((limit - from) * (wanted - below)) / (found - below);
+    [from, below] = [Number(limit), found];
+  }
+  return from;
+}
+
+// The latencies of all senders together.
+function latencyOf(status) {
+  const sum = { confirmed: 0, within: {} };
+  for (const { latency } of Object.values(status.senders)) {
+    sum.confirmed += latency?.confirmed ?? 0;
+    for (const [limit, found] of Object.entries(latency?.within ?? {})) sum.within[limit] = (sum.within[limit] ?? 0) + found;
+  }
+  return sum;
+}
+
 const total = (members, name) => Object.values(members).reduce((sum, one) => sum + (one[name] ?? 0), 0);
 const largest = (members, name) => Object.values(members).reduce((most, one) => Math.max(most, one[name] ?? 0), 0);
 
@@ -149,7 +177,7 @@ export class History {
     this.looks = [];
     this.rates = {};
     this.times = [];
-    this.values = { in: [], out: [], queued: [], unsent: [], oldest: [], checkpoint: [] };
+    this.values = { in: [], out: [], queued: [], unsent: [], oldest: [], checkpoint: [], p50: [], p95: [], ids: [] };
   }
 
   take(status) {
@@ -164,7 +192,7 @@ export class History {
       counts[`${status.pipelines[id] ? "pipeline" : "context"} ${id}`] = part.handled;
       counts[`busy ${id}`] = part.busy_s;
     }
-    this.looks.push({ at: status.engine_time, counts });
+    this.looks.push({ at: status.engine_time, counts, latency: latencyOf(status) });
     while (this.looks.length > 2 && this.looks[1].at <= status.engine_time - RATE_S) this.looks.shift();
     this.rates = this.ratesNow();
     this.note(status);
@@ -177,6 +205,10 @@ export class History {
     if (passed <= 0) return {};
     const entries = Object.entries(last.counts).filter(([key]) => key in first.counts);
     return Object.fromEntries(entries.map(([key, now]) => [key, Math.max(0, (now - first.counts[key]) / passed)]));
+  }
+
+  latency(share) {
+    return this.looks.length > 1 ? quantile(share, this.looks.at(-1).latency, this.looks[0].latency) : undefined;
   }
 
   sum(kind) {
@@ -204,6 +236,9 @@ export function figuresOf(status, history) {
     oldest: Math.max(largest(status.contexts, "oldest_s"), largest(status.senders, "oldest_s")),
     checkpoint: status.checkpoints.last_duration_s * 1000,
     dead: status.totals.dead_letters,
+    p50: history.latency(0.5),
+    p95: history.latency(0.95),
+    ids: status.duplicate_ids,
   };
 }
 

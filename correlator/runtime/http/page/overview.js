@@ -1,7 +1,8 @@
 // The first view: what is wrong, how much, the picture, the plots, the parts, and what happened.
 
 import { html, useState } from "./vendor/preact.js";
-import { byCondition, clock, count, figuresOf, lasting, local, moment, needsOf, rate } from "./model.js";
+import { brief, byCondition, clock, count, figuresOf, lasting, local, moment, needsOf, rate } from "./model.js";
+import { order } from "./live.js";
 import { Flow, hrefOf } from "./flow.js";
 import { Plot } from "./plots.js";
 import { Sign } from "./signs.js";
@@ -39,6 +40,7 @@ function Figures({ status, history, letters }) {
     ["In", rate(now.in) || "…", "messages from brokers, mean of 10 s"],
     ["Out", rate(now.out) || "…", "messages that brokers have confirmed, mean of 10 s"],
     ["Oldest waiting", now.oldest ? lasting(now.oldest) : "none", "in a queue or an outbox"],
+    ["Latency p95", brief(now.p95), "from a handler to the confirm of the broker, 95 % of the messages of 10 s"],
     ["Queued events", count(now.queued), "in the queues of all contexts"],
     ["Unconfirmed", count(now.unsent), "messages of all senders"],
     ["Last checkpoint", status.checkpoints.taken ? `${now.checkpoint < 10 ? now.checkpoint.toFixed(1) : Math.round(now.checkpoint)} ms` : "none", `${count(status.checkpoints.taken)} since the start`],
@@ -63,7 +65,12 @@ function Plots({ status, history, theme }) {
         { values: "unsent", label: "unconfirmed", text: count(now.unsent), stroke: "--plot-b", dash: [5, 3] },
       ]} />
       <${Plot} theme=${theme} history=${history} title="Oldest waiting" series=${[{ values: "oldest", label: "age in s", text: lasting(now.oldest), stroke: "--plot-c" }]} />
-      <${Plot} theme=${theme} history=${history} title="Checkpoint" series=${[{ values: "checkpoint", label: "last, ms", text: now.checkpoint.toFixed(1), stroke: "--plot-d" }]} />
+      <${Plot} theme=${theme} history=${history} title="Latency in s" series=${[
+        { values: "p50", label: "p50", text: brief(now.p50), stroke: "--plot-a" },
+        { values: "p95", label: "p95", text: brief(now.p95), stroke: "--plot-b", dash: [5, 3] },
+      ]} />
+      <${Plot} theme=${theme} history=${history} title="Duplicate detection" series=${[{ values: "ids", label: "ids", text: count(now.ids), stroke: "--plot-c" }]} />
+      <${Plot} theme=${theme} history=${history} title="Checkpoint" href="#/checkpoints" series=${[{ values: "checkpoint", label: "last, ms", text: now.checkpoint.toFixed(1), stroke: "--plot-d" }]} />
     </div>
   </section>`;
 }
@@ -111,6 +118,33 @@ function Parts({ parts, now }) {
   </table>`;
 }
 
+// Pauses or resumes all receivers, one after the other, after a question. It names those that were not.
+function All({ parts, commands }) {
+  const [asked, setAsked] = useState(null);
+  const [told, setTold] = useState("");
+  const receivers = parts.filter((one) => one.kind === "receiver");
+  if (!commands.length) return html`<span class="quiet">Only with <code>http.token</code> in the file of the engine can it be changed from here.</span>`;
+  if (receivers.length < 2) return null;
+  const ask = (command, word) => {
+    setAsked({ command, word, ids: receivers.filter((one) => one.part.paused === (command === "resume")).map((one) => one.id) });
+    setTold("");
+  };
+  const act = async ({ command, word, ids }) => {
+    const left = [];
+    setAsked(null);
+    setTold("…");
+    for (const id of ids) await order({ command, kind: "receiver", part: id }).catch((error) => left.push(`${id}: ${error.message}`));
+    setTold([`${ids.length - left.length} ${word}.`, ...left].join(" "));
+  };
+  const name = (command) => (command === "pause" ? "Pause" : "Resume");
+  return html`<span class="acts">${asked
+    ? html`<span>${name(asked.command)} ${count(asked.ids.length)} receiver${asked.ids.length > 1 ? "s" : ""}?</span>
+      <button type="button" onClick=${() => act(asked)}>${name(asked.command)} ${count(asked.ids.length)}</button><button type="button" onClick=${() => setAsked(null)}>Cancel</button>`
+    : html`<button type="button" disabled=${receivers.every((one) => one.part.paused)} onClick=${() => ask("pause", "paused")}>Pause all receivers …</button>
+      <button type="button" disabled=${!receivers.some((one) => one.part.paused)} onClick=${() => ask("resume", "resumed")}>Resume all …</button>`}
+    <span role="status">${told}</span></span>`;
+}
+
 export function textOf(event) {
   const { id, time, event: name, ...values } = event;
   const kind = ["receiver", "sender", "connection", "pipeline"].find((one) => one in values);
@@ -149,7 +183,7 @@ export function Log({ events }) {
   })}</ul>`;
 }
 
-export function Overview({ live, status, parts, history, theme, letters }) {
+export function Overview({ live, status, parts, history, theme, letters, commands }) {
   const [filter, setFilter] = useState("");
   const wanted = filter.toLowerCase();
   const shown = wanted
@@ -167,7 +201,7 @@ export function Overview({ live, status, parts, history, theme, letters }) {
     </section>
     <${Plots} status=${status} history=${history} theme=${theme} />
     <section aria-labelledby="parts">
-      <div class="head"><h2 id="parts">Parts</h2><span class="quiet">${shown.length < parts.length ? `${shown.length} of ${parts.length}` : parts.length}</span></div>
+      <div class="head"><h2 id="parts">Parts</h2><span class="quiet">${shown.length < parts.length ? `${shown.length} of ${parts.length}` : parts.length}</span><${All} parts=${parts} commands=${commands} /></div>
       <${Parts} parts=${shown} now=${status.time} />
     </section>
     <section aria-labelledby="events">

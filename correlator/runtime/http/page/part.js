@@ -1,7 +1,7 @@
 // One receiver, sender, context or pipeline: condition, what may be done with it, all its figures, what happened to it.
 
 import { html, useState } from "./vendor/preact.js";
-import { bytes, count, lasting, local, moment, rate } from "./model.js";
+import { brief, bytes, count, lasting, local, moment, quantile, rate } from "./model.js";
 import { order } from "./live.js";
 import { Log } from "./overview.js";
 import { Sign } from "./signs.js";
@@ -12,6 +12,7 @@ const HIDDEN = new Set(["status", "error", "since", "last_error", "last_error_at
 
 function shown(name, value) {
   if (name === "backlog") return value && (value.messages ?? null) !== null ? `${count(value.messages)} messages` : bytes(value.size);
+  if (name === "latency") return value.confirmed ? `p50 ${brief(quantile(0.5, value))}, p95 ${brief(quantile(0.95, value))}` : "none";
   if (Array.isArray(value)) return value.join(", ") || "none";
   if (typeof value === "number") return name.endsWith("_s") ? lasting(value) : count(value);
   return String(value);

@@ -30,7 +30,7 @@ function optionsOf(width, series) {
 
 const short = (value) => (value >= 1e6 ? `${value / 1e6}M` : value >= 1e4 ? `${value / 1e3}k` : `${Math.round(value * 1000) / 1000}`);
 
-export function Plot({ title, series, history, theme }) {
+export function Plot({ title, href, series, history, theme }) {
   const place = useRef(null);
   const plot = useRef(null);
   const data = () => [history.times, ...series.map((one) => history.values[one.values])];
@@ -46,7 +46,7 @@ export function Plot({ title, series, history, theme }) {
   useEffect(() => plot.current?.setData(data()), [history.times.at(-1)]);
   const said = series.map((one) => `${one.label} ${one.text}`).join(", ");
   return html`<figure>
-    <figcaption><strong>${title}</strong> ${series.map((one) => html`<span class="key"><svg width="14" height="8" aria-hidden="true"><line x1="0" y1="4" x2="14" y2="4" stroke=${`var(${one.stroke})`} stroke-width="2" stroke-dasharray=${one.dash?.join(" ")} /></svg>${one.label} <b>${one.text}</b></span>`)}</figcaption>
+    <figcaption><strong>${href ? html`<a href=${href}>${title}</a>` : title}</strong> ${series.map((one) => html`<span class="key"><svg width="14" height="8" aria-hidden="true"><line x1="0" y1="4" x2="14" y2="4" stroke=${`var(${one.stroke})`} stroke-width="2" stroke-dasharray=${one.dash?.join(" ")} /></svg>${one.label} <b>${one.text}</b></span>`)}</figcaption>
     <div class="plot" role="img" aria-label=${`${title}, the last 15 minutes. Now: ${said}`} ref=${place}></div>
   </figure>`;
 }

@@ -6,7 +6,7 @@ import { order, read } from "./live.js";
 import { hrefOf } from "./flow.js";
 
 // Reads a path again whenever it changes, or `news` does; `again` reads the same once more.
-function useRead(path, news) {
+export function useRead(path, news) {
   const [state, setState] = useState({ path: "", value: null, problem: "" });
   const [turn, setTurn] = useState(0);
   useEffect(() => {

@@ -21,7 +21,6 @@ from tests.forking import forking
 PATIENCE_S = 900
 PREPARED = (
     *(command.module for command in main.COMMANDS),
-    "alembic.command",
     "connectors.embedded",
     "connectors.file",
     "correlator.cli.entry",

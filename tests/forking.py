@@ -7,7 +7,8 @@ import multiprocessing
 from multiprocessing.context import ForkServerContext
 
 _context = multiprocessing.get_context("forkserver")
-_modules: dict[str, None] = {}
+_modules = {"alembic.command": None}
+"""What makes new stores and brokers, which others import only then; and what callers need."""
 
 
 def forking(*modules: str) -> ForkServerContext:

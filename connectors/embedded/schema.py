@@ -28,8 +28,6 @@ an INSERT into it stores one message in a queue with room.
 from pathlib import Path
 from typing import Any
 
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from connectors.embedded.sql import Sql
@@ -69,6 +67,9 @@ def upgrade(connection: Connection, found: str) -> None:
     Called outside a transaction, while no other process can change the schema.
     """
     if found == FIRST:  # it may come from a version without revisions
+        from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  # as in `revising.run`
+        from alembic.script import ScriptDirectory  # noqa: PLC0415  # as in `revising.run`
+
         with connection.begin():
             MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).stamp(
                 ScriptDirectory(str(SCRIPTS)), FIRST

@@ -161,7 +161,7 @@ def pins_ignored(patches: Patches) -> None:
     "E9",
     "E1",
     budget=1000,
-    seed=545,
+    seed=1167,
 )
 def second_loss_forgets_the_first(patches: Patches) -> None:
     """The number of messages that the last loss concerns ends the doubt about the messages of all losses."""

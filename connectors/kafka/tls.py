@@ -28,10 +28,17 @@ REFUSED = "SSL alert number"
 
 
 def with_protocol(client: Mapping[str, Any], servers: str) -> Mapping[str, Any]:
-    """Add TLS to the settings of a client if they name no protocol and a broker is on another machine."""
-    if PROTOCOL in client or all(is_loopback(_host(one)) for one in servers.split(",")):
+    """Add a protocol to the settings of a client that name none.
+
+    It has TLS if a broker is on another machine, and a login if there are settings for one: without the protocol the
+    library ignores them.
+    """
+    if PROTOCOL in client:
         return client
-    return {**client, PROTOCOL: "SASL_SSL" if any(name.startswith(_LOGIN) for name in client) else "SSL"}
+    has_login = any(name.startswith(_LOGIN) for name in client)
+    if all(is_loopback(_host(one)) for one in servers.split(",")):
+        return {**client, PROTOCOL: "SASL_PLAINTEXT"} if has_login else client
+    return {**client, PROTOCOL: "SASL_SSL" if has_login else "SSL"}
 
 
 def is_encrypted(client: Mapping[str, Any]) -> bool:

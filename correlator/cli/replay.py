@@ -62,6 +62,14 @@ def replay_log(
             "A replay opens none",
             "Leave --allow-connections out; publish a message that should be sent once more",
         )
+    if out is not None and expect is not None and out.resolve() == expect.resolve():
+        raise UsageError(
+            "E2004",
+            "correlator replay --out",
+            f"{quoted(str(out))} is the same file as --expect, and would be overwritten before the comparison",
+            "",
+            "Give --out another file",
+        )
     with importable(config or Path("-")):
         settings = None if config is None else load_engine(config, share=share).settings
         replayed = replay(log, settings)

@@ -49,6 +49,16 @@ def test_a7_1_with_the_configuration_and_what_is_expected(recorded):
     assert_fails(run(*arguments, cwd=recorded), "E2044", 6, "expected 'nothing'")
 
 
+def test_a7_1_the_file_with_what_is_expected_is_not_overwritten(recorded):
+    write(recorded / "outputs.jsonl", ['{"what": "other messages"}'])
+    before = (recorded / "outputs.jsonl").read_bytes()
+    result = run("replay", "input.log.1", "--out", "./outputs.jsonl", "--expect", "outputs.jsonl", cwd=recorded)
+    assert_fails(result, "E2004", 2, "--out", "the same file as --expect")
+    assert (recorded / "outputs.jsonl").read_bytes() == before
+    result = run("replay", "input.log.1", "--out", "new.jsonl", "--expect", "new.jsonl", cwd=recorded)
+    assert_fails(result, "E2004", 2, "--out", "the same file as --expect")
+
+
 def test_a7_2_connections_are_refused(recorded):
     result = run("replay", "input.log.1", "--allow-connections", cwd=recorded)
     assert_fails(result, "E2042", 2, "received and sent already")

@@ -130,6 +130,7 @@ def test_the_servers_are_needed() -> None:
         ("127.0.0.1:9, 10.0.0.7:9", {}, "SSL"),
         ("kafka.example.com", {"ssl.ca.location": "/etc/ca.pem"}, "SSL"),
         ("kafka.example.com:9", {"sasl.mechanisms": "PLAIN", "sasl.username": "me", "sasl.password": "x"}, "SASL_SSL"),
+        ("127.0.0.1:9", {"sasl.mechanisms": "PLAIN", "sasl.username": "me", "sasl.password": "x"}, "SASL_PLAINTEXT"),
         ("kafka.example.com:9", {"security.protocol": "PLAINTEXT"}, "PLAINTEXT"),
         ("127.0.0.1:9", {"security.protocol": "ssl", "ssl.ca.location": "/etc/ca.pem"}, "ssl"),
     ],
@@ -153,7 +154,7 @@ def test_a_password_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as raised:
         made(client=secret)
     assert "topsecret" not in str(raised.value)
-    connection = made(client={"sasl.password": "topsecret"})
+    connection = made(client={"sasl.mechanisms": "PLAIN", "sasl.username": "me", "sasl.password": "topsecret"})
     assert "topsecret" not in repr(connection._broker)
 
 

@@ -32,7 +32,6 @@ _ABOUT_CODES = (
     "Each message of correlator begins with a code. `correlator explain CODE` prints the same sentence. The first "
     f"letter is the severity: {', '.join(f'`{letter}` {name}' for letter, name in SEVERITIES.items())}."
 )
-_UNITS = {"duration": "duration", "size": "size"}
 
 
 def pages() -> Mapping[str, str]:
@@ -118,11 +117,15 @@ def _single(type_: SettingType, sections: Mapping[type, str]) -> str:
         return ", ".join(f"`{one}`" for one in type_.choices)
     if "import_path" in type_.marks:
         return "`module:name`"
-    name = _UNITS.get(type_.marks.get("unit", ""), _NAMES.get(type_.bare, ""))
+    name = type_.marks.get("unit") or _NAMES.get(type_.bare, "")
     return f"{name}{_limits(type_)}"
 
 
 def _limits(type_: SettingType) -> str:
+    if type_.max_length is not None:
+        return f", {type_.min_length or 0} to {type_.max_length} characters"
+    if type_.min_length is not None:
+        return f", {type_.min_length} characters or more"
     show = _shown_in(type_)
     if type_.ge is not None and type_.le is not None:
         return f", {show(type_.ge)} to {show(type_.le)}"
@@ -194,7 +197,10 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 def _parameter(one: Any, context: Any) -> str:
     record = one.get_help_record(context)
-    return "" if record is None or one.name == "help" else f"| `{_cell(record[0])}` | {_cell(record[1])} |"
+    if record is None or one.name == "help":
+        return ""
+    name = record[0] if one.param_type_name == "option" else record[0].partition(" ")[0]
+    return f"| `{_cell(name)}` | {_cell(record[1])} |"
 
 
 # --- codes ---

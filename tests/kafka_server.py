@@ -17,6 +17,7 @@ from pathlib import Path
 import confluent_kafka as kafka
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -300,6 +301,13 @@ class KafkaServer(ProcessServer):
         rights = [AclBinding(kind, name, pattern, f"User:{USER}", "*", one, allow) for one in operations]
         for made in self.admin.create_acls(rights).values():
             made.result(ANSWER_S)
+
+    def revoke(self, kind: ResourceType, name: str) -> None:
+        """Take all rights of `USER` for this away."""
+        any_ = AclOperation.ANY, AclPermissionType.ANY
+        rights = AclBindingFilter(kind, name, ResourcePatternType.LITERAL, f"User:{USER}", None, *any_)
+        for removed in self.admin.delete_acls([rights]).values():
+            removed.result(ANSWER_S)
 
     def let_log_in(self, user: str, password: str) -> None:
         """Let a user log in with SCRAM-SHA-512."""

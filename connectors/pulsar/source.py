@@ -168,12 +168,19 @@ class PulsarSource:
 
     def _unsubscribe(self) -> None:
         hasty = replace(self._broker, timeout_s=min(self._broker.timeout_s, _CLOSE_TIMEOUT_S))
-        with suppress(ConnectionLost, pulsar.PulsarException):  # the broker refuses it while there are other consumers
-            consumer = self._consumer
-            if consumer is None or not consumer.is_connected():
-                self._disconnect()
-                consumer = self._subscribe(PulsarLink(self._where, hasty))
-            consumer.unsubscribe()
+        consumer = self._consumer
+        with suppress(ConnectionLost, pulsar.Timeout):
+            for _ in range(2):  # the client may notice only by the first failure that the connection is lost
+                if consumer is None or not consumer.is_connected():
+                    self._disconnect()
+                    consumer = self._subscribe(PulsarLink(self._where, hasty))
+                try:
+                    consumer.unsubscribe()
+                except pulsar.Timeout:
+                    raise
+                except pulsar.PulsarException:  # the broker refuses it while there are other consumers
+                    continue
+                return
 
     def _disconnect(self) -> None:
         if self._link is not None:

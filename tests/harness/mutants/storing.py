@@ -52,12 +52,15 @@ def _release_nothing(original: Any) -> Any:
     class Released:
         """Replaces a cut whose sends were released before."""
 
+        def __init__(self, cut: Any) -> None:
+            self.commit = cut.commit
+            self.changes = cut.changes
+
         def release(self) -> None:
             """Do nothing."""
 
     def release(self: Any, cut: Any) -> Any:
-        del cut
-        original(self, Released())
+        original(self, Released(cut))
 
     return release
 

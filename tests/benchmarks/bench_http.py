@@ -3,7 +3,9 @@
 The observers are another process that reads `/status` and `/metrics` each second, and that reads the stream of the
 status page all the time, as an open page does.
 
-`python -m tests.benchmarks.bench_http`; EXACTLY_ONCE in and out, one persistent monitor, SQLite, alternating.
+`python -m tests.benchmarks.bench_http`; EXACTLY_ONCE in and out, one persistent monitor, SQLite, alternating. Other work
+on the machine changes these figures by more than the observers do. So the program also measures the processor time that
+an engine without messages uses in a second, with observers and without.
 """
 
 import argparse
@@ -15,11 +17,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from correlator import Message
-from correlator.settings import HttpSettings
+from correlator import Engine, Message, Reliability
+from correlator.settings import EngineSettings, HttpSettings, MonitorSettings, ReceiverSettings, SenderSettings
+from correlator.testing.memory import MemoryBroker
 from tests.benchmarks import bench_engine
 from tests.servers import free_port
 
+ONCE = Reliability.EXACTLY_ONCE
+EVENT = "tests.benchmarks.bench_engine:Trade"
+SETTLING_S = 3.0
+"""Seconds after its start in which an engine and its observers still have something to begin."""
 READER = """
 import http.client, sys, threading, time, urllib.request
 def answer(route):
@@ -50,14 +57,35 @@ def measured(inputs: Sequence[Message], http: HttpSettings | None) -> tuple[floa
         return rate, (time.process_time() - begin) / len(inputs) * 1e6
 
 
+def at_rest(http: HttpSettings, seconds: float) -> float:
+    """CPU milliseconds of this process in a second, with an engine that has nothing to do."""
+    with tempfile.TemporaryDirectory() as directory:
+        settings = EngineSettings(
+            name="rest",
+            store=f"sqlite:///{directory}/engine.db",
+            receivers=(
+                ReceiverSettings(id="in", connection="memory", destination="queue:in", reliability=ONCE, event=EVENT),
+            ),
+            senders=(SenderSettings(id="out", connection="memory", destination="queue:out", reliability=ONCE),),
+            monitors=(MonitorSettings(type="tests.benchmarks.bench_engine:Positions"),),
+            http=http,
+        )
+        with Engine(settings, connections={"memory": MemoryBroker().connection()}):
+            time.sleep(SETTLING_S)
+            begin, used = time.monotonic(), time.process_time()
+            time.sleep(seconds)
+            return (time.process_time() - used) / (time.monotonic() - begin) * 1e3
+
+
 def main() -> None:
     """Run the rounds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rest", type=float, default=15.0, help="seconds of an engine without messages")
     arguments = parser.parse_args()
     inputs = bench_engine.messages(arguments.messages)
-    http = HttpSettings(port=free_port())
+    http, alone = HttpSettings(port=free_port()), HttpSettings(port=free_port())
     rates, costs = [], []
     with subprocess.Popen([sys.executable, "-c", READER, str(http.port)]) as reader:
         try:
@@ -70,9 +98,13 @@ def main() -> None:
                 print(
                     f"off {off:,.0f}/s {off_us:.1f} us  on {on:,.0f}/s {on_us:.1f} us  cost {costs[-1]:.3f}", flush=True
                 )
+            off_ms, on_ms = at_rest(alone, arguments.rest), at_rest(http, arguments.rest)
         finally:
             reader.kill()
     print(f"medians: rate {statistics.median(rates):.3f}, CPU time of a message {statistics.median(costs):.3f}")
+    print(
+        f"at rest: off {off_ms:.1f} ms a second, on {on_ms:.1f}, so observers need {(on_ms - off_ms) / 10:.2f} % of a core"
+    )
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def _of_sender(sender: SenderSettings, broker: PulsarBroker) -> _Part:
 
 def _namespace_of(topic: str) -> str:
     """Return `TENANT/NAMESPACE` of the full name of a topic, or of a pattern for such names."""
-    return "/".join(topic.removeprefix("persistent://").split("/", 2)[:2])
+    return "/".join(rest.parts_of(topic)[:2])
 
 
 def _of_cluster(where: str, broker: PulsarBroker, parts: Sequence[_Part]) -> Iterator[CorrelatorError]:

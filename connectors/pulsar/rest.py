@@ -28,7 +28,7 @@ def ask(where: str, broker: PulsarBroker, method: str, topic: str, *rest: str) -
 
     Raises `NotThere`, `InUse`, `ConnectionLost`.
     """
-    return _ask(where, broker, method, "persistent", *_parts(topic), *rest)
+    return _ask(where, broker, method, "persistent", *parts_of(topic), *rest)
 
 
 def ask_about(where: str, broker: PulsarBroker, *names: str) -> Any:
@@ -42,13 +42,13 @@ def ask_about(where: str, broker: PulsarBroker, *names: str) -> Any:
 def ask_schema(where: str, broker: PulsarBroker, topic: str, version: int) -> Any:
     """Return the answer to a request for an existing version of a topic's schema. Raises `ConnectionLost`."""
     try:
-        return _ask(where, broker, "GET", "schemas", *_parts(topic), "schema", str(version))
+        return _ask(where, broker, "GET", "schemas", *parts_of(topic), "schema", str(version))
     except NotThere as error:
         what = f"{broker.web_service_url} answered 404 about schema {version} of {topic}, which there is"
         raise ConnectionLost("E7025", where, what, "", "Look at web_service_url") from error
 
 
-def _parts(topic: str) -> list[str]:
+def parts_of(topic: str) -> list[str]:
     """Return tenant, namespace and name of a topic."""
     return topic.removeprefix("persistent://").split("/", 2)
 

@@ -27,6 +27,10 @@ Target = Annotated[
     str, typer.Argument(metavar="FILE_OR_STORE_URL", help="Configuration file, or URL of the store: sqlite:///PATH.")
 ]
 
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
+]
+
 
 class LogLevel(StrEnum):
     """A level of the log."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from alembic.runtime.migration import MigrationContext
 
-from correlator.cli.arguments import Share, Target
+from correlator.cli.arguments import Share, Target, Yes
 from correlator.cli.failures import say
 from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import write_line, write_table
@@ -16,8 +16,7 @@ from correlator.processes import new_identity
 from correlator.storage import adopt, checking, migrate
 from correlator.storage.database import copy_while_running, location, parse, reading
 from correlator.storage.forget import forget, holds
-from correlator.storage.inspect import exists
-from correlator.storage.owned import no_store
+from correlator.storage.inspect import refuse_no_store
 from correlator.storage.reset import Contents, contents, reset
 from correlator.storage.witness import witness_of
 
@@ -77,9 +76,7 @@ def check(target: Target, share: Share = None) -> None:
 def empty(
     target: Target,
     share: Share = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
-    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Empty a store: delete its messages, state, dead letters and ids. The engine must be stopped.
 
@@ -99,9 +96,7 @@ def forget_part(
     target: Target,
     part_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the receiver or sender.", show_default=False)],
     share: Share = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
-    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Remove a receiver or sender that code has added, with its messages. The engine must be stopped.
 
@@ -134,8 +129,7 @@ def backup(
     if parse(url).get_backend_name() != "sqlite":
         todo = "Use pg_dump, which gives a copy of one moment as well"
         raise UsageError("E2026", location(url), "is a PostgreSQL database", "Only SQLite stores are copied", todo)
-    if not exists(url):
-        raise no_store(location(url))
+    refuse_no_store(url)
     if copy.exists():
         raise UsageError("E2025", str(copy), "exists already", "A backup never replaces a file", "Name another one")
     try:
@@ -158,7 +152,7 @@ def adopt_copy(
     takes their next messages for repeats of those messages. The messages that the copy holds may be received twice.
     """
     url, settings = store_and_settings(target, share)
-    held = [(one.sender, one.unconfirmed) for one in adopt.senders(url)]
+    held = adopt.senders(url)
     if not yes:
         _show_senders("Would be sent with new source ids", held)
         what = "what the engine has done since this copy was made would be lost"
@@ -169,7 +163,7 @@ def adopt_copy(
     _show_senders("Sent with new source ids", held)
 
 
-def _show_senders(title: str, held: Sequence[tuple[str, int]]) -> None:
+def _show_senders(title: str, held: Sequence[adopt.Adopted]) -> None:
     write_table(title, ("sender", "messages in the copy"), held)
 
 

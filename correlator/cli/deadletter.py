@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from correlator.cli.arguments import Share, Target
+from correlator.cli.arguments import Share, Target, Yes
 from correlator.cli.asking import NOT_RUNNING, ask
 from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import Row, shortened, shown, write_json, write_line, write_table
@@ -117,9 +117,7 @@ def discard(
     origin: OfOrigin = "",
     everything: All = False,
     share: Share = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
-    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete dead letters permanently. A running engine does so itself; in this case name its configuration file."""
     selection = _chosen(numbers, kind, origin, everything=everything)

@@ -206,7 +206,8 @@ class Sender(Actor):
             self._spans.sent(self.settings.id, batch.sends, results, batch.refusals + 1, began)
         now = self._engine_time.now()
         given_up = self.dispatcher.settle(batch, results, self._clock.monotonic(), now)
-        self.latency.confirmed(batch.sends, results, again=batch.refusals > 0, now=now)
+        if self.outbox.stored:
+            self.latency.confirmed(batch.sends, results, again=batch.refusals > 0, now=now)
         for send, refusal in given_up:
             self._log.error(
                 "message refused; kept as a dead letter",

@@ -13,10 +13,10 @@ import msgspec
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from correlator.core.commit import Endpoint, OutboundSegment, SenderCut
-from correlator.storage import codec, loading, migrate, tables
+from correlator.storage import codec, loading, tables
 from correlator.storage import database as databases
-from correlator.storage.inspect import exists
-from correlator.storage.owned import no_store
+from correlator.storage.changing import changing, stopped
+from correlator.storage.inspect import refuse_no_store
 from correlator.storage.writes import segment_row
 
 
@@ -33,13 +33,13 @@ def senders(url: str) -> list[Adopted]:
     Raises:
         StoreError: E3010, the database holds no store; others as `database.reading`.
     """
-    _refuse_no_store(url)
+    refuse_no_store(url)
     with databases.reading(url) as connection:
         return [Adopted(one.id, _unconfirmed(connection, one)) for one in _reliable(connection)]
 
 
 def adopt(url: str, witness: Path | None, identity: str) -> None:
-    """Give each reliable sender a new source id in one transaction, raise the epoch, and remove the witness.
+    """Give each reliable sender a new source id in one transaction, and remove the witness.
 
     If the process dies in between, a start still refuses the store, and the command can be repeated.
 
@@ -49,28 +49,22 @@ def adopt(url: str, witness: Path | None, identity: str) -> None:
         identity: the unique part of the new source ids.
 
     Raises:
-        Fenced: E3201, an engine is running on the store.
-        StoreError: as `database.connect` and `migrate.bring_up`.
+        Fenced, StoreError: as `stopped`; E3010, the database holds no store.
         RecoveryRefused: E4201, E4202: a row is damaged. Nothing was changed.
     """
-    _refuse_no_store(url)
-    database = databases.connect(url)
-    try:
-        migrate.bring_up(database)
-        with database.patiently(), database.transaction() as connection:
-            sources = {one.id: f"{identity}:S{n:02d}" for n, one in enumerate(_reliable(connection), 1)}
-            _record(connection, sources)
-            _renumber(connection, sources)
-            connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))
+    refuse_no_store(url)
+    with stopped(url) as database:
+        with changing(database) as connection:
+            endpoints = [
+                msgspec.structs.replace(one, source=f"{identity}:S{number:02d}")
+                for number, one in enumerate(_reliable(connection), 1)
+            ]
+            for one in endpoints:
+                row = update(tables.endpoint).where(tables.endpoint.c.id == one.id)
+                connection.execute(row.values(codec.content_of(one)))
+            _renumber(connection, {one.id: one.source for one in endpoints})
         if witness is not None:
             witness.unlink(missing_ok=True)
-    finally:
-        database.close()
-
-
-def _refuse_no_store(url: str) -> None:
-    if not exists(url):
-        raise no_store(databases.location(url))
 
 
 def _reliable(connection: Connection) -> Sequence[Endpoint]:
@@ -82,14 +76,6 @@ def _unconfirmed(connection: Connection, sender: Endpoint) -> int:
     row = tables.outbox.c
     messages = select(func.sum(row.last - row.first + 1)).where(row.sender == sender.id)
     return int(connection.execute(messages).scalar() or 0)
-
-
-def _record(connection: Connection, sources: dict[str, str]) -> None:
-    """Put the new source ids into the registry."""
-    for one in _reliable(connection):
-        changed = msgspec.structs.replace(one, source=sources[one.id])
-        row = update(tables.endpoint).where(tables.endpoint.c.id == one.id)
-        connection.execute(row.values(codec.content_of(changed)))
 
 
 def _renumber(connection: Connection, sources: dict[str, str]) -> None:

@@ -1,19 +1,16 @@
-"""Replays or discards dead letters of a stopped engine, in one transaction under the lock of the store.
-
-The transaction raises the epoch: an engine that has lost the store without noticing it cannot write any more.
-"""
+"""Replays or discards dead letters of a stopped engine, in one transaction under the lock of the store."""
 
 from collections.abc import Callable, Iterator
 
 import msgspec
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, select
 
 from correlator.core.deadletters import DeadLetterReplay
 from correlator.core.differences import joined
 from correlator.core.faults import point
 from correlator.events import DeadLetter
-from correlator.storage import database as databases
-from correlator.storage import loading, migrate, tables
+from correlator.storage import loading, tables
+from correlator.storage.changing import changing, stopped
 from correlator.storage.codec import CheckpointContent
 from correlator.storage.inspect import Selection, counted_dead_letters, refuse_missing
 from correlator.storage.statements import Statements
@@ -30,8 +27,7 @@ def replay(url: str, selection: Selection) -> int:
 
     Raises:
         UsageError: E2021, the store does not hold a selected number; E2023, a letter cannot go back. Nothing changed.
-        Fenced: E3201, an engine is running on the store.
-        StoreError: E3010, there is no store; as `database.connect` and `migrate.bring_up`.
+        Fenced, StoreError: as `stopped`; E3010, there is no store.
     """
     return _remove(url, selection, _bring_back)
 
@@ -43,20 +39,15 @@ def discard(url: str, selection: Selection) -> int:
 
 def _remove(url: str, selection: Selection, act: Act) -> int:
     """Call `act` with the selected letters and delete them, in one transaction. Returns the number of letters."""
-    counted_dead_letters(url, selection)  # before `connect`, which would make a store where there is none
-    database = databases.connect(url)
-    try:
-        migrate.bring_up(database)
-        with database.patiently(), database.transaction() as connection:
+    counted_dead_letters(url, selection)  # before `stopped`, which would make a store where there is none
+    with stopped(url) as database:
+        with changing(database) as connection:
             refuse_missing(connection, selection)
             act(connection, Statements(database.dialect), selection)
             removed = connection.execute(delete(tables.dead_letter).where(*selection.conditions())).rowcount
-            connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))
             point("dl.tx.commit.before")
         point("dl.tx.commit.after")
         return removed
-    finally:
-        database.close()
 
 
 def _bring_back(connection: Connection, statements: Statements, selection: Selection) -> None:

@@ -8,10 +8,10 @@ from correlator.core.commit import Endpoint, StateEntry, StateSegment
 from correlator.core.unhandled import OWNER as UNHANDLED
 from correlator.core.unmapped import OWNER as UNMAPPED
 from correlator.errors import UsageError, quoted
-from correlator.storage import codec, loading, migrate, tables
+from correlator.storage import codec, loading, tables
 from correlator.storage import database as databases
-from correlator.storage.inspect import exists
-from correlator.storage.owned import no_store
+from correlator.storage.changing import changing, stopped
+from correlator.storage.inspect import refuse_no_store
 from correlator.storage.reset import MESSAGES, Contents
 from correlator.storage.writes import without
 
@@ -23,39 +23,27 @@ def holds(url: str, part_id: str) -> list[Contents]:
         UsageError: E8301, E8302 as `forget`.
         StoreError: E3010, the database holds no store; others as `database.reading`.
     """
-    _refuse_no_store(url)
+    refuse_no_store(url)
     with databases.reading(url) as connection:
         part = _dynamic(connection, part_id)
         return [_counted(connection, table, condition) for table, condition in _rows(connection, part)]
 
 
 def forget(url: str, part_id: str) -> None:
-    """Remove a dynamic part in one transaction, and raise the epoch: an engine that lost the store cannot write.
+    """Remove a dynamic part in one transaction.
 
     Raises:
         UsageError: E8302, there is no such part; E8301, the part is static.
-        Fenced: E3201, an engine is running on the store.
-        StoreError: as `database.connect` and `migrate.bring_up`.
+        Fenced, StoreError: as `stopped`; E3010, the database holds no store.
     """
-    _refuse_no_store(url)
-    database = databases.connect(url)
-    try:
-        migrate.bring_up(database)
-        with database.patiently(), database.transaction() as connection:
-            part = _dynamic(connection, part_id)
-            for table, condition in _rows(connection, part):
-                connection.execute(delete(table).where(condition))
-            _forget_in_the_checkpoint(connection, part_id)
-            if part.kind == "receiver":
-                _forget_in_the_state(connection, part_id)
-            connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))
-    finally:
-        database.close()
-
-
-def _refuse_no_store(url: str) -> None:
-    if not exists(url):
-        raise no_store(databases.location(url))
+    refuse_no_store(url)
+    with stopped(url) as database, changing(database) as connection:
+        part = _dynamic(connection, part_id)
+        for table, condition in _rows(connection, part):
+            connection.execute(delete(table).where(condition))
+        _forget_in_the_checkpoint(connection, part_id)
+        if part.kind == "receiver":
+            _forget_in_the_state(connection, part_id)
 
 
 def _dynamic(connection: Connection, part_id: str) -> Endpoint:

@@ -21,6 +21,7 @@ from correlator.events import DeadLetter
 from correlator.settings import DuplicateDetectionSettings
 from correlator.storage import codec, loading, migrate, tables
 from correlator.storage.database import location, parse, reading
+from correlator.storage.owned import no_store
 from correlator.storage.witness import Witness, witness_of
 
 T = TypeVar("T")
@@ -139,6 +140,12 @@ def exists(url: str) -> bool:
         return False
     with reading(url) as connection:
         return inspect_schema(connection).has_table(tables.engine.name)
+
+
+def refuse_no_store(url: str) -> None:
+    """Raise `StoreError` E3010 if the database holds no store, without making one."""
+    if not exists(url):
+        raise no_store(location(url))
 
 
 def refuse_older(url: str, name: str, witness_directory: str | None = None) -> None:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select
 from sqlalchemy import inspect as inspect_schema
 
 from correlator.storage import database as databases
-from correlator.storage import migrate, tables
+from correlator.storage import tables
+from correlator.storage.changing import changing, stopped
 from correlator.storage.owned import no_store
 
 MESSAGES = {
@@ -48,25 +49,19 @@ def contents(url: str) -> list[Contents]:
 
 
 def reset(url: str, witness: Path | None) -> None:
-    """Remove all rows in one transaction, and raise the epoch: an engine that lost the store cannot write any more.
+    """Remove all rows in one transaction.
 
     Args:
         url: the address of the store.
         witness: its witness, `None` if it has none.
 
     Raises:
-        Fenced: E3201, an engine is running on the store.
-        StoreError: as `database.connect` and `migrate.bring_up`.
+        Fenced, StoreError: as `stopped`.
     """
-    database = databases.connect(url)
-    try:
-        migrate.bring_up(database)
+    with stopped(url) as database:
         if witness is not None:
             # The witness comes first: with a witness of removed checkpoints, the next start would refuse the store.
             witness.unlink(missing_ok=True)
-        with database.patiently(), database.transaction() as connection:
+        with changing(database) as connection:
             for table in _EMPTIED:
                 connection.execute(delete(table))
-            connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))
-    finally:
-        database.close()

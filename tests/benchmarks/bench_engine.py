@@ -95,6 +95,46 @@ def raw_rate(directory: Path, bodies: list[bytes]) -> float:
     return len(bodies) / elapsed
 
 
+def settings_in(
+    directory: Path,
+    *,
+    input_log: str | None = None,
+    http: HttpSettings | None = None,
+    opentelemetry: OpenTelemetrySettings | None = None,
+    **fields: Any,
+) -> EngineSettings:
+    """The settings of the engine; the arguments are those of `engine_rate`."""
+    return EngineSettings(
+        name="bench",
+        store=f"sqlite:///{directory / 'engine.db'}",
+        receivers=(
+            ReceiverSettings(
+                id="in",
+                connection="memory",
+                destination="queue:in",
+                reliability=Reliability.EXACTLY_ONCE,
+                event=f"{__name__}:Trade",
+                max_batch_size=BATCH,
+                **fields,
+            ),
+        ),
+        senders=(
+            SenderSettings(
+                id="out",
+                connection="memory",
+                destination="queue:out",
+                reliability=Reliability.EXACTLY_ONCE,
+                max_batch_size=BATCH,
+                **fields,
+            ),
+        ),
+        monitors=(MonitorSettings(type=f"{__name__}:Positions"),),
+        input_log=input_log,
+        http=http,
+        opentelemetry=opentelemetry,
+    )
+
+
 def engine_rate(
     directory: Path,
     inputs: list[Message],
@@ -126,35 +166,7 @@ def engine_rate(
 
     broker = MemoryBroker(on_event=count)
     broker.publish("queue:in", inputs)
-    settings = EngineSettings(
-        name="bench",
-        store=f"sqlite:///{directory / 'engine.db'}",
-        receivers=(
-            ReceiverSettings(
-                id="in",
-                connection="memory",
-                destination="queue:in",
-                reliability=Reliability.EXACTLY_ONCE,
-                event=f"{__name__}:Trade",
-                max_batch_size=BATCH,
-                **fields,
-            ),
-        ),
-        senders=(
-            SenderSettings(
-                id="out",
-                connection="memory",
-                destination="queue:out",
-                reliability=Reliability.EXACTLY_ONCE,
-                max_batch_size=BATCH,
-                **fields,
-            ),
-        ),
-        monitors=(MonitorSettings(type=f"{__name__}:Positions"),),
-        input_log=input_log,
-        http=http,
-        opentelemetry=opentelemetry,
-    )
+    settings = settings_in(directory, input_log=input_log, http=http, opentelemetry=opentelemetry, **fields)
     with Engine(settings, connections={"memory": broker.connection()}):
         begin = time.perf_counter()
         assert arrived.wait(300)

@@ -17,14 +17,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from correlator import Engine, Message, Reliability
-from correlator.settings import EngineSettings, HttpSettings, MonitorSettings, ReceiverSettings, SenderSettings
+from correlator import Engine, Message
+from correlator.settings import HttpSettings
 from correlator.testing.memory import MemoryBroker
 from tests.benchmarks import bench_engine
 from tests.servers import free_port
 
-ONCE = Reliability.EXACTLY_ONCE
-EVENT = "tests.benchmarks.bench_engine:Trade"
 SETTLING_S = 3.0
 """Seconds after its start in which an engine and its observers still have something to begin."""
 READER = """
@@ -60,16 +58,7 @@ def measured(inputs: Sequence[Message], http: HttpSettings | None) -> tuple[floa
 def at_rest(http: HttpSettings, seconds: float) -> float:
     """CPU milliseconds of this process in a second, with an engine that has nothing to do."""
     with tempfile.TemporaryDirectory() as directory:
-        settings = EngineSettings(
-            name="rest",
-            store=f"sqlite:///{directory}/engine.db",
-            receivers=(
-                ReceiverSettings(id="in", connection="memory", destination="queue:in", reliability=ONCE, event=EVENT),
-            ),
-            senders=(SenderSettings(id="out", connection="memory", destination="queue:out", reliability=ONCE),),
-            monitors=(MonitorSettings(type="tests.benchmarks.bench_engine:Positions"),),
-            http=http,
-        )
+        settings = bench_engine.settings_in(Path(directory), http=http)
         with Engine(settings, connections={"memory": MemoryBroker().connection()}):
             time.sleep(SETTLING_S)
             begin, used = time.monotonic(), time.process_time()

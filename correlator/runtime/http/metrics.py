@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from correlator.events import PartStatus
 from correlator.runtime.status import PIPELINE_TIMES, Status
@@ -13,6 +13,7 @@ MOST_PARTS = 200
 OTHERS = "_other"
 SUM = "sum"
 _PREFIX = "correlator_"
+_T = TypeVar("_T")
 
 Values = Callable[[Status], Mapping[str, float]]
 """The values of all parts of a kind, by name; a value of the whole engine has the empty name."""
@@ -339,7 +340,7 @@ class _Collector:
                 yield _family(one, {(name,) if one.labels else (): value for name, value in few.items()})
 
 
-def _few(values: Mapping[str, float], others: Callable[[Iterable[float]], float]) -> Mapping[str, float]:
+def _few(values: Mapping[str, _T], others: Callable[[Iterable[_T]], _T]) -> Mapping[str, _T]:
     """The values of the first parts by name, and one value for the others."""
     if len(values) <= MOST_PARTS:
         return values
@@ -348,15 +349,17 @@ def _few(values: Mapping[str, float], others: Callable[[Iterable[float]], float]
     return shown | {OTHERS: others(values[name] for name in names[MOST_PARTS:])}
 
 
+def _added(histograms: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+    """The histogram of all values of these histograms."""
+    several = list(histograms)
+    return {limit: sum(one[limit] for one in several) for limit in several[0]}
+
+
 def _histogram(one: Described, histograms: Mapping[str, Mapping[str, float]]) -> Any:
     from prometheus_client import core  # noqa: PLC0415  # as in `exposition`
 
     family = core.HistogramMetricFamily(f"{_PREFIX}{one.name}", one.text, labels=one.labels)
-    names = sorted(histograms)
-    shown = {name: histograms[name] for name in names[:MOST_PARTS]}
-    if others := [histograms[name] for name in names[MOST_PARTS:]]:
-        shown[OTHERS] = {limit: sum(other[limit] for other in others) for limit in others[0]}
-    for name, values in shown.items():
+    for name, values in _few(histograms, _added).items():
         buckets = [(limit, count) for limit, count in values.items() if limit != SUM]
         family.add_metric([name] if one.labels else [], buckets, values[SUM])
     return family

@@ -17,6 +17,7 @@ from correlator.errors import ConnectionLost
 from correlator.runtime.control.protocol import Ask
 from tests.cli.commands import assert_fails, on_terminal, run, start, wait_for, write
 from tests.servers import free_port
+from tests.waiting import wait_until
 
 FILE = """
 name: shop
@@ -41,6 +42,8 @@ def file(tmp_path):
 def engine(file):
     with start("run", file.name, cwd=file.parent) as process:
         wait_for(process, "no connection")
+        # one part may lose its connection before the other has got its own
+        wait_until(lambda: '"CONNECTING"' not in run("status", file.name, "--json", cwd=file.parent).stdout)
         yield process
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)

@@ -55,6 +55,20 @@ BENCHMARKS = {
         {"rate of an EXACTLY_ONCE engine": "median ratio "},
         "the same bytes committed to SQLite, once in and once out, 1,000 rows a commit, synchronous=FULL",
     ),
+    "postgres": Benchmark(
+        ["tests.benchmarks.bench_engine", "--postgres", "--messages", "50000", "--rounds", "3"],
+        {"rate of an EXACTLY_ONCE engine with its store in PostgreSQL": "median ratio "},
+        "the same bytes written by COPY, once in and once out, 1,000 rows a commit",
+        ["psycopg"],
+    ),
+    "latency": Benchmark(
+        ["tests.benchmarks.bench_latency", "--seconds", "5"],
+        {
+            "delay of a message, median, default settings": "settings default: p50 ",
+            "delay of a message, median, settings that wait for nothing": "settings quick: p50 ",
+        },
+        "two commits of one row to SQLite, synchronous=FULL",
+    ),
     "checkpoint": Benchmark(
         ["tests.benchmarks.bench_checkpoint", "--rounds", "10"],
         {"duration of a checkpoint with 1,000,000 keys": "ratio "},

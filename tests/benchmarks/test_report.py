@@ -8,9 +8,9 @@ from tests.benchmarks.__main__ import BENCHMARKS, Ratio, ratios
 
 
 def test_ratios_are_read_from_what_benchmarks_print():
-    assert ratios(
-        "engine", "round 1: raw 9/s  engine 8/s  ratio 0.88\nmedian ratio 0.51 (wanted: at least 0.50)\n"
-    ) == [Ratio("engine", "rate of an EXACTLY_ONCE engine", 0.51, None, None)]
+    assert ratios("engine", "round 1: raw 9/s  engine 8/s  ratio 0.88\nmedian ratio 0.51 (0.47 to 0.58)\n") == [
+        Ratio("engine", "rate of an EXACTLY_ONCE engine", 0.51, 0.47, 0.58)
+    ]
     printed = (
         "publish, batches of 500    bare 9/s 5.0 us  ours 9/s 5.0 us  rate 1.20  cost 0.80\n"
         "publish, batches of 500    median of ratios: rate 1.10 (0.97 to 1.18), cost 0.79 (0.71 to 0.99), wanted: rate 0.80\n"

@@ -9,7 +9,16 @@ import confluent_kafka as kafka
 from connectors.kafka.log import LOG
 from connectors.kafka.oauth import check_token, without_token
 from connectors.kafka.registry import PASSWORD, URL, USER, Registry, registry
-from connectors.kafka.tls import IDENTITY, LOGIN, PROTOCOL, SETTINGS, check_identity, is_encrypted, logs_in, with_protocol
+from connectors.kafka.tls import (
+    IDENTITY,
+    LOGIN,
+    PROTOCOL,
+    SETTINGS,
+    check_identity,
+    is_encrypted,
+    logs_in,
+    with_protocol,
+)
 from correlator.errors import ConfigError
 from correlator.options import check_options, text_option, whole_option
 

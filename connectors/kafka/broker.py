@@ -9,7 +9,16 @@ import confluent_kafka as kafka
 from connectors.kafka.log import LOG
 from connectors.kafka.oauth import check_token, without_token
 from connectors.kafka.registry import PASSWORD, URL, USER, Registry, registry
-from connectors.kafka.tls import IDENTITY, PROTOCOL, SETTINGS, check_identity, is_encrypted, with_protocol
+from connectors.kafka.tls import (
+    IDENTITY,
+    LOGIN,
+    PROTOCOL,
+    SETTINGS,
+    check_identity,
+    is_encrypted,
+    logs_in,
+    with_protocol,
+)
 from correlator.errors import ConfigError
 from correlator.options import check_options, text_option, whole_option
 
@@ -186,6 +195,9 @@ def _client(where: str, given: object, servers: str) -> Mapping[str, Any]:
         if name.startswith(SETTINGS) and not is_encrypted(client):
             what, todo = "is of no use without TLS", f"Set {PROTOCOL}: SSL, or SASL_SSL for a user with a password"
             raise ConfigError("E1022", f"{where}.{name}", what, "", todo)
+        if name.startswith(LOGIN) and not logs_in(client):
+            what = f"is of no use with {PROTOCOL}: {client[PROTOCOL]}, since the client would not log in"
+            raise ConfigError("E1022", f"{where}.{name}", what, "", f"Set {PROTOCOL}: SASL_SSL, or leave it out")
     check_identity(where, client)
     check_token(where, client)
     return dict(client)

@@ -12,7 +12,9 @@ from correlator.serving import is_loopback
 
 PROTOCOL = "security.protocol"
 _ENCRYPTED = frozenset({"ssl", "sasl_ssl"})
-_LOGIN = "sasl."
+_LOGS_IN = "sasl_"
+"""Begins the protocols with a login."""
+LOGIN = "sasl."
 """Begins the names of settings for users."""
 SETTINGS = "ssl."
 """Begins the names of settings for TLS."""
@@ -35,7 +37,7 @@ def with_protocol(client: Mapping[str, Any], servers: str) -> Mapping[str, Any]:
     """
     if PROTOCOL in client:
         return client
-    has_login = any(name.startswith(_LOGIN) for name in client)
+    has_login = any(name.startswith(LOGIN) for name in client)
     if all(is_loopback(_host(one)) for one in servers.split(",")):
         return {**client, PROTOCOL: "SASL_PLAINTEXT"} if has_login else client
     return {**client, PROTOCOL: "SASL_SSL" if has_login else "SSL"}
@@ -44,6 +46,11 @@ def with_protocol(client: Mapping[str, Any], servers: str) -> Mapping[str, Any]:
 def is_encrypted(client: Mapping[str, Any]) -> bool:
     """Return whether a client with these settings uses TLS."""
     return str(client.get(PROTOCOL)).lower() in _ENCRYPTED
+
+
+def logs_in(client: Mapping[str, Any]) -> bool:
+    """Return whether a client with these settings logs in."""
+    return str(client.get(PROTOCOL)).lower().startswith(_LOGS_IN)
 
 
 def check_identity(where: str, client: Mapping[str, Any]) -> None:

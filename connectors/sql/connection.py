@@ -93,6 +93,13 @@ class SqlConnection:
         self._check_name(polled.where, polled.table)
         return PolledSource(receiver, self._url, polled, interval_s, self._positions(polled.where))
 
+    def group(self, receiver: ReceiverSettings) -> str:
+        """The outbox table of a receiver, or the subscription of a topic; see `correlator.connector.Grouping`."""
+        if not receiver.destination.startswith("queue:"):
+            return receiver.subscription
+        outbox = outbox_of(receiver)
+        return outbox.table if outbox.schema is None else f"{outbox.schema}.{outbox.table}"
+
     def sink(self, sender: SenderSettings) -> SqlSink:
         """Make a writer of the table. Raises `ConfigError`."""
         missing_up_to = whole_option(place_of(sender), sender.options, "missing_up_to", 0, _LAST_NUMBER, least=0)

@@ -282,6 +282,7 @@ CODES = {
     "E4316": "A context no longer takes from a receiver, and has not handled all of its messages.",
     "E4340": "The number of shares in the configuration differs from the number with which the engine was set up.",
     "E4341": "Other members run the engine with other receivers, senders, monitors or pipelines.",
+    "E4342": "The engine has shares now, and the store that it had without shares still holds messages or state.",
     "E4320": "A file is not an input log of this version, or is damaged.",
     "E4321": "A replay differed from the record: a handler depends on more than its inputs.",
     "E4322": "An input log was recorded with another configuration.",

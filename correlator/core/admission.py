@@ -118,7 +118,7 @@ def _refuse_unlike(receiver: ReceiverSettings, other: ReceiverSettings, where: s
 def _refuse_common_ids(receiver: ReceiverSettings, other: ReceiverSettings, where: str) -> None:
     same = receiver.dup_detection_domain_id == other.dup_detection_domain_id
     if same and receiver.reliability is other.reliability is Reliability.EXACTLY_ONCE:
-        what = f"reads what receiver '{other.id}' reads too, and would take what that one has accepted for a repeat"
+        what = f"shares its ids with receiver '{other.id}', and would take what that one has accepted for a repeat"
         raise ConfigError("E1225", where, what, "", "Give each a dup_detection_domain_id of its own")
 
 

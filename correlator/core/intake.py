@@ -133,6 +133,7 @@ class ReceiverCounters:
         own: messages from senders of this engine.
         unselected: messages that the selector did not match.
         unreadable: messages that the connector could not read, wholly or in part.
+        unmapped: messages that could not be mapped, and did not become dead letters.
         backlog: the messages that the destination still held about a second ago; `None` if the source does not know.
     """
 
@@ -150,6 +151,7 @@ class ReceiverCounters:
     own: int = 0
     unselected: int = 0
     unreadable: int = 0
+    unmapped: int = 0
     backlog: Backlog | None = None
 
 
@@ -328,8 +330,12 @@ class Intake:
             self._note_conflicts(len(conflicts), conflicts[-1])
 
     def note_dead_letters(self, count: int) -> None:
-        """Count messages of the batch that cannot be mapped."""
+        """Count messages of the batch that cannot be mapped and become dead letters."""
         self.counters.dead_letters += count
+
+    def note_unmapped(self, count: int) -> None:
+        """Count messages of the batch that cannot be mapped and do not become dead letters."""
+        self.counters.unmapped += count
 
     def number(self, count: int) -> int:
         """Give numbers to `count` messages that are to be delivered; returns the first number."""

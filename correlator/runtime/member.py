@@ -79,6 +79,7 @@ def shares_of(settings: EngineSettings) -> Shares:
         stores=[f"{schema}_{number}" for number in range(settings.shares.count)],
         name=settings.name,
         digest=hashlib.sha256(content).hexdigest(),
+        undivided=settings.store,
     )
 
 
@@ -421,7 +422,8 @@ class Member:
         """Register this member. Shares start later, in their threads.
 
         Raises:
-            RecoveryRefused: E4310, E4340, E4341, the settings differ from those with which others run the engine.
+            RecoveryRefused: E4310, E4340, E4341, the settings differ from those with which others run the engine;
+                E4342, the engine has run without shares, and its store holds something.
             StoreError: E3xxx, the database cannot be used.
             UsageError: E2051, the member was started before.
         """

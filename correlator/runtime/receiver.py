@@ -354,8 +354,10 @@ class Receiver(Actor):
         return mapped.without_failed()
 
     def _report(self, dead_letters: Sequence[DeadLetter]) -> None:
-        self.intake.note_dead_letters(len(dead_letters))
-        if dead_letters and self.settings.on_mapping_error == "dead_letter":
+        if self.settings.on_mapping_error != "dead_letter":
+            self.intake.note_unmapped(len(dead_letters))
+        elif dead_letters:
+            self.intake.note_dead_letters(len(dead_letters))
             self._statuses.dead_letters(self.settings, len(dead_letters), dead_letters[0].reason)
         for letter in dead_letters:
             self._log.error("message cannot be mapped", reason=letter.reason, policy=self.settings.on_mapping_error)

@@ -142,6 +142,14 @@ def exists(url: str) -> bool:
         return inspect_schema(connection).has_table(tables.engine.name)
 
 
+def owner(url: str) -> str | None:
+    """The name of the engine to which a store belongs, `None` if there is no store. Does not make a store."""
+    if not exists(url):
+        return None
+    with reading(url) as connection:
+        return connection.execute(select(tables.engine.c.name)).scalar()
+
+
 def refuse_no_store(url: str) -> None:
     """Raise `StoreError` E3010 if the database holds no store, without making one."""
     if not exists(url):

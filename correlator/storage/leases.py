@@ -19,6 +19,8 @@ from correlator.processes import Maker
 from correlator.storage import database as databases
 from correlator.storage import files, postgres
 from correlator.storage.failures import failure
+from correlator.storage.inspect import owner
+from correlator.storage.reset import contents
 from correlator.storage.store import refuse_other_name
 
 T = TypeVar("T")
@@ -92,6 +94,7 @@ class Shares:
         stores: schema of the store of each share, by number.
         name: name of the engine.
         digest: digest of the settings that all members must have in common.
+        undivided: URL of the store that the engine has without shares.
     """
 
     url: str
@@ -99,6 +102,7 @@ class Shares:
     stores: Sequence[str]
     name: str
     digest: str
+    undivided: str
 
 
 class LeaseTable:
@@ -134,7 +138,8 @@ class LeaseTable:
 
         Raises:
             RecoveryRefused: E4310, the leases belong to another engine; E4340, the number of shares has changed; E4341,
-                other members run another configuration.
+                other members run another configuration; E4342, the store that the engine had without shares holds
+                something that no share would use.
             StoreError: E3004, the tables were made by a newer version; E31xx, E33xx, the server cannot be used.
         """
         self._transact(self._join, wait_s=_PATIENCE_S)
@@ -193,7 +198,9 @@ class LeaseTable:
                 connection.exec_driver_sql(f"CREATE SCHEMA {schema}")  # a checked identifier
         connection.exec_driver_sql(TABLES)
         row = connection.exec_driver_sql(_CONFIGURED).one_or_none()
-        if row is not None:
+        if row is None:
+            self._refuse_left_behind()
+        else:
             self._refuse_other(connection, row)
         self._run(connection, _CONFIGURE)
         self._run(connection, _MAKE_SHARES)
@@ -207,6 +214,20 @@ class LeaseTable:
             todo = "Stop all members; a member that was killed counts until its leases end"
             raise UsageError("E2062", self._where, "members run the shares of this engine", "", todo)
         self._run(connection, "UPDATE configuration SET count = %(count)s")
+
+    def _refuse_left_behind(self) -> None:
+        url = self._shares.undivided
+        if owner(url) != self._shares.name:
+            return
+        held = [f"{one.rows} rows in {one.table}" for one in contents(url) if one.rows]
+        if held:
+            raise RecoveryRefused(
+                "E4342",
+                databases.location(url),
+                f"holds what the engine did without shares, which no share would use: {', '.join(held)}",
+                "Each share begins with an empty store",
+                "Leave shares out, let the engine send all its messages, stop it, then: correlator db reset STORE_URL",
+            )
 
     def _refuse_other(self, connection: Connection, row: Any) -> None:
         if row.version > VERSION:

@@ -74,6 +74,16 @@ def token(**changed: str | None) -> dict[str, str]:
             "E1022",
             "connections.k.client.ssl.key.password",
         ),
+        (
+            {"client": {"security.protocol": "PLAINTEXT", "sasl.username": "me", "sasl.password": "geheim99"}},
+            "E1022",
+            "client.sasl.username: is of no use with security.protocol: PLAINTEXT, since the client would not log in",
+        ),
+        (
+            {"client": {"security.protocol": "ssl", "sasl.mechanisms": "PLAIN"}},
+            "E1022",
+            "Set security.protocol: SASL_SSL, or leave it out",
+        ),
         ({"client": {"enable.ssl.certificate.verification": False}}, "E1022", "would let anybody pass for a broker"),
         ({"client": {"ssl.endpoint.identification.algorithm": "none"}}, "E1022", "would let anybody pass for a broker"),
         (

@@ -1,5 +1,6 @@
 """Outbox tables: rows in order, each once; late commits; the one reader; wake-ups; rows and tables that do not fit."""
 
+import dataclasses
 import json
 import multiprocessing
 import sqlite3
@@ -13,11 +14,12 @@ import pytest
 
 from connectors.sql import SqlConnection, examination, waking
 from connectors.sql.outbox import OutboxSource
+from correlator import Engine, Reliability
 from correlator.cli.main import execute as command
 from correlator.connector import Chunk
-from correlator.errors import ConfigError, ConnectionLost, UsageError
+from correlator.errors import ConfigError, ConnectionLost, RecoveryRefused, UsageError
 from correlator.events import CUT_FROM, UNREADABLE
-from correlator.settings import ConnectionSettings, ReceiverSettings
+from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings
 from tests.connectors.tables import DATABASES, Dead, connecting, dying, execute, fresh, rows, sqlite_file
 from tests.mysql_server import IS_MARIADB
 from tests.servers import PostgresServer
@@ -123,6 +125,43 @@ def test_options_of_receivers(options: dict[str, object], code: str, text: str) 
         connection("sqlite:///never.db").source(receiver(options=options))
     assert text in str(raised.value)
     assert not Path("never.db").exists()
+
+
+def engine_of(tmp_path: Path, *receivers: ReceiverSettings) -> Engine:
+    made = {"tables": ConnectionSettings(type="sql", options={"database": f"sqlite:///{tmp_path}/shop.db"})}
+    return Engine(EngineSettings(name="e", store=f"sqlite:///{tmp_path}/e.db", connections=made, receivers=receivers))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ({}, {"schema": "sales"}, "outbox to sales.outbox"),
+        ({"schema": "sales"}, {}, "sales.outbox to outbox"),
+        ({"schema": "sales"}, {"schema": "old"}, "sales.outbox to old.outbox"),
+    ],
+)
+def test_a1_11_a_receiver_does_not_silently_read_a_table_of_another_schema(
+    tmp_path: Path, before: dict[str, object], after: dict[str, object], says: str
+) -> None:
+    """Nobody would read the rows that wait in the old table."""
+    once = Reliability.EXACTLY_ONCE
+    with engine_of(tmp_path, receiver(options=before, reliability=once)):
+        pass
+    told = f"^E4302 receiver 'r': subscription changed from {says}. .*dup_detection_domain_id: 'tables:queue:outbox'"
+    with pytest.raises(RecoveryRefused, match=told):
+        engine_of(tmp_path, receiver(options=after, reliability=once)).start()
+    moved = receiver(options=after, reliability=once, dup_detection_domain_id="tables:queue:outbox")
+    with engine_of(tmp_path, moved):
+        pass
+
+
+def test_receivers_of_tables_in_two_schemas_do_not_take_rows_of_each_other_for_repeats(tmp_path: Path) -> None:
+    one = receiver(options={"schema": "sales"}, reliability=Reliability.EXACTLY_ONCE)
+    other = dataclasses.replace(one, id="other", options={"schema": "returns"})
+    with pytest.raises(ConfigError, match="E1225 receiver 'other': shares its ids with receiver 'r'"):
+        engine_of(tmp_path, one, other).start()
+    with engine_of(tmp_path, one, dataclasses.replace(other, dup_detection_domain_id="returns")):
+        pass
 
 
 # --- rows ---

@@ -522,7 +522,7 @@ def test_receivers_of_two_subscriptions_of_a_queue_do_not_know_each_others_ids(t
         receivers=(one, other),
     )
     with (
-        pytest.raises(ConfigError, match="E1225 receiver 'other': reads what receiver 'one' reads too"),
+        pytest.raises(ConfigError, match="E1225 receiver 'other': shares its ids with receiver 'one', and would take"),
         Engine(settings),
     ):
         pass

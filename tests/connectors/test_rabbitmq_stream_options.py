@@ -165,7 +165,7 @@ def test_receivers_of_one_stream_do_not_know_each_others_ids(tmp_path):
         connections={"c": ConnectionSettings(type="rabbitmq_stream")},
         receivers=(reading("one"), reading("other", durable_topic_subscription_name="its own place")),
     )
-    with pytest.raises(ConfigError, match="E1225 receiver 'other': reads what receiver 'one' reads too"):
+    with pytest.raises(ConfigError, match="E1225 receiver 'other': shares its ids with receiver 'one', and would take"):
         Engine(settings).start()
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from correlator import Engine
-from correlator.runtime.http.metrics import described, exposition
+from correlator.runtime.http.metrics import Others, described, exposition
 from correlator.settings import ConnectionSettings, EngineSettings
 from correlator.testing.memory import MemoryBroker
 from tests.runtime.flows import Hears
@@ -303,7 +303,7 @@ def test_o3_promtool_accepts_what_an_engine_exports(promtool, tmp_path):
     )
     with Engine(settings, connections={"memory": MemoryBroker().connection("memory")}) as engine:
         assert engine.checkpoint()
-        text = exposition(engine.status())[0].decode()
+        text = exposition(engine.status(), Others())[0].decode()
     assert 'correlator_checkpoint_duration_seconds_bucket{le="+Inf"}' in text
     assert promtool("check", "metrics", given=text) == ""
 

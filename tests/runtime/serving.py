@@ -17,6 +17,15 @@ TOKEN = "t" * 32
 PATIENCE_S = 60
 
 
+def samples_of(text):
+    """The values by the names of samples and the values of their labels."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
 class Client:
     """Asks the server of an engine."""
 
@@ -39,11 +48,7 @@ class Client:
 
     def samples(self):
         _, text, _ = self.ask("/metrics")
-        return {
-            (sample.name, *sample.labels.values()): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+        return samples_of(text)
 
     def raw(self, sent: bytes) -> bytes:
         """What comes back until the server closes."""

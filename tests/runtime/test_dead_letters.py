@@ -164,7 +164,7 @@ def test_a_repeat_of_what_could_not_be_mapped_is_a_repeat(any_world, script, log
 def test_what_is_dropped_because_it_cannot_be_mapped_leaves_no_id(world, script):
     with world.engine(receiver(event=ORDER, on_mapping_error="drop"), monitors=[Keeps]) as engine:
         world.publish("bad", '{"id": 1}', "bad")
-        world.wait(lambda: engine.status().receivers["in"][1].dead_letters == 2)
+        world.wait(lambda: engine.status().receivers["in"][1].unmapped == 2)
         world.wait(lambda: script.of("Keeps") == ["order 1"])
     assert world.stored_ids() == ['{"id": 1}']
     assert letters(world) == []

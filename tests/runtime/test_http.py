@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from correlator import Engine
 from correlator.errors import ConfigError
 from correlator.runtime.http import metrics, server
-from correlator.runtime.status import CheckpointCounters
+from correlator.runtime.status import DURATIONS_S, CheckpointCounters, LatencyCounters
 from correlator.serving import HttpServer
 from correlator.settings import EngineSettings, HttpSettings
 from tests.runtime.flows import Forwards, Hears
-from tests.runtime.serving import TOKEN, Client, served
+from tests.runtime.serving import TOKEN, Client, samples_of, served
 from tests.runtime.test_status import a_status
 from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, message, receiver, sender
 from tests.waiting import wait_until
@@ -103,6 +104,58 @@ def test_many_parts_are_added_up(monkeypatch):
         wait_until(lambda: client.samples()["correlator_receiver_up", "_other"] == 0)
 
 
+def test_the_sums_of_many_parts_never_fall(monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_PARTS", 2)
+
+    def others() -> float:
+        return client.samples()["correlator_receiver_messages_total", "_other"]
+
+    def publish(destination: str, count: int, so_far: int) -> None:
+        broker.publish(destination, [message("a")] * count)
+        wait_until(lambda: client.samples()["correlator_received_messages_total",] == so_far)
+
+    with served(*(receiver(f"in{n}", BEST_EFFORT) for n in range(3)), monitors=[Hears]) as (engine, broker, client):
+        engine.add_receiver(receiver("in9", BEST_EFFORT))
+        publish("queue:in9", 3, 3)
+        publish("queue:in1", 4, 7)
+        assert others() == 3
+        engine.remove("in9")
+        wait_until(lambda: engine.removed("in9"))
+        assert others() == 3
+        engine.add_receiver(receiver("in00", BEST_EFFORT))  # the receiver in1 has no sample of its own any more
+        assert others() == 3
+        publish("queue:in1", 2, 9)
+        assert others() == 5
+        engine.remove("in00")
+        wait_until(lambda: engine.removed("in00"))
+        engine.add_receiver(receiver("in9", BEST_EFFORT))  # another part with the name of the first one
+        publish("queue:in9", 1, 10)
+        assert others() == 6
+
+
+def test_the_sums_of_histograms_never_fall(monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_PARTS", 1)
+    sums = metrics.Others()
+
+    def counts(**latencies: Sequence[float]) -> list[float]:
+        told = {name: latency(durations) for name, durations in latencies.items()}
+        status = a_status(1.0, receivers={}, senders={}, connections={}, latencies=told)
+        found = samples_of(metrics.exposition(status, sums)[0].decode())
+        bucket = "correlator_sender_latency_seconds_bucket"
+        return [found.get((bucket, limit, "_other"), -1) for limit in ("0.001", "10", "+Inf")]
+
+    assert counts(a=(0.0,)) == [-1, -1, -1]
+    assert counts(a=(0.0,), b=(0.0, 5.0), c=(1000.0,)) == [1, 2, 3]
+    assert counts(a=(0.0,), c=(1000.0,)) == [1, 2, 3]
+    assert counts(a=(0.0,), b=(5.0, 5.0)) == [1, 4, 5]
+    assert counts(a=(0.0,)) == [1, 4, 5]
+
+
+def latency(durations):
+    within = {text: sum(one <= limit for one in durations) for text, limit in DURATIONS_S.items()}
+    return LatencyCounters(len(durations), sum(durations), within)
+
+
 def test_metrics_follow_the_conventions_of_prometheus():
     parts = receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT)
     with served(*parts, monitors=[Hears]) as (_, _, client):
@@ -160,13 +213,10 @@ def test_checkpoints_are_counted_by_their_durations():
     for duration in (0.0005, 0.003, 0.003, 7.0, 100.0):
         counters.note(duration)
     text = metrics.exposition(
-        a_status(1.0, receivers={}, senders={}, connections={}, checkpoints=counters, store_fails=True)
+        a_status(1.0, receivers={}, senders={}, connections={}, checkpoints=counters, store_fails=True),
+        metrics.Others(),
     )[0].decode()
-    samples = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    samples = samples_of(text)
     bucket = "correlator_checkpoint_duration_seconds_bucket"
     found = [samples[bucket, limit] for limit in ("0.001", "0.0025", "0.005", "5", "10", "30", "+Inf")]
     assert found == [1, 1, 3, 3, 4, 4, 5]

@@ -29,6 +29,7 @@ from correlator.settings import (
     ShareSettings,
 )
 from correlator.storage.leases import Table, shown
+from correlator.storage.reset import reset
 from correlator.storage.store import SqlStore
 from correlator.testing.network import FaultProxy
 from tests.runtime.world import receiver, sender
@@ -318,6 +319,26 @@ def test_another_configuration_cannot_join(shared: Shared):
     another_lease = replace(shared.settings, shares=ShareSettings(count=COUNT, lease=30.0), max_queued=7)
     second = shared.member(another_lease)
     shared.wait_running((member, 2), (second, 2))
+
+
+def test_the_first_start_with_shares_refuses_to_leave_a_store_behind(shared: Shared) -> None:
+    undivided = replace(shared.settings, shares=None, receivers=(), senders=(sender(destination="queue:late"),))
+    with Engine(undivided):
+        pass
+    for _ in range(2):
+        with pytest.raises(RecoveryRefused, match="E4342 .*would use: .* rows in .*correlator db reset STORE_URL"):
+            shared.member()
+    with Engine(undivided):  # nothing was changed
+        pass
+    assert shared.table().count is None
+    reset(shared.settings.store, None)
+    shared.member()
+
+
+def test_a_store_of_another_engine_beside_the_shares_does_not_matter(shared: Shared) -> None:
+    with Engine(replace(shared.settings, name="another", shares=None, receivers=(), senders=())):
+        pass
+    shared.member()
 
 
 def test_a_standby_has_nothing_to_do_until_it_is_needed(shared: Shared):

@@ -46,6 +46,7 @@ def shares(database: str) -> Shares:
         stores=[f"{schema}_{number}" for number in range(4)],
         name="risk",
         digest="one",
+        undivided=database,
     )
 
 
@@ -316,7 +317,9 @@ def test_many_members_make_the_tables_at_once(database: str):
 def _join_and_take(database: str, schema: str, me: str) -> list[Lease]:
     stores = [f"{schema}_{number}" for number in range(4)]
     url = in_schema(database, f"{schema}_leases")
-    table = LeaseTable(Shares(url=url, schema=f"{schema}_leases", stores=stores, name="x", digest=""), me, LONG_S)
+    table = LeaseTable(
+        Shares(url=url, schema=f"{schema}_leases", stores=stores, name="x", digest="", undivided=url), me, LONG_S
+    )
     with contextlib.closing(table):
         table.join()
         return table.take(1)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from correlator.events import PartStatus
 from correlator.runtime.status import PIPELINE_TIMES, Status
@@ -13,7 +13,6 @@ MOST_PARTS = 200
 OTHERS = "_other"
 SUM = "sum"
 _PREFIX = "correlator_"
-_T = TypeVar("_T")
 
 Values = Callable[[Status], Mapping[str, float]]
 """The values of all parts of a kind, by name; a value of the whole engine has the empty name."""
@@ -31,7 +30,7 @@ class Described(NamedTuple):
         labels: its labels: the kind of parts that it is about, or none for the whole engine.
         text: what it means.
         values: reads it, if it is no histogram.
-        others: makes one value of the values of the parts without samples of their own.
+        others: makes one value of the values of the parts without samples of their own, if it is a gauge.
         histograms: reads it, if it is a histogram.
     """
 
@@ -193,6 +192,7 @@ METRICS = (
             ("conflicts", "conflicts", "Duplicates whose body differs from that of the first message with their id."),
             ("without_id", "without_id", "Messages without a unique id, in a mode that detects duplicates."),
             ("dead_letters", "dead_letters", "Messages that could not be mapped, and became dead letters."),
+            ("unmapped", "unmapped", "Messages that could not be mapped, and did not become dead letters."),
             ("redelivered", "redelivered", "Messages that the broker has marked as redelivered."),
             ("expired", "expired", "Messages that it dropped, because their time to live had passed."),
             ("own", "own", "Messages of senders of this engine."),
@@ -311,22 +311,58 @@ def described() -> list[tuple[str, str, str, str]]:
     ]
 
 
-def exposition(status: Status) -> tuple[bytes, str]:
+class Others:
+    """Adds up what the parts without samples of their own count.
+
+    A sum never falls, since Prometheus would take this for a restart. It keeps the counts of a part that was removed,
+    or that has samples of its own now.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, Mapping[str, Mapping[str, float]]] = {}
+        self._sums: dict[str, Mapping[str, float]] = {}
+
+    def add(self, metric: str, counts: Mapping[str, Mapping[str, float]]) -> Mapping[str, Mapping[str, float]]:
+        """Return the counts of the first parts by name, and the sums of the others.
+
+        Args:
+            metric: name of the metric.
+            counts: what each part has counted, by its name: its counts by name.
+        """
+        if len(counts) <= MOST_PARTS and metric not in self._sums:
+            return counts
+        names = sorted(counts)
+        sums, last = self._sums.get(metric, {}), self._last.get(metric, {})
+        for name in names[MOST_PARTS:]:
+            sums = {one: sums.get(one, 0) + more for one, more in _increase(counts[name], last.get(name, {})).items()}
+        self._last[metric], self._sums[metric] = counts, sums
+        return {**{name: counts[name] for name in names[:MOST_PARTS]}, OTHERS: sums}
+
+
+def _increase(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """Return by how much counts have grown; a count that has fallen belongs to a new part of the same name."""
+    if any(now[name] < value for name, value in before.items()):
+        before = {}
+    return {name: value - before.get(name, 0) for name, value in now.items()}
+
+
+def exposition(status: Status, others: Others) -> tuple[bytes, str]:
     """The metrics of this status in the text format of Prometheus, and their content type.
 
-    A part that was removed has no samples any more, since nothing is kept between two scrapes.
+    A part that was removed has no samples any more. All calls for one engine need the same `others`.
     """
     from prometheus_client import exposition as text  # noqa: PLC0415  # only engines with the setting `http` have it
     from prometheus_client.registry import CollectorRegistry  # noqa: PLC0415  # the same
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(status))
+    registry.register(_Collector(status, others))
     return text.generate_latest(registry), text.CONTENT_TYPE_PLAIN_0_0_4
 
 
 class _Collector:
-    def __init__(self, status: Status) -> None:
+    def __init__(self, status: Status, others: Others) -> None:
         self._status = status
+        self._others = others
 
     def collect(self) -> Iterator[Any]:
         """All metrics that have a value."""
@@ -334,13 +370,17 @@ class _Collector:
         for one in METRICS:
             values = one.values(self._status)
             if one.kind == "histogram":
-                yield _histogram(one, one.histograms(self._status))
+                yield _histogram(one, self._others.add(one.name, one.histograms(self._status)))
             elif values:
-                few = _few(values, one.others)
+                few = self._counts(one, values) if one.kind == "counter" else _few(values, one.others)
                 yield _family(one, {(name,) if one.labels else (): value for name, value in few.items()})
 
+    def _counts(self, one: Described, values: Mapping[str, float]) -> Mapping[str, float]:
+        added = self._others.add(one.name, {name: {SUM: value} for name, value in values.items()})
+        return {name: counts[SUM] for name, counts in added.items()}
 
-def _few(values: Mapping[str, _T], others: Callable[[Iterable[_T]], _T]) -> Mapping[str, _T]:
+
+def _few(values: Mapping[str, float], others: Callable[[Iterable[float]], float]) -> Mapping[str, float]:
     """The values of the first parts by name, and one value for the others."""
     if len(values) <= MOST_PARTS:
         return values
@@ -349,17 +389,11 @@ def _few(values: Mapping[str, _T], others: Callable[[Iterable[_T]], _T]) -> Mapp
     return shown | {OTHERS: others(values[name] for name in names[MOST_PARTS:])}
 
 
-def _added(histograms: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
-    """The histogram of all values of these histograms."""
-    several = list(histograms)
-    return {limit: sum(one[limit] for one in several) for limit in several[0]}
-
-
 def _histogram(one: Described, histograms: Mapping[str, Mapping[str, float]]) -> Any:
     from prometheus_client import core  # noqa: PLC0415  # as in `exposition`
 
     family = core.HistogramMetricFamily(f"{_PREFIX}{one.name}", one.text, labels=one.labels)
-    for name, values in _few(histograms, _added).items():
+    for name, values in histograms.items():
         buckets = [(limit, count) for limit, count in values.items() if limit != SUM]
         family.add_metric([name] if one.labels else [], buckets, values[SUM])
     return family

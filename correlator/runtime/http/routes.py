@@ -20,7 +20,7 @@ from correlator.runtime.http import stored
 from correlator.runtime.http.answers import Asked, RequestRefused, as_json
 from correlator.runtime.http.events import KIND, MOST_STREAMS, Streams, gone
 from correlator.runtime.http.files import page_files
-from correlator.runtime.http.metrics import exposition
+from correlator.runtime.http.metrics import Others, exposition
 from correlator.runtime.http.shown import Shown
 from correlator.serving import Receive, Response, Scope, Send, bears, begin, is_for_this_machine, respond, told
 
@@ -69,11 +69,12 @@ class Router:
         self._orders = asyncio.Semaphore(MOST_ORDERS)
         self._reading = asyncio.Lock()
         status = shown.status
+        others = Others()
         self._routes = {
             "/ping": Route(_plainly(lambda _: Response(200, b"ok\n")), open=True),
             "/ready": Route(_plainly(self._ready), open=True),
             "/status": Route(_plainly(lambda _: as_json(200, status().to_dict()))),
-            "/metrics": Route(_plainly(lambda _: Response(200, *exposition(status())))),
+            "/metrics": Route(_plainly(lambda _: Response(200, *exposition(status(), others)))),
             "/events": Route(_plainly(self._events)),
             "/paths": Route(_plainly(self._paths)),
             "/checkpoints": Route(_plainly(self._checkpoints)),

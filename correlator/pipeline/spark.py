@@ -23,7 +23,7 @@ from pyspark.errors import (
 from pyspark.sql import SparkSession
 
 from correlator.errors import ConfigError
-from correlator.pipeline import archive, cluster, jvm
+from correlator.pipeline import archive, cluster, daemon, jvm
 from correlator.pipeline.java import java_home, java_program
 from correlator.pipeline.packaging import Package
 from correlator.pipeline.spec import SparkSettings
@@ -474,6 +474,7 @@ def _defaults(master: str, scratch: str) -> dict[str, str]:
     return common | {
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
+        "spark.python.daemon.module": daemon.__name__,
         _PARTITIONS: cores,
         "spark.default.parallelism": cores,
     }

@@ -309,6 +309,7 @@ def test_no_output_or_file_of_an_engine_has_a_secret(everything, tmp_path, capsy
                 "/",
                 "/paths?part=s0",
                 "/checkpoints",
+                "/settings",
             ):
                 answer = client.ask(path, **bearer)
                 assert_silent(answer[1], str(answer[2]))

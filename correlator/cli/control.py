@@ -14,11 +14,12 @@ import typer
 
 from correlator.cli.arguments import ConfigurationFile, LogLevel, Overrides, Share
 from correlator.cli.asking import ask, place_of
-from correlator.cli.output import shown, write_json, write_line
+from correlator.cli.output import shown, write_json, write_line, write_table
 from correlator.configuration import read_file
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime.control.protocol import (
     LONGEST_WAIT_S,
+    AskSettings,
     Drain,
     Follow,
     Pause,
@@ -55,6 +56,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(sender)
     app.command()(checkpoint)
     app.command()(loglevel)
+    app.command()(settings)
     app.command()(events)
 
 
@@ -134,6 +136,28 @@ def loglevel(
         write_json(answer)
     else:
         write_line(f"{answer['logger'] or 'log'}: {answer['before']} -> {answer['level']}")
+
+
+def settings(
+    file: ConfigurationFile,
+    defaults: Annotated[bool, typer.Option("--defaults", help="Also show settings that have their defaults.")] = False,
+    json: Json = False,
+    share: Share = None,
+    overrides: Overrides = None,
+) -> None:
+    """Show the settings with which the running engine works, whatever the file says now, and where each comes from.
+
+    The source is the place in a file, the command line, the code of a program, or the default. Secrets are ***. The
+    command also shows the level of the log and the versions of libraries. With --json it shows all settings.
+    """
+    told = ask(_place(file, overrides, share), AskSettings())
+    if json:
+        write_json(told)
+        return
+    rows = [tuple(one.values()) for one in told["settings"] if defaults or one["source"] != "default"]
+    write_table("Settings in use", ("part", "name", "value", "source"), rows)
+    write_line(f"log level: {told['log_level'] or 'set by the program'}")
+    write_line(f"versions: {', '.join(f'{name} {version}' for name, version in told['versions'].items())}")
 
 
 def events(

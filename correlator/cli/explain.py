@@ -22,6 +22,7 @@ from correlator.core.registry import default_domain, default_senders
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile, RouteStep
 from correlator.reliability import RECEIVING, SENDING
+from correlator.runtime.effective import EffectiveSetting
 from correlator.runtime.names import resolve
 from correlator.runtime.remarks import unhandled_type
 from correlator.settings import OnUnhandled, ReceiverSettings, SenderSettings, called_by
@@ -50,15 +51,6 @@ _POLICIES: Mapping[OnUnhandled, str] = {
     "dead_letter": "it is acknowledged like any other message, and becomes a dead letter",
     "ignore": "it is acknowledged like any other message and lost",
 }
-
-
-class EffectiveSetting(NamedTuple):
-    """The effective value of a setting, and its source."""
-
-    part: str
-    name: str
-    value: str
-    source: str
 
 
 def add_to(app: typer.Typer) -> None:

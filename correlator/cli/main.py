@@ -38,6 +38,7 @@ COMMANDS = (
     Command("sender", "correlator.cli.control", "Pause, resume or drain a sender of a running engine."),
     Command("checkpoint", "correlator.cli.control", "Let a running engine take a checkpoint now."),
     Command("loglevel", "correlator.cli.control", "Change the level of the log of a running engine."),
+    Command("settings", "correlator.cli.control", "Show the settings with which a running engine works."),
     Command("events", "correlator.cli.control", "Show the last changes of state of a running engine."),
     Command("test", "correlator.cli.inline_tests", "Run the tests of a pipeline file, without a broker."),
     Command("crashtest", "correlator.testing.command", "Kill the engine of a file again and again, and check it."),

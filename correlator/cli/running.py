@@ -44,7 +44,7 @@ def run(file: Path, loaded: Loaded[PipelineFile]) -> tuple[list[Row], int]:
 def _run(file: Path, loaded: Loaded[PipelineFile], shown: Watcher) -> tuple[list[Row], int]:
     """Run the engine; returns the rows of the table and the exit status."""
     with StopSignals() as signals:
-        engine = build_engine(loaded.settings, [directory_of(file)], loaded.places)
+        engine = build_engine(loaded.settings, [directory_of(file)], loaded.origin)
         seconds = _drive(engine, signals, shown)
         status = engine.status()
         for name, did in status.pipelines.items():
@@ -59,7 +59,7 @@ def _run_member(file: Path, loaded: Loaded[PipelineFile]) -> tuple[list[Row], in
 
     def make(settings: EngineSettings, **more: Any) -> Engine:
         assert isinstance(settings, PipelineFile)
-        return build_engine(settings, [directory_of(file)], **more)
+        return build_engine(settings, [directory_of(file)], loaded.origin, **more)
 
     with StopSignals() as signals, Member(loaded.settings, make_engine=make) as member:
         began = time.monotonic()

@@ -9,6 +9,7 @@ import typer
 from correlator.cli.failures import say
 from correlator.cli.output import write_line
 from correlator.errors import ConfigError
+from correlator.runtime.versions import version_of
 
 FIRST_SQLITE_WITH_BUG = (3, 7, 0)
 SAFE_SQLITE = (3, 51, 3)
@@ -24,17 +25,10 @@ def version() -> None:
     write_line(f"correlator {importlib.metadata.version('correlator')}")
     write_line(f"python {platform.python_version()}")
     write_line(f"sqlite {sqlite3.sqlite_version}")
-    if pyspark := _installed("pyspark"):
+    if pyspark := version_of("pyspark"):
         write_line(f"pyspark {pyspark}")
     if FIRST_SQLITE_WITH_BUG <= sqlite3.sqlite_version_info < SAFE_SQLITE:
         say(_old_sqlite())
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _old_sqlite() -> ConfigError:

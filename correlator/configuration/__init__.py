@@ -6,7 +6,7 @@ The package knows the settings, the errors and the reliability modes, but nothin
 from correlator.configuration.files import EngineFile
 from correlator.configuration.imports import import_object, try_import
 from correlator.configuration.loading import Check, Loaded, read_file, read_text
-from correlator.configuration.problems import Findings, InvalidConfiguration, Places, Position
+from correlator.configuration.problems import IN_CODE, Findings, InvalidConfiguration, Origin, Places, Position
 from correlator.configuration.programs import (
     check_engine_settings,
     check_member_settings,
@@ -19,12 +19,14 @@ from correlator.configuration.shares import in_schema, of_share, schema_of
 from correlator.secrets import Secrets
 
 __all__ = [
+    "IN_CODE",
     "NOTHING_PROVIDED",
     "Check",
     "EngineFile",
     "Findings",
     "InvalidConfiguration",
     "Loaded",
+    "Origin",
     "Places",
     "Position",
     "Provided",

@@ -18,6 +18,7 @@ from correlator.configuration.problems import (
     OVERRIDDEN,
     Findings,
     InvalidConfiguration,
+    Origin,
     Overridden,
     Places,
 )
@@ -59,6 +60,11 @@ class Loaded(Generic[T]):
     secrets: Secrets
     places: Places
     overridden: Sequence[Overridden] = field(default=(), repr=False)
+
+    @property
+    def origin(self) -> Origin:
+        """Where the settings come from, for an engine that tells it."""
+        return Origin(self.places, self.secrets.redact)
 
 
 def read_file(

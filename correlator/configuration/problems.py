@@ -4,7 +4,7 @@ If a reader stopped at the first mistake, its user would have to run it once for
 one `Findings` and goes on. Only mistakes that make the rest unreadable (syntax, encoding) end the reading at once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,6 +52,23 @@ def nearest(path: str, positions: Mapping[str, Position]) -> Position:
     while path and path not in positions:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return positions.get(path, Position(1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the settings of an engine come from.
+
+    Attributes:
+        places: the places of the settings in their file; no file for settings that code has made.
+        redact: replaces in a text the secrets that the reader of the file knows.
+    """
+
+    places: Places = Places()
+    redact: Callable[[str], str] = str
+
+
+IN_CODE = Origin()
+"""The origin of settings without a file."""
 
 
 class Overridden(NamedTuple):

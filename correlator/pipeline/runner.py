@@ -3,16 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
-from correlator.configuration import Places
+from correlator.configuration import IN_CODE, Origin
 from correlator.pipeline.processors import processors_of
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime.engine import Engine
 
-_NOWHERE = Places()
-
 
 def build_engine(
-    file: PipelineFile, directories: Iterable[str] = (), places: Places = _NOWHERE, **overrides: Any
+    file: PipelineFile, directories: Iterable[str] = (), origin: Origin = IN_CODE, **overrides: Any
 ) -> Engine:
     """An engine with the pipelines of a file. Nothing is opened, and Spark does not start, before `Engine.start`.
 
@@ -21,10 +19,12 @@ def build_engine(
     Args:
         file: the settings.
         directories: further directories in which Python finds the modules that the file names.
-        places: the places of the settings, for the messages of errors.
+        origin: where the settings come from, for the messages of errors and for those who ask for sources.
         overrides: arguments of `Engine`, such as connections of a test.
 
     Raises:
         ConfigError: E1519, there are pipelines and PySpark is not installed; others as `Engine`.
     """
-    return Engine(file, processors=processors_of(file, directories, places), warnings=(), **overrides)
+    return Engine(
+        file, processors=processors_of(file, directories, origin.places), warnings=(), origin=origin, **overrides
+    )

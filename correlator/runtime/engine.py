@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from correlator.configuration import EngineFile, Provided, check_engine_settings, read_file, require
+from correlator.configuration import IN_CODE, EngineFile, Origin, Provided, check_engine_settings, read_file, require
 from correlator.connector import Connection
 from correlator.core.bridge import bridges_of
 from correlator.core.checkpoint import Checkpoint, Cut
@@ -34,6 +34,7 @@ from correlator.runtime.commits import COMMIT_PATIENCE_S, Commits
 from correlator.runtime.control.address import sockets_of
 from correlator.runtime.control.orders import RequestHandler
 from correlator.runtime.control.server import ControlServer
+from correlator.runtime.effective import in_use
 from correlator.runtime.engine_status import EngineStatus
 from correlator.runtime.http.shown import Shown
 from correlator.runtime.letters import Letters, read_letters
@@ -95,6 +96,7 @@ class Engine:
             repeatable function.
         warnings: warnings about the settings, which the start logs; by default the warnings that the check of the
             settings finds. A caller that has printed them already passes an empty sequence.
+        origin: the file of the settings, for those who ask for the source of each.
 
     Raises:
         ConfigError: the settings cannot work; `problems` has every problem (E1022 for an object that is no
@@ -114,6 +116,7 @@ class Engine:
         identity: str | None = None,
         jitter: Callable[[], float] = secrets.SystemRandom().random,  # noqa: B008  # no state
         warnings: Sequence[ConfigError] | None = None,
+        origin: Origin = IN_CODE,
     ) -> None:
         require(settings, EngineSettings, "Engine", "For a file: Engine.from_yaml(path)")
         if settings.shares is not None:
@@ -126,6 +129,7 @@ class Engine:
         self.processors = (*processors, *bridges_of(settings))
         self._refuse_unrecorded()
         self._clock = clock or SystemClock()
+        self._origin = origin
         self.timeline = Timeline(self._clock.wall)
         self.reporter: Reporter | None = None
         self._warnings = found if warnings is None else warnings
@@ -164,7 +168,13 @@ class Engine:
         control = ControlServer(functools.partial(sockets_of, settings), orders.answer)
         self._stored = settings.store if store is None else None
         shown = Shown(
-            self.status, self.timeline, self._paths_through, self._taken_checkpoints, orders.answer, self._stored
+            self.status,
+            self.timeline,
+            self._paths_through,
+            self._taken_checkpoints,
+            orders.answer,
+            self.in_use,
+            self._stored,
         )
         self._observers = Observers(watchdog, settings, self._clock, shown, control)
 
@@ -174,13 +184,13 @@ class Engine:
 
         Args:
             path: the file. Paths in it are relative to the working directory.
-            overrides: keyword arguments of `Engine`, such as `connections`; not `settings` and `warnings`.
+            overrides: keyword arguments of `Engine`, such as `connections`; not `settings`, `warnings` and `origin`.
 
         Raises:
             ConfigError: the file cannot be used; `problems` has every problem, with its line.
         """
         loaded = read_file(Path(path), EngineFile)
-        return cls(loaded.settings, warnings=loaded.warnings, **overrides)
+        return cls(loaded.settings, warnings=loaded.warnings, origin=loaded.origin, **overrides)
 
     # --- parts ---
 
@@ -511,6 +521,14 @@ class Engine:
 
     def _taken_checkpoints(self) -> Sequence[TakenCheckpoint]:
         return () if self.checkpointer is None else tuple(self.checkpointer.taken)
+
+    def in_use(self) -> dict[str, Any]:
+        """Return what this engine runs with as values that JSON has, without secrets.
+
+        `settings` has all settings, each with `part`, `name`, `value` and `source`; `log_level` the level of the log of
+        this process, or `None` if the program has set up its log by itself; `versions` those of libraries.
+        """
+        return in_use(self.settings, self._origin)
 
     def order_checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> CheckpointCounters:
         """As `checkpoint`, but return the counters of the checkpoints, and raise an error if it was not done.

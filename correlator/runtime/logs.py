@@ -74,6 +74,11 @@ def set_level(level: str, logger: str | None = None) -> str:
     return before
 
 
+def level() -> str | None:
+    """Return the lowest level that the log of this process shows; `None` if the program has not called `configure`."""
+    return _levels.get("")
+
+
 _levels: dict[str, str] = {}
 """The level of the log under ""; empty as long as `configure` was not called."""
 

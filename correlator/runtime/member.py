@@ -6,6 +6,7 @@ keeper waits for the database.
 """
 
 import dataclasses
+import functools
 import hashlib
 import secrets
 import threading
@@ -407,7 +408,8 @@ class Member:
             ConfigError: the file cannot be used; `problems` has every problem, with its line.
         """
         loaded = read_file(Path(path), EngineFile)
-        return cls(loaded.settings, warnings=loaded.warnings, **overrides)
+        make = functools.partial(Engine, origin=loaded.origin)
+        return cls(loaded.settings, warnings=loaded.warnings, **{"make_engine": make, **overrides})
 
     def __enter__(self) -> Self:
         self.start()

@@ -19,6 +19,7 @@ import typer
 from correlator.cli.failures import say
 from correlator.cli.loading import directory_of, importable
 from correlator.cli.output import write_json, write_line, write_table
+from correlator.configuration import Origin
 from correlator.configuration.files import GivenMessage
 from correlator.connector import NOTHING, Chunk, Source
 from correlator.core.commit import Write
@@ -212,7 +213,7 @@ def measured(configured: Configured, published: Mapping[tuple[str, str], Sequenc
         engine = build_engine(
             settings,
             [directory_of(configured.file)],
-            configured.places,
+            Origin(configured.places),
             connections={name: EndingConnection(broker, name, begun) for name, broker in brokers.items()},
             **({} if store is None else {"store": store}),
         )

@@ -41,6 +41,17 @@ def test_the_commands_print_what_the_page_shows(place):
     assert {"phase", "status", "paused", "resumed"} <= {one["event"] for one in each}
 
 
+def test_settings_are_those_of_the_start_with_defaults_and_as_json(place):
+    (place / "shop.yaml").write_text((place / "shop.yaml").read_text() + "\nmax_queued: 5\n")
+    chosen = run("settings", "shop.yaml", cwd=place).stdout
+    assert "max_queued" not in chosen
+    assert "engine\tmax_queued\t20000\tdefault\n" in run("settings", "shop.yaml", "--defaults", cwd=place).stdout
+    told = json.loads(run("settings", "shop.yaml", "--json", cwd=place).stdout)
+    assert set(told) == {"versions", "log_level", "settings"}
+    expected = {"part": "sender bills", "name": "reliability", "value": "EXACTLY_ONCE", "source": "shop.yaml:9"}
+    assert expected in told["settings"]
+
+
 def test_what_a_command_cannot_do(place):
     assert_fails(run("sender", "shop.yaml", "orders", "pause", cwd=place), "E8307", 2, "is a receiver")
     assert_fails(run("receiver", "shop.yaml", "x", "pause", cwd=place), "E8307", 2, "There are: bills, orders")

@@ -11,6 +11,7 @@ import structlog
 import structlog.testing
 
 from correlator.core import faults
+from correlator.runtime import logs as engine_logs
 from tests.runtime.flows import SCRIPT
 from tests.runtime.world import Children, World
 from tests.servers import PostgresServer, database_of
@@ -92,6 +93,15 @@ def gate() -> Iterator[threading.Event]:
     made = threading.Event()
     yield made
     made.set()
+
+
+@pytest.fixture
+def kept_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The log of a program that has not set it up yet; the test may do so."""
+    monkeypatch.setattr(engine_logs, "_levels", {})
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from correlator.runtime import logs as engine_logs
 from correlator.settings import CheckpointSettings
 from correlator.testing.memory import MemoryBroker
 from tests.browser import browser
@@ -161,6 +162,43 @@ def test_the_page_lists_checkpoints_and_takes_one(chromium, tmp_path):
             shown(page, "A checkpoint makes state")
 
 
+def test_the_page_shows_settings_and_changes_the_level_of_the_log_in_each_window(chromium, kept_logs):
+    engine_logs.configure(level="INFO")
+    parts = receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT)
+    with served(*parts, monitors=[Hears], token=TOKEN) as (_, _, client), several(chromium, client) as windows:
+        for page in (windows.open(), windows.open()):
+            page.evaluate("location.hash = '#/settings'")
+            shown(page, "What this engine has run with")
+        page = windows.pages[0]
+        row = page.get_by_role("row").filter(has_text="http.token")
+        assert row.get_by_role("cell").all_text_contents() == ["engine", "http.token", "***", "code"]
+        assert page.get_by_role("row").filter(has_text="default").count() == 0
+        page.get_by_label("defaults, too").check()
+        page.get_by_role("searchbox").fill("max_try_or_not")
+        assert page.get_by_role("row").count() == 1  # the names of the columns
+        page.get_by_role("searchbox").fill("MAX_TRIES")
+        row = page.get_by_role("row").nth(1)
+        assert row.get_by_role("cell").all_text_contents() == ["sender out", "max_tries", "3", "default"]
+        page.get_by_label("lines from level").select_option("WARNING")
+        shown(page, "INFO → WARNING, until the process ends.")
+        other = windows.pages[1].get_by_label("lines from level")
+        wait_until(lambda: windows.pages[1].title() and other.input_value() == "WARNING")
+        assert engine_logs.level() == "WARNING"
+
+
+def test_without_a_token_the_page_shows_versions_and_no_value(chromium):
+    parts = receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT)
+    with (
+        served(*parts, monitors=[Hears]) as (_, _, client),
+        opened(chromium, client, "#/settings", signed_in=False) as page,
+    ):
+        shown(page, "Values are shown only with")
+        assert page.get_by_role("table").count() == 0
+        assert page.get_by_label("lines from level").count() == 0
+        shown(page, "msgspec")
+        assert violations(page) == []
+
+
 def test_all_receivers_are_paused_and_resumed_after_a_question(chromium):
     parts = receiver("a", BEST_EFFORT), receiver("b", BEST_EFFORT), receiver("c", BEST_EFFORT)
     with served(*parts, monitors=[Hears], token=TOKEN) as (engine, _, client), opened(chromium, client) as page:
@@ -209,6 +247,7 @@ ROUTES = {
     "#/dead": "Last errors of the parts",
     "#/state": "What the last checkpoint holds",
     "#/checkpoints": "Take a checkpoint",
+    "#/settings": "What this engine has run with",
     "#/nothing": "There is no such view",
 }
 
@@ -294,6 +333,7 @@ KEYS = {
     ("g", "d"): lambda page: page.get_by_role("heading", name="Last errors of the parts").is_visible(),
     ("g", "s"): lambda page: page.get_by_text("What the last checkpoint holds").is_visible(),
     ("g", "c"): lambda page: page.get_by_text("A checkpoint makes state").is_visible(),
+    ("g", "e"): lambda page: page.get_by_text("What this engine has run with").is_visible(),
     ("g", "o"): lambda page: page.get_by_role("heading", name="What happened").is_visible(),
     ("f",): lambda page: page.get_by_text("press Freeze to go on").is_visible(),
     ("?",): lambda page: page.get_by_role("dialog", name="Keyboard shortcuts").is_visible(),
@@ -335,6 +375,7 @@ def test_single_keys_do_what_their_list_says(chromium, shop):
             "gd",
             "gs",
             "gc",
+            "ge",
             "f",
             "?",
         ]

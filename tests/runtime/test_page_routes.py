@@ -4,6 +4,7 @@
 import hashlib
 import http.client
 import json
+import platform
 import re
 import socket
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from correlator import Message
+from correlator.runtime import logs as engine_logs
 from correlator.runtime.http import routes
 from correlator.runtime.http.files import DIRECTORY, page_files
 from correlator.runtime.http.merging import patch
@@ -285,6 +287,41 @@ def test_paths_say_what_they_promise(refusing):
         404,
         "no receiver or sender has this id. Did you mean in?\n",
     )
+
+
+# --- settings ---
+
+
+def test_settings_are_shown_only_with_a_token_and_versions_always(url):
+    with shop(url) as (_, _, client):
+        assert client.ask("/settings")[0] == 401
+        assert client.ask("/settings?part=in", **BEARER)[0] == 400
+        shown = client.json("/settings", **BEARER)
+        assert shown["versions"]["Python"] == platform.python_version()
+        assert {"correlator", "SQLite", "msgspec", "uvicorn"} <= set(shown["versions"])
+        assert "pytest" not in shown["versions"]
+        rows = {(one["part"], one["name"]): (one["value"], one["source"]) for one in shown["settings"]}
+        assert rows["receiver in", "event"] == (ORDERS, "code")
+        assert rows["engine", "http.token"] == ("***", "code")
+        assert rows["sender out", "max_outstanding"] == ("200000", "default")
+        assert TOKEN not in json.dumps(shown)
+    with shop(url, token=None) as (_, _, client):
+        hidden = client.json("/settings")
+        assert (set(hidden), hidden["settings"]) == (set(shown), None)
+        assert hidden["versions"] == shown["versions"]
+
+
+def test_the_level_of_the_log_is_shown_and_changed_and_its_change_is_an_event(url, kept_logs):
+    level = {"command": "loglevel", "level": "WARNING"}
+    with shop(url) as (engine, _, client):
+        assert client.json("/settings", **BEARER)["log_level"] is None
+        assert posted(client, level)[1]["problem"]["code"] == "E2048"  # the program has its own log
+        engine_logs.configure(level="INFO")
+        assert client.json("/settings", **BEARER)["log_level"] == "INFO"
+        assert posted(client, level)[1]["result"]["before"] == "INFO"
+        assert client.json("/settings", **BEARER)["log_level"] == "WARNING"
+        (told,) = [entry.values for entry in engine.timeline.read(None, 1000).entries if entry.name == "log_level"]
+        assert told == {"logger": None, "before": "INFO", "level": "WARNING"}
 
 
 # --- control ---

@@ -9,6 +9,7 @@ from correlator.errors import NotDone, UsageError, quoted
 from correlator.runtime import logs
 from correlator.runtime.control.protocol import (
     Ask,
+    AskSettings,
     Discard,
     Drain,
     Follow,
@@ -25,7 +26,7 @@ from correlator.runtime.timeline import Timeline
 
 MOST_ENTRIES = 500
 """Entries of the timeline in one answer."""
-COMMANDS = ("status", "pause", "resume", "drain", "checkpoint", "loglevel", "discard", "replay", "events")
+COMMANDS = ("status", "settings", "pause", "resume", "drain", "checkpoint", "loglevel", "discard", "replay", "events")
 
 
 class Controlled(Protocol):
@@ -45,6 +46,10 @@ class Controlled(Protocol):
 
     def status(self) -> Status:
         """States and counters at this moment; the threads of the engine go on counting meanwhile."""
+        ...
+
+    def in_use(self) -> dict[str, Any]:
+        """What the engine runs with: `versions`, `log_level` and `settings`."""
         ...
 
     def pause(self, part_id: str) -> None:
@@ -115,20 +120,17 @@ class RequestHandler:
         match request:
             case Ask():
                 result = self._engine.status().to_dict()
-            case Pause():
-                self._known(request.kind, request.part)
-                self._engine.pause(request.part)
-                result = self._told(request.kind, request.part)
-            case Resume():
-                self._known(request.kind, request.part)
-                self._engine.resume(request.part)
-                result = self._told(request.kind, request.part)
+            case AskSettings():
+                result = self._engine.in_use()
+            case Pause() | Resume():
+                result = self._turn(request)
             case Drain():
                 result = self._drain(request, wanted)
             case TakeCheckpoint():
                 result = msgspec.to_builtins(self._engine.order_checkpoint(request.timeout))
             case SetLevel():
                 before = logs.set_level(request.level, request.logger)
+                self._engine.timeline.add("log_level", logger=request.logger, before=before, level=request.level)
                 result = {"logger": request.logger, "before": before, "level": request.level}
             case Discard():
                 self._engine.discard_dead_letters(request.numbers)
@@ -138,6 +140,14 @@ class RequestHandler:
             case Follow():
                 result = self._news(request)
         return result
+
+    def _turn(self, request: Pause | Resume) -> dict[str, Any]:
+        self._known(request.kind, request.part)
+        if isinstance(request, Pause):
+            self._engine.pause(request.part)
+        else:
+            self._engine.resume(request.part)
+        return self._told(request.kind, request.part)
 
     def _drain(self, request: Drain, wanted: Callable[[], bool]) -> dict[str, Any]:
         self._known(request.kind, request.part)

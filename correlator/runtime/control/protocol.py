@@ -27,6 +27,10 @@ class Ask(_Request, tag="status"):
     """Asks for the status of the engine."""
 
 
+class AskSettings(_Request, tag="settings"):
+    """Asks what the engine runs with."""
+
+
 class Pause(_Request, tag="pause"):
     """Pauses a receiver or sender; without effect while it is paused."""
 
@@ -82,7 +86,7 @@ class Follow(_Request, tag="events"):
     wait: Wait = 0.0
 
 
-Request = Ask | Pause | Resume | Drain | TakeCheckpoint | SetLevel | Discard | Replay | Follow
+Request = Ask | AskSettings | Pause | Resume | Drain | TakeCheckpoint | SetLevel | Discard | Replay | Follow
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -78,6 +78,7 @@ class Router:
             "/events": Route(_plainly(self._events)),
             "/paths": Route(_plainly(self._paths)),
             "/checkpoints": Route(_plainly(self._checkpoints)),
+            "/settings": Route(self._settings),
             "/letters": Route(partial(self._stored, stored.letters)),
             "/letter": Route(partial(self._private, stored.letter)),
             "/state": Route(partial(self._private, stored.state)),
@@ -158,6 +159,12 @@ class Router:
     def _checkpoints(self, asked: Asked) -> Response:
         asked.parameters()
         return as_json(200, {"checkpoints": [one._asdict() for one in reversed(self._shown.checkpoints())]})
+
+    async def _settings(self, asked: Asked, _: Receive) -> Response:
+        """The settings only for clients with a token: they name addresses, users, code and columns."""
+        asked.parameters()
+        told = await asyncio.to_thread(self._shown.in_use)
+        return as_json(200, told if self._token is not None else {**told, "settings": None})
 
     async def _stored(self, read: Callable[[str, Asked], Response], asked: Asked, _: Receive) -> Response:
         """Read the store in another thread, one client at a time."""

@@ -7,10 +7,11 @@ import { Live, read, signIn } from "./live.js";
 import { clock, History, lasting, moment, partsOf } from "./model.js";
 import { Part } from "./part.js";
 import { Overview } from "./overview.js";
+import { Settings } from "./settings.js";
 import { Dead, State } from "./stored.js";
 import { Sign } from "./signs.js";
 
-const VIEWS = [["#/", "Overview"], ["#/dead", "Dead letters"], ["#/state", "State"], ["#/checkpoints", "Checkpoints"]];
+const VIEWS = [["#/", "Overview"], ["#/dead", "Dead letters"], ["#/state", "State"], ["#/checkpoints", "Checkpoints"], ["#/settings", "Settings"]];
 const COUNT_MS = 10000; // dead letters are counted at most so often
 const LETTERS = new Set(["dead_letters", "handler_failed", "replayed", "discarded", "unhandled"]);
 const GONE = new Set(["replayed", "discarded"]);
@@ -108,6 +109,7 @@ function View({ route, shown, parts, theme, commands, paths, letters, store, gon
   if (route.view === "") return html`<${Overview} ...${given} />`;
   if (route.view === "part") return html`<${Part} ...${given} kind=${route.names[0]} id=${route.names.slice(1).join("/")} paths=${paths} />`;
   if (route.view === "checkpoints") return html`<${Checkpoints} ...${given} />`;
+  if (route.view === "settings") return html`<${Settings} ...${given} />`;
   if (route.view === "dead") return html`<${Dead} key=${route.query.toString()} ...${given} />`;
   if (route.view === "state") return html`<${State} ...${given} />`;
   return html`<section><h2>There is no such view</h2><p><a href="#/">Overview</a></p></section>`;

@@ -1,10 +1,11 @@
 // The last checkpoints of this life, and the button that takes one.
 
 import { html } from "./vendor/preact.js";
-import { brief, clock, count, local, moment } from "./model.js";
+import { brief, clock, count, whole } from "./model.js";
 import { Acts } from "./part.js";
-import { Plot } from "./plots.js";
+import { Plot, seriesOf } from "./plots.js";
 import { useRead } from "./stored.js";
+import { Cell, Section, Table, utc } from "./blocks.js";
 
 const READ_S = 5; // the list is read at most so often
 const TAKE = {
@@ -17,32 +18,25 @@ const COUNTS = [["changes", "Changes"], ["sends", "Sends"], ["dead_letters", "De
 function Durations({ taken, theme }) {
   const old = [...taken].reverse();
   const history = { times: old.map((one) => one.time), values: Object.fromEntries(PARTS.map(([name]) => [name, old.map((one) => one[name] * 1000)])) };
-  const series = PARTS.map(([values, label], at) => ({ values, label, text: brief(taken[0][values]), stroke: `--plot-${"abc"[at]}`, dash: [undefined, [5, 3], [2, 2]][at] }));
-  return html`<div class="plots"><${Plot} theme=${theme} history=${history} title="Duration in ms" series=${series} /></div>`;
+  return html`<div class="plots"><${Plot} theme=${theme} history=${history} title="Duration in ms" series=${seriesOf(PARTS, taken[0], brief)} /></div>`;
 }
 
 export function Checkpoints({ status, commands, theme }) {
   const { value, problem } = useRead("checkpoints", `${status.started} ${Math.floor(status.time / READ_S)}`);
   const taken = value?.checkpoints ?? [];
-  const columns = ["Number", "Time", "Cause", "Duration", ...PARTS.map(([, name]) => name[0].toUpperCase() + name.slice(1)), ...COUNTS.map(([, name]) => name)];
-  return html`<section aria-labelledby="checkpoints">
-    <div class="head"><h2 id="checkpoints">Checkpoints: ${count(status.checkpoints.taken)}</h2><span class="quiet">times in UTC</span></div>
+  const columns = [["Number"], ["Time"], ["Cause"], ...["Duration", "Cut", "Commit", "Release", ...COUNTS.map(([, name]) => name)].map((name) => [name, true])];
+  return html`<${Section} id="checkpoints" title="Checkpoints: ${count(status.checkpoints.taken)}" more=${utc()}>
     <p class="quiet">A checkpoint makes state, progress and messages to send durable, all at once. These are the last ones since the start.</p>
     <${Acts} acts=${[TAKE]} commands=${commands} />
     ${problem && html`<p class="notice">${problem}</p>`}
     ${value && !taken.length && html`<p>There is none.</p>`}
     ${taken.length > 0 && html`<${Durations} taken=${taken} theme=${theme} />
-      <table class="parts" role="table">
-        <caption class="hidden">The last checkpoints, the newest first</caption>
-        <thead role="rowgroup"><tr role="row">${columns.map((name, at) => html`<th key=${name} role="columnheader" scope="col" class=${at > 2 ? "n" : ""}>${name}</th>`)}</tr></thead>
-        <tbody role="rowgroup">${taken.map((one) => html`<tr key=${one.number} role="row">
-          <td role="cell" data-name="number">${count(one.number)}</td>
-          <td role="cell" class="t" data-name="time" title=${`${moment(one.time)}, local time ${local(one.time)}`}>${clock(one.time)}</td>
-          <td role="cell" data-name="cause">${one.cause}</td>
-          <td role="cell" class="n" data-name="duration">${brief(one.duration_s)}</td>
-          ${PARTS.map(([name, text]) => html`<td key=${name} role="cell" class="n" data-name=${text}>${brief(one[name])}</td>`)}
-          ${COUNTS.map(([name, text]) => html`<td key=${name} role="cell" class="n" data-name=${text.toLowerCase()}>${count(one[name])}</td>`)}
-        </tr>`)}</tbody>
-      </table>`}
-  </section>`;
+      <${Table} caption="The last checkpoints, the newest first" columns=${columns}>${taken.map((one) => html`<tr key=${one.number} role="row">
+        <${Cell} name="number">${count(one.number)}<//>
+        <${Cell} name="time" kind="t" title=${whole(one.time)}>${clock(one.time)}<//>
+        <${Cell} name="cause">${one.cause}<//>
+        ${[["duration_s", "duration"], ...PARTS].map(([name, text]) => html`<${Cell} key=${name} kind="n" name=${text}>${brief(one[name])}<//>`)}
+        ${COUNTS.map(([name, text]) => html`<${Cell} key=${name} kind="n" name=${text.toLowerCase()}>${count(one[name])}<//>`)}
+      </tr>`)}<//>`}
+  <//>`;
 }

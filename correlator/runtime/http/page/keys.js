@@ -4,9 +4,9 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 
 const KEPT = "correlator-keys";
 const SECOND_MS = 1500; // the second key of a pair comes within this time
-const VIEWS = { o: "#/", d: "#/dead", s: "#/state", c: "#/checkpoints" };
+const VIEWS = { o: "#/", d: "#/dead", s: "#/state", c: "#/checkpoints", e: "#/settings" };
 const LIST = [
-  [["/"], "filter the parts"],
+  [["/"], "filter the parts or settings"],
   [["j"], ["k"], "next and previous part"],
   [["Enter"], "open the chosen part"],
   [["Esc"], "back from a part, out of the filter"],
@@ -14,6 +14,7 @@ const LIST = [
   [["g", "d"], "dead letters"],
   [["g", "s"], "state"],
   [["g", "c"], "checkpoints"],
+  [["g", "e"], "settings"],
   [["f"], "freeze the page, and go on"],
   [["?"], "this list"],
 ];

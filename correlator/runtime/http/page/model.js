@@ -3,11 +3,12 @@
 const RATE_S = 10;
 export const PLOT_S = 900;
 
-const whole = new Intl.NumberFormat("en");
+const integer = new Intl.NumberFormat("en");
 const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 
-export const count = (value) => (value === undefined || value === null ? "" : whole.format(value));
-export const rate = (value) => (value === undefined ? "" : `${value < 10 ? tenth.format(value) : whole.format(Math.round(value))}/s`);
+export const count = (value) => (value === undefined || value === null ? "" : integer.format(value));
+export const deadLetters = (number) => `${count(number)} dead letter${number > 1 ? "s" : ""}`;
+export const rate = (value) => (value === undefined ? "" : `${value < 10 ? tenth.format(value) : integer.format(Math.round(value))}/s`);
 
 export function lasting(seconds) {
   for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
@@ -27,6 +28,7 @@ export const bytes = (size) => {
 export const clock = (seconds) => `${new Date(seconds * 1000).toISOString().slice(11, 19)}Z`;
 export const moment = (seconds) => new Date(seconds * 1000).toISOString().replace("T", " ").replace(/\.\d+/, "");
 export const local = (seconds) => new Date(seconds * 1000).toLocaleString();
+export const whole = (seconds) => `${moment(seconds)}, local time ${local(seconds)}`;
 
 // The conditions, from the worst. `word` is that of `correlator status`, where it has one.
 const ORDER = ["failing", "slow", "paused", "ok"];
@@ -124,7 +126,7 @@ export function needsOf(status, parts, events, letters) {
   for (const [name, { origin, found }] of dead) {
     const told = events.find((one) => one.event === "dead_letters" && [one.receiver, one.sender, one.pipeline].includes(origin));
     const failed = events.find((one) => one.event === "handler_failed" && one.error.includes(` monitor ${origin}: `));
-    needs.push({ level: "slow", name, what: `${count(found)} dead letter${found > 1 ? "s" : ""}`, why: told?.reason ?? failed?.error ?? "", href: `#/dead?origin=${encodeURIComponent(origin)}` });
+    needs.push({ level: "slow", name, what: deadLetters(found), why: told?.reason ?? failed?.error ?? "", href: `#/dead?origin=${encodeURIComponent(origin)}` });
   }
   for (const one of parts) {
     if (one.part.unhandled) {

@@ -1,11 +1,12 @@
 // The first view: what is wrong, how much, the picture, the plots, the parts, and what happened.
 
 import { html, useState } from "./vendor/preact.js";
-import { brief, byCondition, clock, count, figuresOf, lasting, local, moment, needsOf, rate } from "./model.js";
+import { brief, byCondition, clock, count, deadLetters, figuresOf, lasting, needsOf, rate, whole } from "./model.js";
 import { order } from "./live.js";
 import { Flow, hrefOf } from "./flow.js";
-import { Plot } from "./plots.js";
+import { Plot, seriesOf } from "./plots.js";
 import { Sign } from "./signs.js";
+import { Cell, Closed, Section, Table, utc } from "./blocks.js";
 
 const MOST_EVENTS = 20;
 
@@ -25,13 +26,12 @@ function Need({ one, now }) {
 
 function Needs({ needs, paused, now }) {
   const failing = needs.some((one) => one.level === "failing");
-  return html`<section aria-labelledby="needs">
-    <div class="head"><h2 id="needs">${needs.length ? `${needs.length} need${needs.length > 1 ? "" : "s"} you` : "Nothing needs you"}</h2></div>
+  return html`<${Section} id="needs" title=${needs.length ? `${needs.length} need${needs.length > 1 ? "" : "s"} you` : "Nothing needs you"}>
     ${needs.length
       ? html`<ul class=${`needs ${failing ? "" : "mild"}`}>${needs.map((one) => html`<${Need} key=${`${one.part?.key} ${one.name} ${one.what}`} one=${one} now=${now} />`)}</ul>`
       : html`<p class="well"><${Sign} level="ok" /> All parts work.</p>`}
     ${paused.length > 0 && html`<p class="quiet"><${Sign} level="paused" /> Paused: ${paused.join(", ")}</p>`}
-  </section>`;
+  <//>`;
 }
 
 function Figures({ status, history, letters }) {
@@ -51,28 +51,20 @@ function Figures({ status, history, letters }) {
   </dl></section>`;
 }
 
+const PLOTS = [
+  { title: "Messages/s", lines: [["in", "in"], ["out", "out"]], text: rate },
+  { title: "Waiting", lines: [["queued", "queued"], ["unsent", "unconfirmed"]], text: count },
+  { title: "Oldest waiting", lines: [["oldest", "age in s"]], text: lasting, colors: "c" },
+  { title: "Latency in s", lines: [["p50", "p50"], ["p95", "p95"]], text: brief },
+  { title: "Duplicate detection", lines: [["ids", "ids"]], text: count, colors: "c" },
+  { title: "Checkpoint", href: "#/checkpoints", lines: [["checkpoint", "last, ms"]], text: (ms) => ms.toFixed(1), colors: "d" },
+];
+
 function Plots({ status, history, theme }) {
   const now = figuresOf(status, history);
-  return html`<section aria-labelledby="plots">
-    <div class="head"><h2 id="plots">The last 15 minutes</h2></div>
-    <div class="plots">
-      <${Plot} theme=${theme} history=${history} title="Messages/s" series=${[
-        { values: "in", label: "in", text: rate(now.in), stroke: "--plot-a" },
-        { values: "out", label: "out", text: rate(now.out), stroke: "--plot-b", dash: [5, 3] },
-      ]} />
-      <${Plot} theme=${theme} history=${history} title="Waiting" series=${[
-        { values: "queued", label: "queued", text: count(now.queued), stroke: "--plot-a" },
-        { values: "unsent", label: "unconfirmed", text: count(now.unsent), stroke: "--plot-b", dash: [5, 3] },
-      ]} />
-      <${Plot} theme=${theme} history=${history} title="Oldest waiting" series=${[{ values: "oldest", label: "age in s", text: lasting(now.oldest), stroke: "--plot-c" }]} />
-      <${Plot} theme=${theme} history=${history} title="Latency in s" series=${[
-        { values: "p50", label: "p50", text: brief(now.p50), stroke: "--plot-a" },
-        { values: "p95", label: "p95", text: brief(now.p95), stroke: "--plot-b", dash: [5, 3] },
-      ]} />
-      <${Plot} theme=${theme} history=${history} title="Duplicate detection" series=${[{ values: "ids", label: "ids", text: count(now.ids), stroke: "--plot-c" }]} />
-      <${Plot} theme=${theme} history=${history} title="Checkpoint" href="#/checkpoints" series=${[{ values: "checkpoint", label: "last, ms", text: now.checkpoint.toFixed(1), stroke: "--plot-d" }]} />
-    </div>
-  </section>`;
+  return html`<${Section} id="plots" title="The last 15 minutes"><div class="plots">
+    ${PLOTS.map(({ title, href, lines, text, colors }) => html`<${Plot} key=${title} theme=${theme} history=${history} title=${title} href=${href} series=${seriesOf(lines, now, text, colors)} />`)}
+  </div><//>`;
 }
 
 const COLUMNS = [
@@ -96,26 +88,16 @@ function sorted(parts, { by, down }) {
 function Parts({ parts, now }) {
   const [order, setOrder] = useState({ by: "condition", down: false });
   const turn = (by, numeric) => setOrder(order.by === by ? { by, down: !order.down } : { by, down: Boolean(numeric) });
-  return html`<table class="parts" role="table">
-    <caption class="hidden">The parts of the engine, with their conditions and figures</caption>
-    <thead role="rowgroup"><tr role="row">
-      ${COLUMNS.map(([by, name, , numeric]) => html`<th key=${by} role="columnheader" scope="col" class=${numeric ? "n" : ""} aria-sort=${order.by === by ? (order.down ? "descending" : "ascending") : "none"}>
-        <button type="button" onClick=${() => turn(by, numeric)}>${name}</button></th>`)}
-      <th role="columnheader" scope="col">Why</th>
-    </tr></thead>
-    <tbody role="rowgroup">
-      ${sorted(parts, order).map((one) => html`<tr key=${one.key} role="row" class=${one.condition.level === "failing" ? "alarm" : ""}>
-        <td role="cell"><span class="kind">${one.kind}</span> <a href=${hrefOf(one)}>${one.id}</a></td>
-        <td role="cell" class="condition"><span class=${one.condition.level}><${Sign} level=${one.condition.level} /> ${one.condition.word}</span></td>
-        <td role="cell" class="t" data-name="for" title=${one.since ? `since ${moment(one.since)}, local time ${local(one.since)}` : undefined}>${one.since ? lasting(now - one.since) : ""}</td>
-        <td role="cell" class="n" data-name="rate">${rate(one.rate)}</td>
-        <td role="cell" class="n" data-name="waiting">${one.waitingText ?? count(one.waiting)}</td>
-        <td role="cell" class="n" data-name="oldest">${one.oldest ? lasting(one.oldest) : ""}</td>
-        <td role="cell" class="n" data-name="dead letters">${count(one.dead)}</td>
-        <td role="cell" class="why">${one.why}</td>
-      </tr>`)}
-    </tbody>
-  </table>`;
+  const columns = COLUMNS.map(([by, name, , numeric]) => [html`<button type="button" onClick=${() => turn(by, numeric)}>${name}</button>`, numeric, order.by !== by ? "none" : order.down ? "descending" : "ascending"]);
+  return html`<${Table} caption="The parts of the engine, with their conditions and figures" columns=${[...columns, ["Why"]]}>
+    ${sorted(parts, order).map((one) => html`<tr key=${one.key} role="row" class=${one.condition.level === "failing" ? "alarm" : ""}>
+      <${Cell}><span class="kind">${one.kind}</span> <a href=${hrefOf(one)}>${one.id}</a><//>
+      <${Cell} kind="condition"><span class=${one.condition.level}><${Sign} level=${one.condition.level} /> ${one.condition.word}</span><//>
+      <${Cell} kind="t" name="for" title=${one.since ? `since ${whole(one.since)}` : undefined}>${one.since ? lasting(now - one.since) : ""}<//>
+      ${[["rate", rate(one.rate)], ["waiting", one.waitingText ?? count(one.waiting)], ["oldest", one.oldest ? lasting(one.oldest) : ""], ["dead letters", count(one.dead)]].map(([name, text]) => html`<${Cell} key=${name} kind="n" name=${name}>${text}<//>`)}
+      <${Cell} kind="why">${one.why}<//>
+    </tr>`)}
+  <//>`;
 }
 
 // Pauses or resumes all receivers, one after the other, after a question. It names those that were not.
@@ -123,7 +105,7 @@ function All({ parts, commands }) {
   const [asked, setAsked] = useState(null);
   const [told, setTold] = useState("");
   const receivers = parts.filter((one) => one.kind === "receiver");
-  if (!commands.length) return html`<span class="quiet">Only with <code>http.token</code> in the file of the engine can it be changed from here.</span>`;
+  if (!commands.length) return html`<span class="quiet"><${Closed} /></span>`;
   if (receivers.length < 2) return null;
   const ask = (command, word) => {
     setAsked({ command, word, ids: receivers.filter((one) => one.part.paused === (command === "resume")).map((one) => one.id) });
@@ -154,11 +136,12 @@ export function textOf(event) {
     phase: () => values.phase,
     status: () => [values.status, values.error].filter(Boolean).join(": "),
     checkpoint: () => `checkpoint ${values.number}, ${(values.seconds * 1000).toFixed(1)} ms`,
-    dead_letters: () => `${count(values.count)} dead letter${values.count > 1 ? "s" : ""}: ${values.reason}`,
-    replayed: () => `${count(values.count)} dead letter${values.count > 1 ? "s" : ""} brought back`,
-    discarded: () => `${count(values.count)} dead letter${values.count > 1 ? "s" : ""} discarded`,
+    dead_letters: () => `${deadLetters(values.count)}: ${values.reason}`,
+    replayed: () => `${deadLetters(values.count)} brought back`,
+    discarded: () => `${deadLetters(values.count)} discarded`,
     unhandled: () => `${count(values.count)} messages that no monitor listens for, the last a ${values.last}`,
     handler_failed: () => `a handler failed (${values.policy}): ${values.error}`,
+    log_level: () => `the log shows lines from ${values.level}${values.logger ? ` of ${values.logger}` : ""}, before from ${values.before}`,
     failed: () => `the engine stops: ${values.error}`,
   }[name];
   return { about, text: text ? text() : [name, ...Object.entries(values).map(([key, value]) => `${key}: ${value}`)].join(" ") };
@@ -179,7 +162,7 @@ function gathered(events) {
 export function Log({ events }) {
   return html`<ul class="log">${events.map((event) => {
     const { about, text } = textOf(event);
-    return html`<li key=${event.id}><time datetime=${new Date(event.time * 1000).toISOString()} title=${`${moment(event.time)}, local time ${local(event.time)}`}>${clock(event.time)}</time><span>${about}</span><span>${text}</span></li>`;
+    return html`<li key=${event.id}><time datetime=${new Date(event.time * 1000).toISOString()} title=${whole(event.time)}>${clock(event.time)}</time><span>${about}</span><span>${text}</span></li>`;
   })}</ul>`;
 }
 
@@ -193,19 +176,14 @@ export function Overview({ live, status, parts, history, theme, letters, command
   return html`
     <${Needs} needs=${needsOf(status, parts, live.events, letters)} paused=${status.paused} now=${status.time} />
     <${Figures} status=${status} history=${history} letters=${letters} />
-    <section aria-labelledby="flow">
-      <div class="head"><h2 id="flow">Flow</h2>
-        <label><span class="hidden">Filter of picture and table: </span><input type="search" placeholder="Filter: name, connection, condition" value=${filter} onInput=${(event) => setFilter(event.target.value)} /></label>
-      </div>
+    <${Section} id="flow" title="Flow" more=${html`<label><span class="hidden">Filter of picture and table: </span><input type="search" placeholder="Filter: name, connection, condition" value=${filter} onInput=${(event) => setFilter(event.target.value)} /></label>`}>
       <${Flow} status=${status} parts=${shown} history=${history} filter=${filter} setFilter=${setFilter} />
-    </section>
+    <//>
     <${Plots} status=${status} history=${history} theme=${theme} />
-    <section aria-labelledby="parts">
-      <div class="head"><h2 id="parts">Parts</h2><span class="quiet">${shown.length < parts.length ? `${shown.length} of ${parts.length}` : parts.length}</span><${All} parts=${parts} commands=${commands} /></div>
+    <${Section} id="parts" title="Parts" more=${html`<span class="quiet">${shown.length < parts.length ? `${shown.length} of ${parts.length}` : parts.length}</span><${All} parts=${parts} commands=${commands} />`}>
       <${Parts} parts=${shown} now=${status.time} />
-    </section>
-    <section aria-labelledby="events">
-      <div class="head"><h2 id="events">What happened</h2><span class="quiet">times in UTC</span></div>
+    <//>
+    <${Section} id="events" title="What happened" more=${utc()}>
       ${happened.length ? html`<${Log} events=${happened} />` : html`<p class="quiet">Nothing yet.</p>`}
-    </section>`;
+    <//>`;
 }

@@ -3,6 +3,7 @@
 import { html, useState } from "./vendor/preact.js";
 import { brief, bytes, count, lasting, local, moment, quantile, rate } from "./model.js";
 import { order } from "./live.js";
+import { Closed, Section, utc } from "./blocks.js";
 import { Log } from "./overview.js";
 import { Sign } from "./signs.js";
 
@@ -32,7 +33,7 @@ export function Acts({ acts, commands }) {
     setBusy("");
   };
   if (!commands.length) {
-    return html`<p class="quiet">Only with <code>http.token</code> in the file of the engine can it be changed from here. By command: ${acts.map((one, at) => html`${at ? ", " : ""}<code>${one.command}</code>`)}</p>`;
+    return html`<p class="quiet"><${Closed} /> By command: ${acts.map((one, at) => html`${at ? ", " : ""}<code>${one.command}</code>`)}</p>`;
   }
   return html`<div class="acts">
     ${acts.map((act) => html`<button type="button" key=${act.name} disabled=${busy !== ""} title=${act.title} onClick=${() => run(act)}>${act.name}</button>`)}
@@ -54,11 +55,10 @@ const actsOf = (kind, id, paused) => {
 
 function Promises({ paths }) {
   if (!paths?.length) return null;
-  return html`<section aria-labelledby="promises">
-    <div class="head"><h2 id="promises">What its paths promise</h2></div>
+  return html`<${Section} id="promises" title="What its paths promise">
     <ul class="log paths">${paths.slice(0, MOST_PATHS).map((one) => html`<li key=${`${one.receiver} ${one.through} ${one.sender}`}><span>${[one.receiver, one.through, one.sender ?? "no sender"].join(" → ")}</span><span>${one.guarantee} <span class="quiet">Weakest link: ${one.weakest}: ${one.why}.</span></span></li>`)}</ul>
     ${paths.length > MOST_PATHS && html`<p class="quiet">${paths.length - MOST_PATHS} more: <code>correlator explain FILE</code></p>`}
-  </section>`;
+  <//>`;
 }
 
 export function Part({ live, status, parts, kind, id, commands, paths }) {
@@ -69,20 +69,17 @@ export function Part({ live, status, parts, kind, id, commands, paths }) {
   const controlled = kind === "receiver" || kind === "sender";
   const events = live.events.filter((event) => event[kind] === id);
   return html`
-    <section aria-labelledby="part">
-      <div class="head"><h2 id="part">${kind} ${id}</h2><a href="#/">All parts</a></div>
+    <${Section} id="part" title="${kind} ${id}" more=${html`<a href="#/">All parts</a>`}>
       <p><span class=${condition.level}><${Sign} level=${condition.level} /> <strong>${condition.word}</strong></span>${one.since ? html` for ${lasting(status.time - one.since)}, <span title=${`local time ${local(one.since)}`}>since ${moment(one.since)}</span>` : ""}${one.rate === undefined ? "" : ` · ${rate(one.rate)}`}</p>
       ${one.why && html`<p>${one.why}</p>`}
       ${part.last_error && part.last_error !== part.error && html`<p class="quiet">Last error, ${moment(part.last_error_at)}: ${part.last_error}</p>`}
-    </section>
+    <//>
     ${controlled && html`<section aria-label="Control"><${Acts} key=${one.key} acts=${actsOf(kind, id, part.paused)} commands=${commands} /></section>`}
-    <section aria-labelledby="numbers">
-      <div class="head"><h2 id="numbers">Figures since the start</h2></div>
+    <${Section} id="numbers" title="Figures since the start">
       <dl class="facts">${rows.map(([name, value]) => html`<div key=${name}><dt>${name.replace(/_s$/, "").replaceAll("_", " ")}</dt><dd>${shown(name, value)}</dd></div>`)}</dl>
-    </section>
-    <section aria-labelledby="events">
-      <div class="head"><h2 id="events">What happened to it</h2><span class="quiet">times in UTC</span></div>
+    <//>
+    <${Section} id="events" title="What happened to it" more=${utc()}>
       ${events.length ? html`<${Log} events=${events} />` : html`<p class="quiet">Nothing that the engine still remembers.</p>`}
-    </section>
+    <//>
     <${Promises} paths=${paths} />`;
 }

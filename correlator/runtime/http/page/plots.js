@@ -30,6 +30,10 @@ function optionsOf(width, series) {
 
 const short = (value) => (value >= 1e6 ? `${value / 1e6}M` : value >= 1e4 ? `${value / 1e3}k` : `${Math.round(value * 1000) / 1000}`);
 
+// The lines of a plot: the name of the values of each, its label, and its present value as text.
+export const seriesOf = (lines, now, text, colors = "abc") =>
+  lines.map(([values, label], at) => ({ values, label, text: text(now[values]), stroke: `--plot-${colors[at]}`, dash: [undefined, [5, 3], [2, 2]][at] }));
+
 export function Plot({ title, href, series, history, theme }) {
   const place = useRef(null);
   const plot = useRef(null);

@@ -4,6 +4,7 @@ import { html, useEffect, useState } from "./vendor/preact.js";
 import { bytes, count, lasting, local, moment } from "./model.js";
 import { order, read } from "./live.js";
 import { hrefOf } from "./flow.js";
+import { Cell, Section, Table, utc } from "./blocks.js";
 
 // Reads a path again whenever it changes, or `news` does; `again` reads the same once more.
 export function useRead(path, news) {
@@ -24,6 +25,8 @@ export function useRead(path, news) {
   return { value: fresh ? state.value : null, problem: fresh ? state.problem : "", again: () => setTurn((before) => before + 1) };
 }
 
+const unseen = (name) => html`<span class="hidden">${name}</span>`;
+const LETTER_COLUMNS = [[unseen("chosen")], ["Number"], ["Kind"], ["Origin"], ["Receiver"], ["Reason"], ["Size", true], [unseen("message")]];
 const queryOf = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined)).toString();
 
 function Letter({ number }) {
@@ -86,14 +89,11 @@ export function Dead({ parts, commands, query, store, letters: counted, gone }) 
   const newer = value && counted ? totalOf(counted) - total : 0;
   const options = (name) => [...new Set([...counts.map((one) => one[name]), filter[name]].filter(Boolean))].sort();
   return html`
-    <section aria-labelledby="dead">
-      <div class="head"><h2 id="dead">Dead letters${value ? `: ${count(total)}` : ""}</h2>
-        <span class="acts">
+    <${Section} id="dead" title="Dead letters${value ? `: ${count(total)}` : ""}" more=${html`<span class="acts">
           ${["kind", "origin"].map((name) => html`<label key=${name}>${name} <select value=${filter[name]} onChange=${(event) => narrow({ [name]: event.target.value })}>
             <option value="">all</option>${options(name).map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>`)}
           <button type="button" onClick=${again}>${newer > 0 ? `Read ${count(newer)} more` : "Read again"}</button>
-        </span>
-      </div>
+        </span>`}>
       <p class="quiet">Messages that could not be processed or sent. The store keeps them until somebody brings them back or discards them.</p>
       ${problem && html`<p class="notice">${problem}</p>`}
       <p role="status">${told}</p>
@@ -106,58 +106,50 @@ export function Dead({ parts, commands, query, store, letters: counted, gone }) 
               <button type="button" disabled=${!numbers.length} onClick=${() => setAsked(true)}>Discard ${numbers.length} …</button>`)}
         </div>
         ${numbers.length > 0 && html`<p class="quiet">By command: <code>correlator deadletter replay FILE ${numbers.join(" ")}</code>, or <code>discard</code></p>`}
-        <table class="parts letters" role="table">
-          <caption class="hidden">Dead letters, the newest first</caption>
-          <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col"><span class="hidden">chosen</span></th>${["Number", "Kind", "Origin", "Receiver", "Reason", "Size"].map((name) => html`<th key=${name} role="columnheader" scope="col" class=${name === "Size" ? "n" : ""}>${name}</th>`)}<th role="columnheader" scope="col"><span class="hidden">message</span></th></tr></thead>
-          <tbody role="rowgroup">${letters.map((one) => html`
-            <tr key=${one.number} role="row">
-              <td role="cell"><input type="checkbox" aria-label=${`dead letter ${one.number}`} checked=${chosen.has(one.number)} onChange=${(event) => choose(one.number, event.target.checked)} /></td>
-              <td role="cell" data-name="number" title=${`engine time ${lasting(one.engine_time)}`}>${one.number}</td><td role="cell" data-name="kind">${one.kind}</td><td role="cell" data-name="origin">${one.origin}</td><td role="cell" data-name="receiver">${one.receiver}</td>
-              <td role="cell" class="why">${one.reason}${opened === one.number && html`<${Letter} number=${one.number} />`}</td><td role="cell" class="n" data-name="size">${bytes(one.bytes)}</td>
-              <td role="cell"><button type="button" aria-expanded=${opened === one.number} aria-label=${`Message of dead letter ${one.number}`} onClick=${() => setOpened(opened === one.number ? null : one.number)}>${opened === one.number ? "Hide" : "Show"}</button></td>
-            </tr>`)}</tbody>
-        </table>
+        <${Table} caption="Dead letters, the newest first" columns=${LETTER_COLUMNS}>${letters.map((one) => html`<tr key=${one.number} role="row">
+          <${Cell}><input type="checkbox" aria-label=${`dead letter ${one.number}`} checked=${chosen.has(one.number)} onChange=${(event) => choose(one.number, event.target.checked)} /><//>
+          <${Cell} name="number" title=${`engine time ${lasting(one.engine_time)}`}>${one.number}<//>
+          ${["kind", "origin", "receiver"].map((name) => html`<${Cell} key=${name} name=${name}>${one[name]}<//>`)}
+          <${Cell} kind="why">${one.reason}${opened === one.number && html`<${Letter} number=${one.number} />`}<//><${Cell} kind="n" name="size">${bytes(one.bytes)}<//>
+          <${Cell}><button type="button" aria-expanded=${opened === one.number} aria-label=${`Message of dead letter ${one.number}`} onClick=${() => setOpened(opened === one.number ? null : one.number)}>${opened === one.number ? "Hide" : "Show"}</button><//>
+        </tr>`)}<//>
         <div class="acts">
           ${below !== null && html`<button type="button" onClick=${() => setBelow(null)}>Newest</button>`}
           ${letters.length === 100 && html`<button type="button" onClick=${() => setBelow(letters.at(-1).number)}>Older</button>`}
         </div>`}
       ${!store && html`<p>This engine has no store: it only logs and counts them.</p>`}
       ${value && !letters.length && html`<p>There are none${filter.kind || filter.origin ? " of this kind and origin" : ""}.</p>`}
-    </section>
-    <section aria-labelledby="errors">
-      <div class="head"><h2 id="errors">Last errors of the parts</h2><span class="quiet">times in UTC</span></div>
+    <//>
+    <${Section} id="errors" title="Last errors of the parts" more=${utc()}>
       <${Errors} parts=${parts} />
-    </section>`;
+    <//>`;
 }
 
 function Keys({ owner }) {
   const [find, setFind] = useState("");
   const [after, setAfter] = useState(0);
   const { value, problem } = useRead(`state?${queryOf({ owner, find, after })}`);
-  return html`<section aria-labelledby="keys">
-    <div class="head"><h2 id="keys">${owner}</h2>
-      <label>key <input type="search" value=${find} onChange=${(event) => { setFind(event.target.value); setAfter(0); }} /></label></div>
+  return html`<${Section} id="keys" title=${owner} more=${html`<label>key <input type="search" value=${find} onChange=${(event) => { setFind(event.target.value); setAfter(0); }} /></label>`}>
     ${problem && html`<p class="notice">${problem}</p>`}
     ${value && html`<p class="quiet">${value.rows.length ? `keys ${count(after + 1)} to ${count(after + value.rows.length)} of ${count(value.keys)}` : "no such key"}</p>
       <dl class="pairs">${value.rows.map((one) => html`<dt key=${`${one.key} name`}>${one.key || "(no key)"} <span class="quiet">${bytes(one.bytes)}</span></dt><dd key=${one.key}><pre tabindex="0">${one.problem || JSON.stringify(one.value, null, 1)}</pre></dd>`)}</dl>
       <div class="acts">${after > 0 && html`<button type="button" onClick=${() => setAfter(Math.max(0, after - 100))}>Before</button>`}${value.after !== null && html`<button type="button" onClick=${() => setAfter(value.after)}>Next</button>`}</div>`}
-  </section>`;
+  <//>`;
 }
 
 export function State({ commands, query, store }) {
   const owner = query.get("owner");
   const { value, problem, again } = useRead(commands.length && store ? "state" : "");
   return html`
-    <section aria-labelledby="state">
-      <div class="head"><h2 id="state">State</h2>${commands.length > 0 && html`<button type="button" onClick=${again}>Read again</button>`}</div>
+    <${Section} id="state" title="State" more=${commands.length > 0 && html`<button type="button" onClick=${again}>Read again</button>`}>
       <p class="quiet">What the last checkpoint holds, by key. Each look reads all of it.</p>
       ${!store && html`<p>This engine has no store.</p>`}
       ${store && !commands.length && html`<p>State is shown only with <code>http.token</code> in the file of the engine, since every program of this machine could read it otherwise. By command: <code>correlator inspect state FILE</code></p>`}
       ${problem && html`<p class="notice">${problem}</p>`}
       ${value && !value.owners.length && html`<p>There is none.</p>`}
-      ${value?.owners.length > 0 && html`<table class="parts" role="table"><caption class="hidden">Owners of state</caption>
-        <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Owner</th><th role="columnheader" scope="col" class="n">Keys</th><th role="columnheader" scope="col" class="n">Size</th></tr></thead>
-        <tbody role="rowgroup">${value.owners.map((one) => html`<tr key=${one.owner} role="row"><td role="cell"><a href=${`#/state?${queryOf({ owner: one.owner })}`} aria-current=${one.owner === owner ? "true" : undefined}>${one.owner}</a></td><td role="cell" class="n" data-name="keys">${count(one.keys)}</td><td role="cell" class="n" data-name="size">${bytes(one.bytes)}</td></tr>`)}</tbody></table>`}
-    </section>
+      ${value?.owners.length > 0 && html`<${Table} caption="Owners of state" columns=${[["Owner"], ["Keys", true], ["Size", true]]}>${value.owners.map((one) => html`<tr key=${one.owner} role="row">
+        <${Cell}><a href=${`#/state?${queryOf({ owner: one.owner })}`} aria-current=${one.owner === owner ? "true" : undefined}>${one.owner}</a><//><${Cell} kind="n" name="keys">${count(one.keys)}<//><${Cell} kind="n" name="size">${bytes(one.bytes)}<//>
+      </tr>`)}<//>`}
+    <//>
     ${owner && store && commands.length > 0 && html`<${Keys} key=${owner} owner=${owner} />`}`;
 }

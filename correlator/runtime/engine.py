@@ -129,7 +129,6 @@ class Engine:
         self.processors = (*processors, *bridges_of(settings))
         self._refuse_unrecorded()
         self._clock = clock or SystemClock()
-        self._origin = origin
         self.timeline = Timeline(self._clock.wall)
         self.reporter: Reporter | None = None
         self._warnings = found if warnings is None else warnings
@@ -164,7 +163,8 @@ class Engine:
         self._parts = self._make_parts(engine_time=EngineTime(self._clock), writer=None)
         self._services: Services | None = None
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
-        orders = RequestHandler(self)
+        used = functools.partial(in_use, settings, origin)
+        orders = RequestHandler(self, used)
         control = ControlServer(functools.partial(sockets_of, settings), orders.answer)
         self._stored = settings.store if store is None else None
         shown = Shown(
@@ -173,7 +173,7 @@ class Engine:
             self._paths_through,
             self._taken_checkpoints,
             orders.answer,
-            self.in_use,
+            used,
             self._stored,
         )
         self._observers = Observers(watchdog, settings, self._clock, shown, control)
@@ -521,14 +521,6 @@ class Engine:
 
     def _taken_checkpoints(self) -> Sequence[TakenCheckpoint]:
         return () if self.checkpointer is None else tuple(self.checkpointer.taken)
-
-    def in_use(self) -> dict[str, Any]:
-        """Return what this engine runs with as values that JSON has, without secrets.
-
-        `settings` has all settings, each with `part`, `name`, `value` and `source`; `log_level` the level of the log of
-        this process, or `None` if the program has set up its log by itself; `versions` those of libraries.
-        """
-        return in_use(self.settings, self._origin)
 
     def order_checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> CheckpointCounters:
         """As `checkpoint`, but return the counters of the checkpoints, and raise an error if it was not done.

@@ -48,10 +48,6 @@ class Controlled(Protocol):
         """States and counters at this moment; the threads of the engine go on counting meanwhile."""
         ...
 
-    def in_use(self) -> dict[str, Any]:
-        """What the engine runs with: `versions`, `log_level` and `settings`."""
-        ...
-
     def pause(self, part_id: str) -> None:
         """Pause a receiver or sender. Returns at once; without effect while it is paused.
 
@@ -99,10 +95,12 @@ class RequestHandler:
 
     Args:
         engine: the engine.
+        in_use: returns what the engine runs with (`effective.in_use`).
     """
 
-    def __init__(self, engine: Controlled) -> None:
+    def __init__(self, engine: Controlled, in_use: Callable[[], dict[str, Any]]) -> None:
         self._engine = engine
+        self._in_use = in_use
 
     def answer(self, line: bytes, wanted: Callable[[], bool]) -> dict[str, Any]:
         """Carry a request out and return its result.
@@ -121,7 +119,7 @@ class RequestHandler:
             case Ask():
                 result = self._engine.status().to_dict()
             case AskSettings():
-                result = self._engine.in_use()
+                result = self._in_use()
             case Pause() | Resume():
                 result = self._turn(request)
             case Drain():

@@ -4,6 +4,7 @@ Only then the upper bound in `pyproject.toml` may be raised.
 """
 
 import ast
+import importlib
 import inspect
 import os
 import re
@@ -237,3 +238,9 @@ def test_the_script_exports_what_the_jvm_gets():
 def test_schemas_come_back_from_arrow_as_they_were():
     there = to_arrow_schema(from_arrow_schema(INPUT), timezone="UTC")
     assert [str(one) for one in there.types] == [str(one) for one in INPUT.types]
+
+
+def test_workers_are_forked_by_a_function_without_arguments_of_a_module_that_a_setting_names():
+    daemon = importlib.import_module("pyspark.daemon")  # `importlib`, as correlator.pipeline.daemon imports it
+    assert inspect.signature(daemon.manager).parameters == {}
+    assert "spark.python.daemon.module" in spark._defaults("local[1]", "/tmp")

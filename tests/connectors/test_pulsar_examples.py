@@ -300,7 +300,9 @@ def check_only_the_engine_has_a_client(bridge: Bridge) -> None:
     """Spark's Python workers are forked, but from a process that Java starts anew: no client is forked with them."""
     processes = processes_of(bridge.pid)
     assert [pid for pid, process in processes.items() if process.has_client] == [bridge.pid]
-    workers = {pid: process for pid, process in processes.items() if " -m correlator.pipeline.daemon " in process.command}
+    workers = {
+        pid: process for pid, process in processes.items() if " -m correlator.pipeline.daemon " in process.command
+    }
     (forks,) = (pid for pid, process in workers.items() if process.parent not in workers)
     assert "java" in processes[workers[forks].parent].command.split()[0]
     assert len(workers) > 1

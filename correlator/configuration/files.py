@@ -14,13 +14,13 @@ class GivenMessage:
         body: the body of the message, as text.
         receiver: the receiver from which it comes; by default the first receiver of the first pipeline or bridge.
         key: the key of the message.
-        properties: the application properties of the message.
+        properties: the application properties of the message: text, numbers, `true` or `false`.
     """
 
     body: str
     receiver: str | None = None
     key: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str | bool | int | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,25 @@ def test_a_test_goes_through_the_pipelines_that_take_its_messages():
     assert outcome([Doubling()], test) == {"s": [b"aa", b"bb", b"2"], "dead_letters": [b"E5101 no"]}
 
 
+def test_properties_have_the_types_that_the_file_gives_them(tmp_path):
+    lines = [
+        "name: x",
+        "connections: {c: {type: embedded}}",
+        "receivers: [{id: r, connection: c, destination: 'queue:r'}]",
+        "senders: [{id: s, connection: c, destination: 'queue:s'}]",
+        "bridges: [{name: b, from: [r], to: [s], selector: 'euros > 100 AND express = TRUE'}]",
+        "tests:",
+        "  - name: only a number can be large",
+        "    given:",
+        "      - {body: a, properties: {euros: '500', express: true}}",
+        "      - {body: b, properties: {euros: 500, express: true}}",
+        "      - {body: c, properties: {euros: 500.5, express: 'true'}}",
+        "    then: [{to: s, body: b}]",
+    ]
+    write(tmp_path / "x.yaml", lines)
+    assert run("test", "x.yaml", cwd=tmp_path).stdout == "ok only a number can be large\n"
+
+
 class Failing(Doubling):
     """Fails a number of times, in a way after which an engine computes the batch again."""
 

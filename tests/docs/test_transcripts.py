@@ -17,7 +17,7 @@ from correlator.cli import entry
 from tests import forked
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("coming-from.md", "commands.md", "create.md", "dead-letters.md", "embedded.md", "operations.md", "tracing.md")
+PAGES = ("commands.md", "create.md", "dead-letters.md", "embedded.md", "operations.md", "tracing.md")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"# (FILE )?(\S+\.\w+)\n")
 

@@ -275,7 +275,7 @@ def test_o8_nothing_but_these_routes():
         assert client.ask("/stauts")[:2] == (404, "there is no such route. Did you mean /status?\n")
         assert (
             client.ask("/x")[1]
-            == "there is no such route. There are /ping, /ready, /status, /metrics, /events, /paths, /checkpoints, /letters, /letter, /state, /control\n"
+            == "there is no such route. There are /ping, /ready, /status, /metrics, /events, /paths, /checkpoints, /settings, /letters, /letter, /state, /control\n"
         )
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
             status, _, headers = client.ask("/status", method)

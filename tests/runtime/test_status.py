@@ -402,7 +402,8 @@ def test_a9_3_what_the_figures_mean(world, script, logs):
         world.broker.publish("queue:in", [*numbered(8), message("m8"), message("m1")])
         world.wait(lambda: engine.status().settled == 8)
         engine.remove("dyn")
-        world.wait(lambda: engine.removed("dyn"))
+        # the removal is told by an event, which waits in the queue of the context for a moment
+        world.wait(lambda: engine.removed("dyn") and figures(before, engine.status())["iq"] == "0")
         now = engine.status()
     shown = figures(before, now)
     assert (shown["s"], shown["tx"], shown["sOutst"]) == ("1", "8", "0")

@@ -92,8 +92,7 @@ class _Lines:
         for setting in settings_of(cls):
             value = getattr(settings, setting.attribute)
             if type_of(setting.annotation).marks.get("remaining_keys"):
-                for name, one in value.items():
-                    yield self._line(one, None, member(path, name), part, secret=is_secret_name(str(name)))
+                yield from self._entries(value, path, part)
             else:
                 yield from self._value(value, setting, member(path, setting.key), part, of=settings)
 
@@ -103,8 +102,7 @@ class _Lines:
         if is_dataclass(value):
             yield from self._fields(value, path, part)
         elif isinstance(value, Mapping) and value:
-            for name, one in value.items():
-                yield self._line(one, None, member(path, name), part, secret=is_secret_name(str(name)))
+            yield from self._entries(value, path, part)
         elif isinstance(value, Sequence) and value and is_dataclass(value[0]):
             several = len(type_of(type_of(setting.annotation).arguments[0]).alternatives) > 1
             for at, one in enumerate(value):
@@ -112,6 +110,10 @@ class _Lines:
                 yield from self._fields(one, member(place, word_of(type(one))) if several else place, part)
         else:
             yield self._line(value, setting, path, part, secret=is_secret_name(setting.key), of=of)
+
+    def _entries(self, entries: Mapping[Any, Any], path: str, part: tuple[str, str]) -> Iterator[EffectiveSetting]:
+        for name, one in entries.items():
+            yield self._line(one, None, member(path, name), part, secret=is_secret_name(str(name)))
 
     def _line(
         self, value: Any, setting: Setting | None, path: str, part: tuple[str, str], *, secret: bool, of: Any = None

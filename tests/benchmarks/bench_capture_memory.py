@@ -13,9 +13,9 @@ import resource
 import tempfile
 import time
 from contextlib import closing
-from pathlib import Path
 
 from connectors.sql import SqlConnection
+from correlator.runtime.reporter import resident_bytes
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from tests.connectors.tables import execute, rows
 from tests.servers import PostgresServer, database_of, running
@@ -23,11 +23,6 @@ from tests.servers import PostgresServer, database_of, running
 SMALL = 2_000
 PATIENCE_S = 300.0
 _IS_BEHIND = "SELECT confirmed_flush_lsn >= '{}' FROM pg_replication_slots WHERE slot_name = '{}'"
-
-
-def resident_kb() -> int:
-    """The resident set of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
 
 def take(url: str, count: int, body: int) -> None:
@@ -42,7 +37,7 @@ def take(url: str, count: int, body: int) -> None:
             execute(url, f"INSERT INTO t SELECT i, repeat('x', {body}) FROM generate_series(1, {count}) AS i")
             ((end,),) = rows(url, "SELECT pg_current_wal_lsn()::text")
             is_behind = _IS_BEHIND.format(end, database_of(url))
-            before_kb, begin = resident_kb(), time.monotonic()
+            before_kb, begin = resident_bytes() // 1024, time.monotonic()
             taken = 0
             while taken < count:
                 if rows(url, is_behind) != [(False,)]:

@@ -13,11 +13,10 @@ import cProfile
 import json
 import pstats
 import sqlite3
-import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from correlator.settings import (
     SenderSettings,
 )
 from correlator.testing.memory import MemoryBroker
+from tests.benchmarks.comparison import spread_of
 from tests.servers import PostgresServer, running
 
 BATCH = 1000
@@ -80,23 +80,29 @@ def messages(count: int) -> list[Message]:
     return made
 
 
+@contextlib.contextmanager
+def synced_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """A database of SQLite that syncs each commit, as a store does; it begins no transaction by itself."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        yield connection
+
+
 def raw_rate(directory: Path, bodies: list[bytes]) -> float:
     """Messages a second that can be committed raw, twice each."""
-    connection = sqlite3.connect(directory / "raw.db", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("CREATE TABLE raw (number INTEGER PRIMARY KEY, body BLOB)")
-    number = 0
-    begin = time.perf_counter()
-    for at in range(0, len(bodies), BATCH):
-        for _ in ("in", "out"):
-            connection.execute("BEGIN IMMEDIATE")
-            rows = [(number + offset, body) for offset, body in enumerate(bodies[at : at + BATCH])]
-            connection.executemany("INSERT INTO raw VALUES (?, ?)", rows)
-            connection.execute("COMMIT")
-            number += len(rows)
-    elapsed = time.perf_counter() - begin
-    connection.close()
+    with synced_database(directory / "raw.db") as connection:
+        connection.execute("CREATE TABLE raw (number INTEGER PRIMARY KEY, body BLOB)")
+        number = 0
+        begin = time.perf_counter()
+        for at in range(0, len(bodies), BATCH):
+            for _ in ("in", "out"):
+                connection.execute("BEGIN IMMEDIATE")
+                rows = [(number + offset, body) for offset, body in enumerate(bodies[at : at + BATCH])]
+                connection.executemany("INSERT INTO raw VALUES (?, ?)", rows)
+                connection.execute("COMMIT")
+                number += len(rows)
+        elapsed = time.perf_counter() - begin
     return len(bodies) / elapsed
 
 
@@ -248,7 +254,7 @@ def main() -> None:
                 raw, ours = rates(Path(name), inputs, server)
             ratios.append(ours / raw)
             print(f"round {number + 1}: raw {raw:,.0f}/s  engine {ours:,.0f}/s  ratio {ours / raw:.2f}")
-        print(f"median ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        print(f"median ratio {spread_of(ratios)}")
         if arguments.profile:
             with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
                 profile_threads(lambda: rates(Path(name), inputs, server))

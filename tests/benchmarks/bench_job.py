@@ -14,11 +14,8 @@ in turn and prints the engine's rate divided by the rate of each peer.
 """
 
 import argparse
-import sqlite3
-import statistics
 import tempfile
 import time
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,8 @@ from bytewax.dataflow import Dataflow
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.testing import TestingSink, TestingSource, cluster_main
 
-from tests.benchmarks.bench_engine import BATCH, engine_rate, messages
+from tests.benchmarks.bench_engine import BATCH, engine_rate, messages, synced_database
+from tests.benchmarks.comparison import spread_of
 
 SNAPSHOT_EVERY = timedelta(milliseconds=200)
 
@@ -38,9 +36,7 @@ def loop_rate(directory: Path, bodies: list[bytes]) -> float:
     """Orders a second of the loop."""
     sums: dict[str, int] = {}
     sent: list[bytes] = []
-    with closing(sqlite3.connect(directory / "loop.db", isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
+    with synced_database(directory / "loop.db") as connection:
         connection.execute("CREATE TABLE sums (account TEXT PRIMARY KEY, position INTEGER)")
         begin = time.perf_counter()
         for at in range(0, len(bodies), BATCH):
@@ -102,9 +98,7 @@ def main() -> None:
         rates = ", ".join(f"{peer} {rate:,.0f}/s" for peer, rate in peers.items())
         print(f"round {number + 1}: engine {ours:,.0f}/s, {rates}")
     for peer, found in ratios.items():
-        print(
-            f"engine to {peer}: median of ratios {statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
-        )
+        print(f"engine to {peer}: median of ratios {spread_of(found)}")
 
 
 if __name__ == "__main__":

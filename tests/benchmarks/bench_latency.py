@@ -11,20 +11,19 @@ twice: with the default settings, and with those that wait for nothing: `max_bat
 
 import argparse
 import dataclasses
-import sqlite3
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from correlator import Engine
 from correlator.settings import CheckpointSettings
 from correlator.testing.memory import MemoryBroker
-from tests.benchmarks.bench_engine import messages, settings_in
+from tests.benchmarks.bench_engine import messages, settings_in, synced_database
+from tests.benchmarks.comparison import spread_of
 
 SETTINGS: dict[str, tuple[CheckpointSettings, dict[str, int]]] = {
     "default": (CheckpointSettings(), {}),
@@ -36,9 +35,7 @@ COMMITS = 500
 def two_commits(directory: Path, body: bytes) -> float:
     """Seconds of two commits of one row, the median."""
     durations = []
-    with closing(sqlite3.connect(directory / "raw.db", isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
+    with synced_database(directory / "raw.db") as connection:
         connection.execute("CREATE TABLE raw (body BLOB)")
         for _ in range(COMMITS):
             begin = time.perf_counter()
@@ -92,8 +89,7 @@ def main() -> None:
             ratios.append((p50 / limit, p99 / limit))
             print(f"{name}: p50 {p50 * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms, two commits {limit * 1e3:.2f} ms")
         for at, share in enumerate(("p50", "p99")):
-            found = [ratio[at] for ratio in ratios]
-            print(f"settings {name}: {share} {statistics.median(found):.1f} ({min(found):.1f} to {max(found):.1f})")
+            print(f"settings {name}: {share} {spread_of([ratio[at] for ratio in ratios], 1)}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from correlator import Engine, Message, Monitor, Reliability, on
@@ -58,27 +59,20 @@ def settings(directory: Path) -> EngineSettings:
     )
 
 
-def engine(directory: Path) -> tuple[Engine, MemoryBroker]:
-    """An engine with a broker that gives and one that cannot be reached."""
+def engine(made: EngineSettings) -> tuple[Engine, MemoryBroker]:
+    """An engine with a broker that gives, in the connection `memory`, and one that cannot be reached, in `down`."""
     gives, unreachable = MemoryBroker(), MemoryBroker()
     unreachable.down = True
     connections = {"memory": gives.connection(), "down": unreachable.connection()}
-    return Engine(settings(directory), connections=connections), gives
+    return Engine(made, connections=connections), gives
 
 
-def fill(directory: Path, ids: int, sends: int) -> None:
-    """Fill the store; ends without an orderly stop."""
-    filling, broker = engine(directory)
+def fill(made: EngineSettings, messages: Sequence[Message]) -> None:
+    """Fill the store of an engine with what follows from messages; ends without an orderly stop."""
+    filling, broker = engine(made)
     filling.start()
-    for first in range(0, ids, PART):
-        batch = [
-            Message(
-                BODY,
-                {"uniqueMessageId": f"{first + n}:host.example:4711/123:1:S01", "messageSourceId": "S01"},
-                "send" if first + n < sends else None,
-            )
-            for n in range(min(PART, ids - first))
-        ]
+    for first in range(0, len(messages), PART):
+        batch = messages[first : first + PART]
         broker.publish("queue:in", batch)
         while filling.receivers["in"].counters.delivered < first + len(batch):
             time.sleep(0.005)
@@ -115,7 +109,7 @@ def start(directory: Path) -> None:
             last = now
 
     install(mark)
-    restarted, _ = engine(directory)
+    restarted, _ = engine(settings(directory))
     restarted.start()
     ready = time.perf_counter() - begin
     install(None)
@@ -141,7 +135,15 @@ def main() -> None:
         start(arguments.start)
         return
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
-        fill(Path(name), arguments.ids, arguments.sends)
+        messages = [
+            Message(
+                BODY,
+                {"uniqueMessageId": f"{number}:host.example:4711/123:1:S01", "messageSourceId": "S01"},
+                "send" if number < arguments.sends else None,
+            )
+            for number in range(arguments.ids)
+        ]
+        fill(settings(Path(name)), messages)
         command = [sys.executable, "-m", "tests.benchmarks.bench_restart", "--start", name]
         subprocess.run(command, check=True)
 

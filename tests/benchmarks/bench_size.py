@@ -12,20 +12,14 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-from correlator import Engine, Message, Monitor, Reliability, StateTable, on
-from correlator.settings import (
-    CheckpointSettings,
-    DuplicateDetectionSettings,
-    EngineSettings,
-    MonitorSettings,
-    ReceiverSettings,
-    SenderSettings,
-)
-from correlator.testing.memory import MemoryBroker
+from correlator import Message, Monitor, Reliability, StateTable, on
+from correlator.runtime.reporter import resident_bytes
+from correlator.settings import EngineSettings, MonitorSettings
+from tests.benchmarks import bench_restart
 
 KINDS = {
     "nothing": "an empty store",
@@ -34,8 +28,7 @@ KINDS = {
     "sends": "a send of 256 bytes that waits for its broker",
 }
 BODY = b"x" * 256
-PART = 20_000
-_RESIDENT = "VmRSS:"
+_USED = "bytes of memory: "
 
 
 class Fill(Monitor, persistent=True):
@@ -52,44 +45,17 @@ class Fill(Monitor, persistent=True):
             self.send(message.body, to="out")
 
 
-def engine(directory: Path, kind: str) -> tuple[Engine, MemoryBroker]:
-    """An engine with a broker that gives and one that cannot be reached."""
+def settings(directory: Path, kind: str) -> EngineSettings:
+    """The engine."""
+    made = bench_restart.settings(directory)
+    (receiver,), (sender,) = made.receivers, made.senders
     mode = Reliability.EXACTLY_ONCE if kind == "ids" else Reliability.AT_LEAST_ONCE
-    gives, unreachable = MemoryBroker(), MemoryBroker()
-    unreachable.down = True
-    made = EngineSettings(
-        name="size",
-        store=f"sqlite:///{directory / 'engine.db'}",
-        checkpoint=CheckpointSettings(interval=0.5),
-        duplicate_detection=DuplicateDetectionSettings(per_source_window_size=10_000_000, expiry_time=3600.0),
-        receivers=(ReceiverSettings(id="in", connection="gives", destination="queue:in", reliability=mode),),
-        senders=(
-            SenderSettings(
-                id="out",
-                connection="down",
-                destination="queue:out",
-                reliability=Reliability.EXACTLY_ONCE,
-                max_outstanding=1_000_000,
-            ),
-        ),
+    return replace(
+        made,
+        receivers=(replace(receiver, reliability=mode),),
+        senders=(replace(sender, max_outstanding=1_000_000),),
         monitors=(MonitorSettings(type=f"{Fill.__module__}:Fill"),),
     )
-    return Engine(made, connections={"gives": gives.connection(), "down": unreachable.connection()}), gives
-
-
-def fill(directory: Path, kind: str, count: int) -> None:
-    """Bring so many of a kind into the store."""
-    filling, broker = engine(directory, kind)
-    with filling:
-        for first in range(0, count, PART):
-            numbers = range(first, min(first + PART, count))
-            broker.publish("queue:in", [message(kind, number) for number in numbers])
-            while filling.receivers["in"].counters.delivered < numbers.stop:
-                time.sleep(0.005)
-        while not filling.contexts["main"].idle:
-            time.sleep(0.005)
-        filling.checkpoint()
-        filling.stop(drain=False)
 
 
 def message(kind: str, number: int) -> Message:
@@ -111,15 +77,14 @@ def used_in_memory(directory: Path, kind: str) -> int:
     """Bytes of a fresh process after its start."""
     command = [sys.executable, "-m", "tests.benchmarks.bench_size", "--start", str(directory), "--kind", kind]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # with lines of the log
-    return next(int(line.split()[1]) for line in printed.splitlines() if line.startswith(_RESIDENT)) * 1024
+    return next(int(line.removeprefix(_USED)) for line in printed.splitlines() if line.startswith(_USED))
 
 
 def start(directory: Path, kind: str) -> None:
     """Start on a store, and print the memory of this process."""
-    started, _ = engine(directory, kind)
+    started, _ = bench_restart.engine(settings(directory, kind))
     started.start()
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    print(next(line for line in lines if line.startswith(_RESIDENT)))
+    print(f"{_USED}{resident_bytes()}")
     started.stop(drain=False)
 
 
@@ -137,7 +102,8 @@ def main() -> None:
     for kind, what in KINDS.items():
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
-            fill(directory, kind, 0 if kind == "nothing" else arguments.count)
+            numbers = range(0 if kind == "nothing" else arguments.count)
+            bench_restart.fill(settings(directory, kind), [message(kind, number) for number in numbers])
             used = used_on_disk(directory), used_in_memory(directory, kind)
         if kind == "nothing":
             empty = used

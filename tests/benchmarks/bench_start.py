@@ -9,13 +9,13 @@ workers, sampled each half second.
 """
 
 import argparse
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.benchmarks.bench_flights import copy, timed
+from tests.benchmarks.comparison import spread_of
 
 BARE = """
 from pyspark.sql import SparkSession
@@ -55,8 +55,7 @@ def main() -> None:
     for name, some in ratios.items():
         wall, cpu = zip(*some, strict=True)
         print(
-            f"{name:5} median ratio {statistics.median(wall):.2f} ({min(wall):.2f} to {max(wall):.2f}), "
-            f"of processor time {statistics.median(cpu):.2f} ({min(cpu):.2f} to {max(cpu):.2f}), "
+            f"{name:5} median ratio {spread_of(wall)}, of processor time {spread_of(cpu)}, "
             f"wanted: at most {WANTED[name]}"
         )
 

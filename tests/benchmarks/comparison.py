@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 BODY = bytes(256)
@@ -32,6 +32,12 @@ class Stopwatch:
         return Result(count / wall, processor / count * 1e6)
 
 
+def spread_of(values: Sequence[float], digits: int = 2) -> str:
+    """The median of the rounds, with the least and the greatest."""
+    median, low, high = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return f"{median} ({low} to {high})"
+
+
 def compare(
     name: str,
     rounds: int,
@@ -51,7 +57,4 @@ def compare(
         ratios.append(results[ours].rate / results[bare].rate)
         costs.append(results[ours].cost_us / results[bare].cost_us)
         print(f"{name:26} bare {results[bare]}  ours {results[ours]}  rate {ratios[-1]:.2f}  cost {costs[-1]:.2f}")
-    print(
-        f"{name:26} median of ratios: rate {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
-        f"cost {statistics.median(costs):.2f} ({min(costs):.2f} to {max(costs):.2f}), wanted: rate {wanted:.2f}"
-    )
+    print(f"{name:26} median of ratios: rate {spread_of(ratios)}, cost {spread_of(costs)}, wanted: rate {wanted:.2f}")

@@ -1,13 +1,11 @@
 """The source of the connector `http`: what is answered when, what is refused, and what is bounded (docs/web.md)."""
 
 import json
-import resource
 import select
 import socket
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,6 +16,7 @@ from connectors.http.endpoint import Endpoint, Request
 from correlator.connector import Listening, TellsBacklog, TellsSenders
 from correlator.errors import ConfigError, ConnectionLost
 from correlator.events import Message
+from correlator.runtime.reporter import resident_bytes
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from tests.connectors.web import PATIENCE_S, TOKEN, Web, lines, post, raw
 from tests.waiting import wait_until
@@ -432,13 +431,13 @@ def test_h3_a_body_of_a_gigabyte_takes_no_memory(web, said):
     source = web.source(max_message_bytes=1_000_000)
     piece = bytes(4_000_000)
     framed = piece if "Length" in said else b"%x\r\n%b\r\n" % (len(piece), piece)
-    before, largest = resident(), 0
+    before, largest = resident_bytes(), 0
     with socket.create_connection(web.address, timeout=PATIENCE_S) as client:
         client.sendall(f"POST /orders HTTP/1.1\r\nHost: localhost\r\n{said}\r\n\r\n".encode())
         with suppress(ConnectionError):
             for _ in range(250):
                 client.sendall(framed)
-                largest = max(largest, resident())
+                largest = max(largest, resident_bytes())
         with suppress(ConnectionError):
             assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
     assert largest - before < 50_000_000
@@ -447,11 +446,6 @@ def test_h3_a_body_of_a_gigabyte_takes_no_memory(web, said):
     good = web.posting()
     source.acknowledge(take(source).tokens)
     assert good.got().status == 202
-
-
-def resident():
-    """The bytes of this process that are in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_a_slow_answer_is_not_cut_off(web, monkeypatch):

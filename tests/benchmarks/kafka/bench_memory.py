@@ -10,20 +10,15 @@ import argparse
 import multiprocessing
 import resource
 import time
-from pathlib import Path
 
 from connectors.kafka import KafkaConnection
+from correlator.runtime.reporter import resident_bytes
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from tests.kafka_server import KafkaServer
 from tests.servers import running
 
 AHEAD_S = 3.0
 _AT_ONCE = 10_000_000
-
-
-def now_kb() -> int:
-    """The resident set of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
 
 def grown_mb(since_kb: int) -> float:
@@ -37,7 +32,7 @@ def take(servers: str, topic: str, count: int, batch_bytes: int) -> None:
     connection = KafkaConnection("kafka", settings)
     receiver = ReceiverSettings(id="r", connection="kafka", destination=f"topic:{topic}", max_batch_bytes=batch_bytes)
     source = connection.source(receiver)
-    before_kb = now_kb()
+    before_kb = resident_bytes() // 1024
     source.connect()
     chunk = source.receive(1, 10.0)
     time.sleep(AHEAD_S)

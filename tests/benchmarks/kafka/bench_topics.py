@@ -13,7 +13,6 @@ All run in turn, several rounds; the ratio of each round is printed, and its med
 
 import argparse
 import itertools
-import statistics
 import tempfile
 import threading
 import time
@@ -34,7 +33,7 @@ from correlator.settings import (
     SenderSettings,
 )
 from tests.benchmarks.bench_engine import profile_threads
-from tests.benchmarks.comparison import BODY, Result, Stopwatch
+from tests.benchmarks.comparison import BODY, Result, Stopwatch, spread_of
 from tests.benchmarks.kafka import kafka_streams
 from tests.kafka_server import ANSWER_S, KafkaServer
 from tests.servers import running
@@ -305,8 +304,7 @@ def main() -> None:
             for form, other in FORMS.items():
                 ratios[form].append(results[form].rate / results[other].rate)
         for form, values in ratios.items():
-            median = statistics.median(values)
-            print(f"{form} to {FORMS[form]}: median of ratios {median:.2f} ({min(values):.2f} to {max(values):.2f})")
+            print(f"{form} to {FORMS[form]}: median of ratios {spread_of(values)}")
 
 
 if __name__ == "__main__":

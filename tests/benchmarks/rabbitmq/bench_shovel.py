@@ -36,6 +36,7 @@ from correlator.events import Outgoing
 from correlator.runtime import logs
 from correlator.settings import CheckpointSettings, EngineSettings, ReceiverSettings, SenderSettings
 from tests.benchmarks.bench_engine import profile_threads
+from tests.benchmarks.comparison import spread_of
 from tests.connectors.rabbit import forwarding, opened
 from tests.rabbit_server import RabbitServer
 from tests.servers import running
@@ -278,7 +279,7 @@ def compare(rounds: int, run: Callable[[], Result], peer: Callable[[], Result]) 
             (runs if one is run else peers).append(one())
         ratios.append(runs[-1].rate / peers[-1].rate)
         print(f"shovel {peers[-1]}  engine {runs[-1]}  ratio {ratios[-1]:.2f}")
-    print(f"median of ratios {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), wanted: 0.50")
+    print(f"median of ratios {spread_of(ratios)}, wanted: 0.50")
     print("processor time for a message, medians:")
     print(f"    {statistics.median(one.server_us for one in peers):>5.1f} us  server, shovel")
     print(f"    {statistics.median(one.server_us for one in runs):>5.1f} us  server, engine")

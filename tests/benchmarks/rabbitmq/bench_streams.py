@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import cProfile
 import pstats
-import statistics
 import tempfile
 import threading
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from rstream import AMQPMessage, Consumer, Producer, RawMessage, amqp_decoder
 from correlator import Engine, Message, Monitor, on
 from correlator.events import Outgoing
 from correlator.settings import SenderSettings
-from tests.benchmarks.comparison import BODY, Result, Stopwatch
+from tests.benchmarks.comparison import BODY, Result, Stopwatch, spread_of
 from tests.connectors.rabbit import forwarding
 from tests.rabbit_server import RabbitServer
 
@@ -171,10 +170,7 @@ def main() -> None:
             shown = "  ".join(f"{form} {result}" for form, result in results.items())
             print(f"{shown}  engine to bytes {ratios['bytes'][-1]:.2f}, to messages {ratios['messages'][-1]:.2f}")
         for form, values in ratios.items():
-            print(
-                f"engine to {form}: median of ratios {statistics.median(values):.2f} "
-                f"({min(values):.2f} to {max(values):.2f})"
-            )
+            print(f"engine to {form}: median of ratios {spread_of(values)}")
     finally:
         server.close()
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import confluent_kafka as kafka
+from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -26,6 +27,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
@@ -323,7 +325,12 @@ class KafkaServer(ProcessServer):
         assert producer.flush(ANSWER_S) == 0
 
     def records(self, topic: str, *, committed: bool = True) -> list[kafka.Message]:
-        """All records of a topic, partition by partition."""
+        """All records of a topic, partition by partition.
+
+        With `committed` it waits until no transaction is open: the broker confirms a commit before readers see it.
+        """
+        if committed:
+            wait_until(lambda: self._ends(topic, IsolationLevel.READ_COMMITTED) == self._ends(topic))
         isolation = "read_committed" if committed else "read_uncommitted"
         mine = {
             "group.id": "tests",
@@ -351,6 +358,13 @@ class KafkaServer(ProcessServer):
         committed = consumer.committed(places, ANSWER_S)
         consumer.close()
         return {(one.topic, one.partition): one.offset for one in committed if one.offset >= 0}
+
+    def _ends(self, topic: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> list[int]:
+        """The end of each partition as readers with this isolation see it."""
+        numbers = self.admin.list_topics(topic, ANSWER_S).topics[topic].partitions
+        wanted = {kafka.TopicPartition(topic, number): OffsetSpec.latest() for number in numbers}
+        answers = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
+        return [answers[place].result().offset for place in wanted]
 
     def _client(self) -> dict[str, object]:
         return {"bootstrap.servers": self.servers}

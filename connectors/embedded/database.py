@@ -19,15 +19,17 @@ APPLICATION_ID = 0x636F7262
 """Marks a SQLite file as a broker: "corb", in its header."""
 
 
-def connect_sqlite(path: Path) -> Connection:
-    """Open a connection to the file of a broker. Makes the file if there is none; its directory must exist.
+def connect_sqlite(path: Path, *, make: bool = True) -> Connection:
+    """Open a connection to the file of a broker. With `make` it makes the file if there is none; its directory must
+    exist.
 
     Raises:
         ConnectionLost: E3003, the file belongs to another application and was not changed; E3106, SQLite does not
             accept the settings that make commits durable.
         sqlalchemy.exc.DBAPIError, sqlite3.Error, OSError: the file cannot be used.
     """
-    files.make_private_file(path)
+    if make:
+        files.make_private_file(path)
     engine = create_engine("sqlite://", creator=lambda: _dial(path), poolclass=NullPool)
     event.listen(engine, "begin", _begin)
     return engine.connect()

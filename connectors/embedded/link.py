@@ -152,12 +152,13 @@ def database_failed(where: str, error: Exception) -> ConnectionLost:
     return ConnectionLost("E7003", where, f"the broker's database failed: {str(cause).strip()}")
 
 
-def open_link(store: str) -> DatabaseLink:
+def open_link(store: str, *, make: bool = True) -> DatabaseLink:
     """Connect, bring the schema up to date, and start the broker if nobody else has it open.
 
-    Raises errors that `translated` turns into `ConnectionLost`, and `ConnectionLost` E7006.
+    With `make` a SQLite file that does not exist is made; otherwise it is an error. Raises errors that `translated`
+    turns into `ConnectionLost`, and `ConnectionLost` E7006.
     """
-    link: DatabaseLink = SqliteLink(store) if is_sqlite(store) else PostgresLink(store)
+    link: DatabaseLink = SqliteLink(store, make=make) if is_sqlite(store) else PostgresLink(store)
     try:
         with link.opening():
             with link.reading() as connection:
@@ -214,14 +215,15 @@ class SqliteLink:
     beside the file.
     """
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, *, make: bool) -> None:
         self._path = path = sqlite_path(store)
         self.maker = Maker()
         self.boot = ""
         self._own: dict[str, LockFile] = {}
         self._lives = _lives(path)
         files.refuse_network(path)
-        path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # but not its parents: a disk may not be mounted
+        if make:
+            path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # but not its parents: a disk may not be mounted
         threads = gate(store)
         self._group = threads.group
         with ExitStack() as opened:
@@ -231,7 +233,7 @@ class SqliteLink:
             self._users = LockFile(Path(f"{path}.users"))
             opened.callback(self._users.close)
             with self._turn:
-                self.connection = connect_sqlite(path)
+                self.connection = connect_sqlite(path, make=make)
             never_finalize(self.connection)
             self._raw = raw_sqlite(self.connection)
             self._place = files.OpenFiles(path)

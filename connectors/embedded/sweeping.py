@@ -146,8 +146,8 @@ class Sweeper:
 
     def _sweep(self, end: threading.Event) -> None:
         if is_sqlite(self._store) and not sqlite_path(self._store).exists():
-            return  # it was removed while it was open: connecting would make a new one
-        link = open_link(self._store)
+            return  # it was removed while it was open: there is nothing to tell anew in each round
+        link = open_link(self._store, make=False)
         try:
             if elected(link):
                 Round(link, end.wait).run()

@@ -341,24 +341,40 @@ def test_the_thread_sweeps(broker, monkeypatch):
     wait_until(lambda: bodies_of(broker, DEAD) == ["gone"])
 
 
-def test_the_thread_does_not_make_a_store_that_was_removed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("moment", ["between two rounds", "at the beginning of a round"])
+def test_the_thread_does_not_make_a_store_that_was_removed(moment, tmp_path, monkeypatch):
     path = tmp_path / "broker.db"
     rounds = threading.Semaphore(0)
-    monkeypatch.setattr(sweeping, "INTERVAL_S", 0.01)
-    sweep = sweeping.Sweeper._sweep
+    sweep, connect = sweeping.Sweeper._sweep, sweeping.open_link
+    removed = threading.Event()
+
+    def remove():
+        for file in tmp_path.glob("broker.db*"):
+            if file.is_file():
+                file.unlink()
+        removed.set()
 
     def swept(sweeper, end):
-        sweep(sweeper, end)
-        rounds.release()
+        if moment == "between two rounds" and not removed.is_set():
+            remove()
+        try:
+            sweep(sweeper, end)
+        finally:
+            rounds.release()
+
+    def connected(store, **how):
+        if moment == "at the beginning of a round":
+            remove()
+        return connect(store, **how)
 
     monkeypatch.setattr(sweeping.Sweeper, "_sweep", swept)
+    monkeypatch.setattr(sweeping, "open_link", connected)
+    monkeypatch.setattr(sweeping, "INTERVAL_S", 0.01)
     broker = Broker(f"sqlite:///{path}")
     broker.source(broker.session())
-    for file in tmp_path.glob("broker.db*"):
-        if file.is_file():
-            file.unlink()
     for _ in range(3):
         assert rounds.acquire(timeout=20)
+    assert removed.is_set()
     assert not path.exists()
     broker.close()
 
@@ -377,7 +393,7 @@ def test_a_failure_is_told_once_and_there_is_another_round(broker, monkeypatch, 
     monkeypatch.setattr(sweeping, "INTERVAL_S", 0.01)
     failures = []
 
-    def fail(_):
+    def fail(_, **__):
         failures.append(1)
         raise OSError("no disk\nat all")
 

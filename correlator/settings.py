@@ -353,6 +353,8 @@ class EngineSettings:
         fail_fast: stop with an error if a broker cannot be reached at the start, instead of trying again.
         status_interval: time between two status lines (`Messaging Status:`) in the log; 0 for none.
         performance_breakdown_interval: time that each line of `log_performance_breakdown` covers.
+        dead_letter_sender: id of the sender that sends each dead letter, instead of keeping it in the store
+            (docs/dead-letters.md).
         input_log: file that records all inputs of monitors, for `correlator replay`. Each start begins a new file, with
             a number appended to this name.
         handler_warning_after: how long a handler may run before the engine logs a warning (W5501); 0 for no warning.
@@ -383,6 +385,7 @@ class EngineSettings:
     status_interval: Seconds = 5.0
     performance_breakdown_interval: Seconds = 60.0
     handler_warning_after: Seconds = 30.0
+    dead_letter_sender: str | None = None
     input_log: str | None = None
     discard_state: tuple[str, ...] = ()
     shares: ShareSettings | None = None

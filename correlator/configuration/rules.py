@@ -131,6 +131,7 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     _check_destinations(settings.destinations, findings)
     _check_ids(settings, findings)
     _check_bridges(settings, findings)
+    _check_dead_letters(settings, provided, findings)
     advising = advisors(settings, provided)
     for path, endpoint in _endpoints(settings):
         check_endpoint(path, endpoint, settings, provided, advising, findings)
@@ -255,6 +256,41 @@ def _check_bridges(settings: EngineSettings, findings: Findings) -> None:
         _hint_loop(path, bridge, settings, findings)
 
 
+def _check_dead_letters(settings: EngineSettings, provided: Provided, findings: Findings) -> None:
+    name, path = settings.dead_letter_sender, "dead_letter_sender"
+    if name is None:
+        return
+    sender = next((one for one in settings.senders if one.id == name), None)
+    if sender is None:
+        ids = [one.id for one in settings.senders]
+        what = f"{findings.show(name)} is not a sender"
+        findings.error("E1541", path, what, known_names(ids), findings.hint(name, ids))
+        return
+    keep = "Leave it out: the store then keeps dead letters"
+    if settings.store is None and not provided.store:
+        what = "an engine without a store only logs messages that it gives up"
+        findings.error("E1541", path, what, "", "Set 'store', or leave it out")
+    if sender.reliability in SENDING and not SENDING[sender.reliability].stored:
+        what = f"sender {findings.show(name)} is {sender.reliability} and keeps nothing in the store"
+        findings.error("E1541", path, what, "A sender that is AT_LEAST_ONCE or EXACTLY_ONCE")
+    if sender.destination is None:
+        what = f"sender {findings.show(name)} has no destination"
+        findings.error("E1541", path, what, "", "Give the sender a 'destination'")
+    if settings.input_log is not None:
+        what = "the engine records an input log, whose replay would not know of these sends"
+        findings.error("E1541", path, what, "", keep)
+    for receiver in settings.receivers:
+        if _place(receiver, settings) == _place(sender, settings) and not receiver.no_local:
+            what = f"receiver '{receiver.id}' takes what sender '{name}' sends: a message that always fails goes round"
+            findings.warn("W1542", path, what, "", "Give the sender another destination")
+
+
+def _place(endpoint: Endpoint, settings: EngineSettings) -> tuple[str, str | None]:
+    """Where an endpoint takes from or sends to."""
+    named = endpoint.destination or ""
+    return endpoint.connection, settings.destinations.get(named, named)
+
+
 def check_references(
     code: str, path: str, kind: str, names: Sequence[str], known: Sequence[str], findings: Findings
 ) -> None:
@@ -276,15 +312,12 @@ def known_names(names: Sequence[str]) -> str:
 
 def _hint_loop(path: str, bridge: BridgeSettings, settings: EngineSettings, findings: Findings) -> None:
     """Warn of a bridge that receives its own messages."""
-
-    def place(endpoint: Endpoint) -> tuple[str, str | None]:
-        named = endpoint.destination or ""
-        return endpoint.connection, settings.destinations.get(named, named)
-
-    taken = {place(one): one.id for one in settings.receivers if one.id in bridge.from_ and not one.no_local}
+    received = [one for one in settings.receivers if one.id in bridge.from_ and not one.no_local]
+    taken = {_place(one, settings): one.id for one in received}
     for sender in (one for one in settings.senders if one.id in bridge.to):
-        if place(sender) in taken and bridge.selector is None and "destination" not in bridge.mapping:
-            what = f"sender '{sender.id}' sends to the destination of receiver '{taken[place(sender)]}', without end"
+        place = _place(sender, settings)
+        if place in taken and bridge.selector is None and "destination" not in bridge.mapping:
+            what = f"sender '{sender.id}' sends to the destination of receiver '{taken[place]}', without end"
             findings.warn("W1539", member(path, "to"), what, "", "Give one of them another destination")
 
 

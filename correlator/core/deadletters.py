@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
+
 from correlator.core.commit import Endpoint, OutboundSegment, ReceiveSegment, SenderCut
 from correlator.core.pieces import pieces, size_of
 from correlator.errors import UsageError
-from correlator.events import DeadLetter, Message
+from correlator.events import DeadLetter, Headers, Message, PropertyValue
 from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
@@ -127,6 +129,30 @@ def together(letters: Iterable[tuple[int, DeadLetter]]) -> list[list[int]]:
         else:
             received.setdefault((receiver_of(letter), letter.number) if letter.number else number, []).append(number)
     return [*sends, *received.values()]
+
+
+def forwarded(number: int, letter: DeadLetter) -> Message:
+    """The message that a sender of dead letters sends for a dead letter: the same body, and properties that tell why.
+
+    It goes to the sender's own destination, and lives until somebody takes it, however short the life of the original
+    message was.
+    """
+    message = letter.message
+    about: dict[str, PropertyValue] = {
+        "dead_letter_number": number,
+        "dead_letter_kind": letter.kind,
+        "dead_letter_origin": letter.origin,
+        "dead_letter_reason": letter.reason,
+        "dead_letter_receiver": letter.receiver or None,
+        "dead_letter_message": letter.number or None,
+        "dead_letter_destination": message.destination,
+        "dead_letter_unique_id": letter.unique_id,
+    }
+    properties = {**message.properties, **{name: value for name, value in about.items() if value is not None}}
+    headers = msgspec.structs.replace(
+        message.headers or Headers(), persistent=None, time_to_live_ms=None, expiration=None, delivery_delay_ms=None
+    )
+    return Message(message.body, properties, message.key, None, headers)
 
 
 def receiver_of(letter: DeadLetter) -> str:

@@ -36,6 +36,7 @@ from correlator.runtime.control.orders import RequestHandler
 from correlator.runtime.control.server import ControlServer
 from correlator.runtime.effective import in_use
 from correlator.runtime.engine_status import EngineStatus
+from correlator.runtime.forwarding import Forwarder
 from correlator.runtime.http.shown import Shown
 from correlator.runtime.letters import Letters, read_letters
 from correlator.runtime.life import Life, Phase
@@ -235,6 +236,16 @@ class Engine:
         return None if self._services is None else self._services.remover
 
     @property
+    def forwarder(self) -> Forwarder | None:
+        """Sends dead letters; `None` before a start, and without the setting `dead_letter_sender`."""
+        return None if self._services is None else self._services.forwarder
+
+    @property
+    def letters_sent(self) -> bool:
+        """Whether no dead letter of the store waits for the outbox of `dead_letter_sender`."""
+        return self.forwarder is None or self.forwarder.idle
+
+    @property
     def failure(self) -> BaseException | None:
         """The first error that ended a thread, and so stops the engine; `None` while there is none."""
         return self._supervisor.failure
@@ -394,6 +405,8 @@ class Engine:
             actors.append(self.checkpointer)
         if self.remover is not None:
             actors.append(self.remover)
+        if self.forwarder is not None:
+            actors.append(self.forwarder)
         if self.reporter is not None:
             actors.append(self.reporter)
         actors.extend(self.receivers.values())
@@ -710,7 +723,8 @@ class Engine:
     def _make_writer(self, recovered: Recovered, engine_time: EngineTime) -> Writer | None:
         if self._store is None:
             return None
-        writer = Writer(self._store, recovered.commit, engine_time.now, self.settings.duplicate_detection)
+        windows = self.settings.duplicate_detection
+        writer = Writer(self._store, recovered.commit, engine_time.now, windows, self._letters_stored)
         writer.domains.note_receivers(recovered.endpoints)
         return writer
 
@@ -746,7 +760,27 @@ class Engine:
                 self._clock,
                 self.timeline,
             )
-        return Services(checkpointer=checkpointer, remover=remover, pausing=pausing, letters=letters)
+        return Services(
+            checkpointer=checkpointer,
+            remover=remover,
+            pausing=pausing,
+            letters=letters,
+            forwarder=self._make_forwarder(checkpointer, letters),
+        )
+
+    def _make_forwarder(self, checkpointer: Checkpointer | None, letters: Letters | None) -> Forwarder | None:
+        name, parts = self.settings.dead_letter_sender, self._parts
+        if name is None or checkpointer is None or letters is None or parts.writer is None:
+            return None
+        sender = parts.senders[name]
+        return Forwarder(
+            name,
+            letters,
+            next(iter(parts.contexts.values())),
+            parts.writer,
+            checkpointer,
+            lambda: parts.to_send(sender) >= sender.settings.max_outstanding,
+        )
 
     def _keep_what_waits(self) -> None:
         """Take a checkpoint of the events that handlers of restored events have sent, before any context handles these
@@ -811,7 +845,13 @@ class Engine:
             spans.committed(cut.commit.outbound, cut.commit.number, spans.now() - took)
         for sender in self.senders.values():
             sender.wake()
+        if self.forwarder is not None:
+            self.forwarder.wake()
         self._supervisor.notify()
+
+    def _letters_stored(self) -> None:
+        if self.forwarder is not None:
+            self.forwarder.note()
 
     def _source_ended(self) -> None:
         self._conclude_if_all_ended()
@@ -834,7 +874,9 @@ class Engine:
             return False
         if not all(thread.concluded for thread in self._parts.processor_threads()) or not self.checkpoint(1.0):
             return False
-        return all(sender.idle for sender in self.senders.values()) and self.checkpoint(1.0)
+        if not self.letters_sent or not all(sender.idle for sender in self.senders.values()):
+            return False
+        return self.checkpoint(1.0) and self.letters_sent
 
     def _failed(self, actor: Actor, error: BaseException) -> None:
         """An exception has ended a thread: stop all actors, so that nothing more is committed, acknowledged or sent."""

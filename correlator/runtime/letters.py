@@ -57,6 +57,7 @@ class Letters:
         self._clock = clock
         self._timeline = timeline
         self._claimed: set[int] = set()
+        self._reserved_above: int | None = None
         self._staged: set[int] = set()
         self._claiming = threading.Lock()
 
@@ -65,6 +66,21 @@ class Letters:
         with self._claim(numbers):
             self._commit(DiscardRequest(DiscardCommit(numbers=numbers)))
         self._timeline.add("discarded", count=len(numbers))
+
+    def reserve(self, above: int) -> bool:
+        """Let nobody discard dead letters with larger numbers, or bring them back, until `release`. Return whether this
+        is possible, since nobody is doing so at present.
+        """
+        with self._claiming:
+            if any(number > above for number in self._claimed):
+                return False
+            self._reserved_above = above
+            return True
+
+    def release(self) -> None:
+        """End what `reserve` has begun."""
+        with self._claiming:
+            self._reserved_above = None
 
     def replay(self, numbers: Sequence[int], timeout: float) -> list[int]:
         """Bring the messages of dead letters back; return the numbers of the dead letters whose messages are back.
@@ -91,15 +107,18 @@ class Letters:
     def _claim(self, numbers: Iterable[int]) -> Iterator[None]:
         wanted = set(numbers)
         with self._claiming:
-            if taken := sorted(wanted & self._claimed):
+            if taken := sorted(number for number in wanted if self._is_taken(number)):
                 where = f"dead letter {', '.join(map(str, taken))}"
-                raise NotDone("E8311", where, "is just being brought back or discarded", "", "Repeat it later")
+                raise NotDone("E8311", where, "is just being brought back, discarded or sent", "", "Repeat it later")
             self._claimed |= wanted
         try:
             yield
         finally:
             with self._claiming:
                 self._claimed -= wanted - self._staged
+
+    def _is_taken(self, number: int) -> bool:
+        return number in self._claimed or (self._reserved_above is not None and number > self._reserved_above)
 
     def _refuse(self, letters: Iterable[Letter]) -> None:
         endpoints = self._endpoints()

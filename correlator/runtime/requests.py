@@ -244,5 +244,17 @@ class DiscardRequest(Request[None]):
         return Planned(self.commit, _nothing_to_apply, None)
 
 
+@dataclass(frozen=True, slots=True)
+class LettersRequest(Request[Sequence[tuple[int, DeadLetter]]]):
+    """Reads dead letters with larger numbers than `above`, by number, at most `most`; writes nothing."""
+
+    above: int
+    most: int
+
+    def plan(self, group: PlannedTransaction) -> Planned[Sequence[tuple[int, DeadLetter]]]:
+        """Read them. Raises the errors of `Store.read_letters`."""
+        return Planned(DiscardCommit(numbers=()), _nothing_to_apply, group.store.read_letters(self.above, self.most))
+
+
 def _nothing_to_apply() -> None:
     """Do nothing: there is nothing in memory that corresponds to the write."""

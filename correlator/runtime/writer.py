@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from correlator.core.backoff import Backoff
+from correlator.core.commit import CheckpointCommit, ReceiveCommit, Write
 from correlator.core.domains import Domains
 from correlator.core.statelog import StateLog
 from correlator.errors import CommitUnknown, StoreBusy, StoreError
@@ -55,10 +56,16 @@ class Writer(Actor):
         number: number of the last committed transaction.
         engine_time: returns engine time, the time of receipt of ids.
         windows: the windows of all duplicate detectors.
+        letters_stored: called after each commit of dead letters.
     """
 
     def __init__(
-        self, store: Store, number: int, engine_time: Callable[[], float], windows: DuplicateDetectionSettings
+        self,
+        store: Store,
+        number: int,
+        engine_time: Callable[[], float],
+        windows: DuplicateDetectionSettings,
+        letters_stored: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("store-writer")
         self.store = store
@@ -67,6 +74,7 @@ class Writer(Actor):
         self.commits = 0
         self._number = number
         self._engine_time = engine_time
+        self._letters_stored = letters_stored
         self._waiting: deque[_Submitted[Any]] = deque()
         self._failures = 0
         self._failing_since = 0.0
@@ -202,4 +210,10 @@ class Writer(Actor):
         self.commits += 1
         for one in requests:
             one.planned.apply()
+        if any(_has_letters(one.planned.write) for one in requests):
+            self._letters_stored()
         return requests
+
+
+def _has_letters(write: Write) -> bool:
+    return isinstance(write, ReceiveCommit | CheckpointCommit) and bool(write.dead_letters)

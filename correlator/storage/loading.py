@@ -181,6 +181,13 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
     return _same(where, endpoint, {"id": endpoint.id, "kind": endpoint.kind, "domain": endpoint.domain}, row)
 
 
+def letters_above(connection: Connection, above: int, most: int) -> list[tuple[int, DeadLetter]]:
+    """Read dead letters with larger numbers, by number, at most `most`. Raises `RecoveryRefused` as `letter_of`."""
+    number = tables.dead_letter.c.number
+    query = select(tables.dead_letter).where(number > above).order_by(number).limit(most)
+    return [(row.number, letter_of(row)) for row in connection.execute(query)]
+
+
 def letter_of(row: Row[Any]) -> DeadLetter:
     """Decode a row of `dead_letter`. Raises `RecoveryRefused` E4201 or E4202 for an altered row."""
     where = f"dead letter {row.number}"

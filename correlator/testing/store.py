@@ -109,6 +109,11 @@ class Disk:
         """Return the state segments with these numbers, in order; missing ones are left out."""
         return [_state_decoder.decode(self.state[number]) for number in sorted(numbers) if number in self.state]
 
+    def letters(self, above: int, most: int) -> list[tuple[int, DeadLetter]]:
+        """Return dead letters with larger numbers than `above`, in order, at most `most`."""
+        found = [(number, content) for number, content in enumerate(self.dead, 1) if number > above and content]
+        return [(number, _dead_decoder.decode(content)) for number, content in found[:most]]
+
     def apply(self, number: int, writes: Sequence["_Prepared"]) -> None:
         """Carry out a transaction, all writes at once."""
         self.commit = number
@@ -152,6 +157,10 @@ class StoreAround:
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
         """See `Store`."""
         return self._store.read_state(numbers)
+
+    def read_letters(self, above: int, most: int) -> Sequence[tuple[int, DeadLetter]]:
+        """See `Store`."""
+        return self._store.read_letters(above, most)
 
     def close(self) -> None:
         """See `Store`."""
@@ -241,6 +250,10 @@ class ModelStore:
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
         """Return the state segments with these numbers, in order."""
         return self._disk.segments(numbers)
+
+    def read_letters(self, above: int, most: int) -> Sequence[tuple[int, DeadLetter]]:
+        """Return dead letters with larger numbers than `above`, in order, at most `most`."""
+        return self._disk.letters(above, most)
 
     def close(self) -> None:
         """Do nothing: this store holds no lock."""

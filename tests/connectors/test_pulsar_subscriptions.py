@@ -1,6 +1,5 @@
 """Subscriptions of a real broker: names, types, where they begin, messages that are given back, and limits."""
 
-import threading
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
 from tests.connectors.rabbit import codes, lost, opened
 from tests.pulsar_server import PulsarServer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.pulsar
 
@@ -298,17 +298,17 @@ def test_what_is_there_does_not_wait_for_more(pulsar: PulsarServer):
 
 
 def test_clients_leave_no_threads(pulsar: PulsarServer):
-    """This includes the client's own threads, which Python does not know."""
+    """This includes the client's own threads, which Python does not know. They end a moment after `close`."""
     connection = pulsar.connection()
     destination = f"queue:{pulsar.name()}"
     send(connection, destination, b"1")
     read(connection, destination, 1)
 
-    def threads():
-        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+    def in_use():
+        return [len(list(Path("/proc/self", one).iterdir())) for one in ("task", "fd")]
 
-    before = threads()
+    before = in_use()
     for _ in range(3):
         send(connection, destination, b"1")
         read(connection, destination, 1)
-    assert threads() <= before
+    wait_until(lambda: all(now <= then for now, then in zip(in_use(), before, strict=True)))

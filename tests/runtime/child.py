@@ -32,6 +32,7 @@ from correlator.settings import (
 )
 
 CONNECTION = "files"
+OUT, LETTERS = "queue:out", "queue:letters"
 
 
 class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -54,6 +55,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         audit: another one, in the context `audit`.
         input_log: where inputs are recorded.
         on_error: of both.
+        letters: whether dead letters go to `queue:letters`.
         event: what bodies become; "" leaves messages as they are.
         patience: after so many seconds without them the run has failed.
     """
@@ -74,6 +76,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     audit: str = ""
     input_log: str = ""
     on_error: Literal["stop", "dead_letter"] = "stop"
+    letters: bool = False
     event: str = ""
     patience: float = 120.0
 
@@ -183,8 +186,9 @@ def _write_input_log(engine: Engine) -> None:
 
 
 def _inputs_that_left(order: Order) -> int:
-    """How many different inputs have an output: what stands behind the number in `NUMBER:BODY`."""
-    return len({one.body.partition(b":")[2] for one in _broker(order).browse("queue:out", 1_000_000)})
+    """How many different inputs have an output, what stands behind the number in `NUMBER:BODY`, or became a letter."""
+    left = [one for queue in (OUT, LETTERS) for one in _broker(order).browse(queue, 1_000_000)]
+    return len({one.body.rpartition(b":")[2] for one in left})
 
 
 def _broker(order: Order) -> EmbeddedConnection:
@@ -211,11 +215,8 @@ def _settings(order: Order) -> EngineSettings:
         checkpoint=CheckpointSettings(interval=order.interval),
         connections={CONNECTION: ConnectionSettings(type="embedded", options={"store": order.broker})},
         receivers=tuple(receivers),
-        senders=(
-            SenderSettings(
-                id="out", connection=CONNECTION, destination="queue:out", reliability=Reliability(order.send)
-            ),
-        ),
+        senders=(_sender(OUT, order), *([_sender(LETTERS, order)] if order.letters else ())),
+        dead_letter_sender="letters" if order.letters else None,
         monitors=tuple(
             MonitorSettings(type=name, context=context, on_error=order.on_error)
             for context, name in (("main", order.monitor), ("audit", order.audit))
@@ -226,6 +227,11 @@ def _settings(order: Order) -> EngineSettings:
         max_connection_retry_interval=0.02,
         stop_timeout=10.0,
     )
+
+
+def _sender(destination: str, order: Order) -> SenderSettings:
+    name = destination.partition(":")[2]
+    return SenderSettings(id=name, connection=CONNECTION, destination=destination, reliability=Reliability(order.send))
 
 
 if __name__ == "__main__":

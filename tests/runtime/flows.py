@@ -195,6 +195,16 @@ class ForwardsSlowly(Forwards):
         faults.point("app.message")
 
 
+class FailsOnThirds(Forwards):
+    """Fails on m3, m6, m9 and so on."""
+
+    @on(Message)
+    def message(self, message: Message) -> None:
+        if int(message.body[1:]) % 3 == 0:
+            raise ValueError("a third")
+        super().message(message)
+
+
 class FansOut(Forwards):
     """Causes many events in the context `audit` with each message."""
 

@@ -223,7 +223,7 @@ class ChildLife:
         contexts = engine.contexts.values()
         if not all(thread.idle and not (self._job.awaits_timers and _primed(thread)) for thread in contexts):
             return False
-        return all(sender.idle for sender in engine.senders.values())
+        return engine.letters_sent and all(sender.idle for sender in engine.senders.values())
 
 
 def die() -> None:

@@ -115,7 +115,7 @@ def at_rest(engine: Engine, disk: Disk, left: Callable[[], Mapping[str, int]], *
         return False
     if not all(thread.idle and not (awaits_timers and _primed(thread)) for thread in engine.contexts.values()):
         return False
-    if not all(sender.idle for sender in engine.senders.values()):
+    if not engine.letters_sent or not all(sender.idle for sender in engine.senders.values()):
         return False
     return (engine.checkpointer is None or not engine.checkpointer.busy) and not left()
 

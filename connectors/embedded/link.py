@@ -215,7 +215,7 @@ class SqliteLink:
     beside the file.
     """
 
-    def __init__(self, store: str, *, make: bool) -> None:
+    def __init__(self, store: str, *, make: bool = True) -> None:
         self._path = path = sqlite_path(store)
         self.maker = Maker()
         self.boot = ""

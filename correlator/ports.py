@@ -5,8 +5,8 @@ from typing import Protocol
 
 from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import Recovered, StateSegment, Write
+from correlator.core.deadletters import Letter
 from correlator.core.steps import ConfiguredStep
-from correlator.events import DeadLetter
 
 
 class Store(Protocol):
@@ -63,7 +63,7 @@ class Store(Protocol):
         """Read state segments by number. The writer calls it to compact the state log."""
         ...
 
-    def read_letters(self, above: int, most: int) -> Sequence[tuple[int, DeadLetter]]:
+    def read_letters(self, above: int, most: int) -> Sequence[Letter]:
         """Read dead letters with larger numbers than `above`, in the order of their numbers, at most `most`. The writer
         calls it for the sender that dead letters go to.
         """

@@ -18,6 +18,9 @@ from correlator.errors import UsageError
 from correlator.events import DeadLetter, Headers, Message, PropertyValue
 from correlator.reliability import RECEIVING, SENDING, Reliability
 
+Letter = tuple[int, DeadLetter]
+"""A dead letter with its number in the store."""
+
 
 class DeadLetterKind(StrEnum):
     """What failed when a message became a dead letter: the values of `DeadLetter.kind`."""

@@ -7,11 +7,11 @@ letter, both in its transaction. So no crash loses a dead letter or sends it twi
 
 from collections.abc import Callable, Sequence
 
-from correlator.core.deadletters import forwarded
+from correlator.core.deadletters import Letter, forwarded
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.contexts import FULL_WAIT_S, ContextActor
-from correlator.runtime.letters import Letter, Letters
+from correlator.runtime.letters import Letters
 from correlator.runtime.requests import LettersRequest
 from correlator.runtime.writer import Writer
 

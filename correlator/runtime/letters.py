@@ -6,7 +6,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 
 from correlator.core.commit import DiscardCommit, Endpoint
-from correlator.core.deadletters import receiver_of, refused, together, why_not
+from correlator.core.deadletters import Letter, receiver_of, refused, together, why_not
 from correlator.core.differences import joined
 from correlator.core.pieces import pieces, size_of
 from correlator.errors import NotDone, UsageError
@@ -18,8 +18,6 @@ from correlator.runtime.requests import DiscardRequest, Request
 from correlator.runtime.returning import Returning
 from correlator.runtime.timeline import Timeline
 from correlator.storage.inspect import Selection, counted_dead_letters, dead_letters
-
-Letter = tuple[int, DeadLetter]
 
 
 class Letters:

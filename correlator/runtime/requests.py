@@ -13,6 +13,7 @@ import msgspec
 from correlator.core.acknowledgements import Sure
 from correlator.core.checkpoint import Cut
 from correlator.core.commit import DiscardCommit, ReceiveCommit, ReceiveSegment, RegistryCommit, SuspectCommit, Write
+from correlator.core.deadletters import Letter
 from correlator.core.dedup import Candidates, DetectionPlan
 from correlator.core.domains import Domains
 from correlator.core.faults import point
@@ -245,13 +246,13 @@ class DiscardRequest(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class LettersRequest(Request[Sequence[tuple[int, DeadLetter]]]):
+class LettersRequest(Request[Sequence[Letter]]):
     """Reads dead letters with larger numbers than `above`, by number, at most `most`; writes nothing."""
 
     above: int
     most: int
 
-    def plan(self, group: PlannedTransaction) -> Planned[Sequence[tuple[int, DeadLetter]]]:
+    def plan(self, group: PlannedTransaction) -> Planned[Sequence[Letter]]:
         """Read them. Raises the errors of `Store.read_letters`."""
         return Planned(DiscardCommit(numbers=()), _nothing_to_apply, group.store.read_letters(self.above, self.most))
 

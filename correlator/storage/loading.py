@@ -16,6 +16,7 @@ from correlator.core.commit import (
     StateSegment,
     Suspect,
 )
+from correlator.core.deadletters import Letter
 from correlator.core.delivery import Received
 from correlator.events import DeadLetter
 from correlator.storage import codec, tables
@@ -181,7 +182,7 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
     return _same(where, endpoint, {"id": endpoint.id, "kind": endpoint.kind, "domain": endpoint.domain}, row)
 
 
-def letters_above(connection: Connection, above: int, most: int) -> list[tuple[int, DeadLetter]]:
+def letters_above(connection: Connection, above: int, most: int) -> list[Letter]:
     """Read dead letters with larger numbers, by number, at most `most`. Raises `RecoveryRefused` as `letter_of`."""
     number = tables.dead_letter.c.number
     query = select(tables.dead_letter).where(number > above).order_by(number).limit(most)

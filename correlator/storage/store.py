@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, insert, select, update
 
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, StateSegment, Write
+from correlator.core.deadletters import Letter
 from correlator.core.faults import point
 from correlator.errors import CommitUnknown, Fenced, RecoveryRefused
-from correlator.events import DeadLetter
 from correlator.storage import codec, files, loading, migrate, tables
 from correlator.storage import database as databases
 from correlator.storage.owned import Database, closed
@@ -175,7 +175,7 @@ class SqlStore:
         with self._opened().transaction() as connection:
             return loading.state_by_number(connection, numbers)
 
-    def read_letters(self, above: int, most: int) -> Sequence[tuple[int, DeadLetter]]:
+    def read_letters(self, above: int, most: int) -> Sequence[Letter]:
         """Read dead letters with larger numbers than `above`, in the order of their numbers, at most `most`."""
         with self._opened().transaction() as connection:
             return loading.letters_above(connection, above, most)

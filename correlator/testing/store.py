@@ -26,6 +26,7 @@ from correlator.core.commit import (
     SuspectCommit,
     Write,
 )
+from correlator.core.deadletters import Letter
 from correlator.core.faults import point
 from correlator.errors import CommitUnknown, Fenced, StoreBusy, StoreError
 from correlator.events import DeadLetter
@@ -109,7 +110,7 @@ class Disk:
         """Return the state segments with these numbers, in order; missing ones are left out."""
         return [_state_decoder.decode(self.state[number]) for number in sorted(numbers) if number in self.state]
 
-    def letters(self, above: int, most: int) -> list[tuple[int, DeadLetter]]:
+    def letters(self, above: int, most: int) -> list[Letter]:
         """Return dead letters with larger numbers than `above`, in order, at most `most`."""
         found = [(number, content) for number, content in enumerate(self.dead, 1) if number > above and content]
         return [(number, _dead_decoder.decode(content)) for number, content in found[:most]]
@@ -158,7 +159,7 @@ class StoreAround:
         """See `Store`."""
         return self._store.read_state(numbers)
 
-    def read_letters(self, above: int, most: int) -> Sequence[tuple[int, DeadLetter]]:
+    def read_letters(self, above: int, most: int) -> Sequence[Letter]:
         """See `Store`."""
         return self._store.read_letters(above, most)
 
@@ -251,7 +252,7 @@ class ModelStore:
         """Return the state segments with these numbers, in order."""
         return self._disk.segments(numbers)
 
-    def read_letters(self, above: int, most: int) -> Sequence[tuple[int, DeadLetter]]:
+    def read_letters(self, above: int, most: int) -> Sequence[Letter]:
         """Return dead letters with larger numbers than `above`, in order, at most `most`."""
         return self._disk.letters(above, most)
 

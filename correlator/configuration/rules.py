@@ -171,7 +171,7 @@ def _check_http(http: HttpSettings, findings: Findings) -> None:
 def _check_collector(endpoint: str, findings: Findings) -> None:
     try:
         parts = urlsplit(endpoint)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = parts.scheme in ("http", "https") and parts.port != 0 and bool(parts.hostname and parts.path)
     except ValueError:
         usable = False
     path = "opentelemetry.endpoint"

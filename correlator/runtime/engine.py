@@ -679,8 +679,6 @@ class Engine:
         self._observers.control(owned=True)
         restart = self._restart(recovered)
         self._store.take_over(recovered)
-        if recovered.epoch == 1:  # perhaps a surprise: the disk with the store may not be mounted
-            self._log.info("the store is new and empty; no earlier life is known")
         return restart
 
     def _restart(self, recovered: Recovered) -> Restart:

@@ -48,10 +48,8 @@ def test_the_next_run_finds_nothing_left(place):
 
 def test_logs_as_json(place):
     result = run("run", "engine.yaml", "--log-json", cwd=place)
-    events = [json.loads(line)["event"] for line in result.stderr.splitlines()]
-    assert events == ["the store is new and empty; no earlier life is known", "running", "ended"]
-    result = run("run", "engine.yaml", "--log-json", cwd=place)
-    assert [json.loads(line)["event"] for line in result.stderr.splitlines()] == ["running", "ended"]
+    events = [json.loads(line) for line in result.stderr.splitlines()]
+    assert [event["event"] for event in events] == ["running", "ended"]
 
 
 def test_a_level_hides_lower_ones(place):

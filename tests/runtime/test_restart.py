@@ -218,10 +218,3 @@ def test_what_a_broker_may_forget_stays_known(lines: Forgetful, written_within_s
     assert engine.status().receivers["in"][1].duplicates == duplicates
     accepted = the_monitor(engine, Keeps).bodies
     assert (len(accepted) > 9) == (duplicates == 1)
-
-
-def test_the_log_tells_a_new_store_from_one_of_an_earlier_life(world, logs):
-    for _ in range(2):
-        with world.engine(receiver(), monitors=[Keeps]):
-            pass
-    assert [line["event"] for line in logs].count("the store is new and empty; no earlier life is known") == 1

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from correlator.configuration import Findings, try_import
+from correlator.configuration import Findings
 from correlator.configuration.connectors import connector
 from correlator.configuration.rules import check_references, known_names
 from correlator.connector import Connection, group_of
@@ -31,8 +31,6 @@ from correlator.settings import ReceiverSettings, SenderSettings
 
 DEAD_LETTERS = "dead_letters"
 """The name under which inline tests expect dead letters."""
-_Imported = Callable[[str], Any]
-"""Imports an object, once; returns the `ConfigError` if that fails."""
 
 
 def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
@@ -40,10 +38,9 @@ def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
     _check_names(settings, findings)
     _check_sources_and_routes(settings, findings)
     _check_tests(settings, findings)
-    imported = functools.cache(try_import)  # the reader reports what cannot be imported
-    _check_classes(settings, imported, findings)
-    _check_templates(settings, imported, findings)
-    _check_mappings(settings, imported, findings)
+    _check_classes(settings, findings)
+    _check_templates(settings, findings)
+    _check_mappings(settings, findings)
 
 
 def check_connectors(settings: PipelineFile, findings: Findings) -> None:
@@ -158,17 +155,17 @@ def _check_tests(settings: PipelineFile, findings: Findings) -> None:
             _check_known("E1523", f"tests[{index}].then[{at}].to", "sender", then.to, targets, findings)
 
 
-def _check_classes(settings: PipelineFile, imported: _Imported, findings: Findings) -> None:
+def _check_classes(settings: PipelineFile, findings: Findings) -> None:
     for path, name, code, what, accepts in _named_classes(settings):
-        found = imported(name)
+        found = findings.imported(name)
         if not isinstance(found, ConfigError) and not accepts(found):
             findings.error(code, path, f"{findings.show(name)} is not {what}")
-    _check_monitors(settings, imported, findings)
+    _check_monitors(settings, findings)
     for index, sender in enumerate(settings.senders):
-        if sender.call is not None and not isinstance(function := imported(sender.call.function), ConfigError):
+        if sender.call is not None and not isinstance(function := findings.imported(sender.call.function), ConfigError):
             _report(findings, check_function, function, sender.call, f"senders[{index}].call")
     for path, step in _steps(settings):
-        if isinstance(step, PythonStep) and not isinstance(function := imported(step.function), ConfigError):
+        if isinstance(step, PythonStep) and not isinstance(function := findings.imported(step.function), ConfigError):
             _report(findings, refuse_deferred, function, f"{path}.python.function")
 
 
@@ -186,8 +183,8 @@ def _named_classes(settings: PipelineFile) -> Iterator[tuple[str, str, str, str,
             yield f"{path}.python.function", step.function, "E1504", "a function", callable
 
 
-def _check_monitors(settings: PipelineFile, imported: _Imported, findings: Findings) -> None:
-    found = [(monitor, imported(monitor.type)) for monitor in settings.monitors]
+def _check_monitors(settings: PipelineFile, findings: Findings) -> None:
+    found = [(monitor, findings.imported(monitor.type)) for monitor in settings.monitors]
     classes = [(monitor, cls) for monitor, cls in found if _is_a(Monitor)(cls)]
     for monitor, error in unfit(classes, stored=settings.store is not None):
         at = next(index for index, one in enumerate(settings.monitors) if one is monitor)
@@ -202,9 +199,9 @@ def _is_event(found: Any) -> bool:
     return isinstance(found, type) and hasattr(found, "__struct_fields__")
 
 
-def _check_templates(settings: PipelineFile, imported: _Imported, findings: Findings) -> None:
+def _check_templates(settings: PipelineFile, findings: Findings) -> None:
     for index, receiver in enumerate(settings.receivers):
-        found = imported(receiver.event) if receiver.event is not None else None
+        found = findings.imported(receiver.event) if receiver.event is not None else None
         event_type = found if _is_event(found) else None
         constant = not RECEIVING[receiver.reliability].deduplicated
         path = f"receivers[{index}]"
@@ -214,12 +211,12 @@ def _check_templates(settings: PipelineFile, imported: _Imported, findings: Find
         _report(findings, Template, receiver.message_source_id, f"{path}.message_source_id", event_type)
 
 
-def _check_mappings(settings: PipelineFile, imported: _Imported, findings: Findings) -> None:
+def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
     taken = settings.taken
     for index, receiver in enumerate(settings.receivers):
         path = f"receivers[{index}]"
         if receiver.mapping:
-            _report(findings, _check_receive_mapping, receiver, imported, f"{path}.mapping")
+            _report(findings, _check_receive_mapping, receiver, findings, f"{path}.mapping")
         if receiver.id in taken:
             _report(findings, refuse_for_pipelines, receiver, path)
     for index, sender in enumerate(settings.senders):
@@ -228,11 +225,11 @@ def _check_mappings(settings: PipelineFile, imported: _Imported, findings: Findi
         _report(findings, check_forwarding, bridge.mapping, f"bridges[{index}].mapping")
 
 
-def _check_receive_mapping(receiver: ReceiverSettings, imported: _Imported, path: str) -> None:
+def _check_receive_mapping(receiver: ReceiverSettings, findings: Findings, path: str) -> None:
     check_sources(receiver.mapping, path)
     if receiver.event is None:
         raise ConfigError("E1064", path, "needs an event to make", "", "Set 'event'")
-    if _is_event(event_type := imported(receiver.event)):
+    if _is_event(event_type := findings.imported(receiver.event)):
         FieldMapping(receiver.mapping, event_type, receiver.destination, path)
 
 

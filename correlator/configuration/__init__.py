@@ -4,7 +4,7 @@ The package knows the settings, the errors and the reliability modes, but nothin
 """
 
 from correlator.configuration.files import EngineFile
-from correlator.configuration.imports import import_object, try_import
+from correlator.configuration.imports import import_object
 from correlator.configuration.loading import Check, Loaded, read_file, read_text
 from correlator.configuration.problems import IN_CODE, Findings, InvalidConfiguration, Origin, Places, Position
 from correlator.configuration.programs import (
@@ -42,5 +42,4 @@ __all__ = [
     "read_text",
     "require",
     "schema_of",
-    "try_import",
 ]

@@ -4,10 +4,12 @@ If a reader stopped at the first mistake, its user would have to run it once for
 one `Findings` and goes on. Only mistakes that make the rest unreadable (syntax, encoding) end the reading at once.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from correlator.configuration.imports import try_import
 from correlator.configuration.words import did_you_mean
 from correlator.errors import ConfigError, printable, quoted
 from correlator.secrets import Secrets
@@ -113,6 +115,8 @@ class Findings:
         secrets: values that must not appear in a message; `show` removes them.
         positions: the place in the file of each path, such as `receivers[0].destination`.
         overridden: the settings that the command line has overridden.
+        imported: returns the object that `module:name` names, or its `ConfigError`; code whose import fails is not run
+            again for each setting that names it.
     """
 
     def __init__(self, file: str) -> None:
@@ -120,6 +124,7 @@ class Findings:
         self.secrets = Secrets()
         self.positions: dict[str, Position] = {}
         self.overridden: list[Overridden] = []
+        self.imported = functools.cache(try_import)
         self._hints = 0
         self._errors: list[tuple[Position, ConfigError]] = []
         self._warnings: list[tuple[Position, ConfigError]] = []

@@ -50,6 +50,8 @@ class Reader:
         self._findings.positions[path] = node.position
         if type_.optional and _is_null(node):
             return None
+        if _is_null(node) and any(not one.is_settings for one in type_.alternatives[1:]):
+            return self._refuse("E1022", path, "is empty, must have a value", 'For an empty text write ""')
         type_ = _fitting(type_, node)
         if type_.bare is Any:
             return self._anything(node, path, key)

@@ -1,7 +1,6 @@
 """The rules that concern several settings of an engine together."""
 
 import contextlib
-import functools
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ import msgspec
 
 from correlator.configuration.connectors import connector, installed
 from correlator.configuration.document import MappingNode, ScalarNode
-from correlator.configuration.imports import try_import
 from correlator.configuration.problems import Findings, item, member
 from correlator.configuration.scalars import core_value
 from correlator.configuration.shares import check_shares, example
@@ -89,10 +87,9 @@ def public_secrets(tree: MappingNode, secrets: Collection[str], types: Mapping[s
 
 def check_imports(paths: Mapping[str, str], accept: Callable[[str, object], None], findings: Findings) -> None:
     """Import every object that the file names, and let `accept` check it."""
-    imported = functools.cache(try_import)  # code whose import fails is not run again for each part that names it
     for path, name in paths.items():
         try:
-            found = imported(name)
+            found = findings.imported(name)
             if isinstance(found, ConfigError):
                 raise found
             accept(name, found)
@@ -172,7 +169,7 @@ def _check_http(http: HttpSettings, findings: Findings) -> None:
 def _check_collector(endpoint: str, findings: Findings) -> None:
     try:
         parts = urlsplit(endpoint)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = parts.scheme in ("http", "https") and parts.port != 0 and bool(parts.hostname and parts.path)
     except ValueError:
         usable = False
     path = "opentelemetry.endpoint"

@@ -53,9 +53,12 @@ def effective_settings(settings: EngineSettings, origin: Origin) -> Iterator[Eff
     return _Lines(settings, origin).all()
 
 
-def in_use(settings: EngineSettings, origin: Origin) -> dict[str, Any]:
-    """Return what an engine runs with as values that JSON has: `versions`, `log_level` and `settings`."""
-    rows = [one._asdict() for one in effective_settings(settings, origin)]
+def in_use(settings: EngineSettings, origin: Origin, *, with_settings: bool = True) -> dict[str, Any]:
+    """Return what an engine runs with as values that JSON has: `versions`, `log_level` and `settings`.
+
+    Without `with_settings`, `settings` is `None`.
+    """
+    rows = [one._asdict() for one in effective_settings(settings, origin)] if with_settings else None
     return {"versions": versions(), "log_level": logs.level(), "settings": rows}
 
 

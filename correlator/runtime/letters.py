@@ -56,7 +56,9 @@ class Letters:
         self._timeline = timeline
         self._claimed: set[int] = set()
         self._reserved_above: int | None = None
-        self._staged: set[int] = set()
+        self._staged: dict[int, int] = {}
+        """Dead letters whose sends are staged, with the orders of their checkpoints: until such an order is answered,
+        nobody may bring the send back again."""
         self._claiming = threading.Lock()
 
     def discard(self, numbers: Sequence[int]) -> None:
@@ -70,6 +72,7 @@ class Letters:
         is possible, since nobody is doing so at present.
         """
         with self._claiming:
+            self._forget_stored()
             if any(number > above for number in self._claimed):
                 return False
             self._reserved_above = above
@@ -105,6 +108,7 @@ class Letters:
     def _claim(self, numbers: Iterable[int]) -> Iterator[None]:
         wanted = set(numbers)
         with self._claiming:
+            self._forget_stored()
             if taken := sorted(number for number in wanted if self._is_taken(number)):
                 where = f"dead letter {', '.join(map(str, taken))}"
                 raise NotDone("E8311", where, "is just being brought back, discarded or sent", "", "Repeat it later")
@@ -113,7 +117,14 @@ class Letters:
             yield
         finally:
             with self._claiming:
-                self._claimed -= wanted - self._staged
+                self._forget_stored()
+                self._claimed -= wanted - self._staged.keys()
+
+    def _forget_stored(self) -> None:
+        stored = [number for number, order in self._staged.items() if self._checkpointer.answered(order)]
+        for number in stored:
+            del self._staged[number]
+        self._claimed.difference_update(stored)
 
     def _is_taken(self, number: int) -> bool:
         return number in self._claimed or (self._reserved_above is not None and number > self._reserved_above)
@@ -150,17 +161,18 @@ class Letters:
         left = self._left(deadline)
         if thread is None or not thread.lock.acquire(timeout=left):
             raise _late("a context", left)
-        numbers = {number for number, _ in letters}
+        numbers = [number for number, _ in letters]
         try:
-            self._staged |= numbers  # until a checkpoint has them, nobody may bring them back again
+            order = self._checkpointer.ask()  # its cut needs the lock, so it holds these sends
+            with self._claiming:
+                self._staged.update(dict.fromkeys(numbers, order))
             for number, letter in letters:
                 thread.context.staging.bring_back(letter.origin, letter.message, number)
         finally:
             thread.lock.release()
         left = self._left(deadline)
-        if not self._checkpointer.wait_answered(self._checkpointer.ask(), left):
-            raise _late("the next checkpoint", left)
-        self._staged -= numbers
+        if not self._checkpointer.wait_answered(order, left):
+            raise _late("the next checkpoint", left, "Their sends leave with it, unless the engine stops before")
         return sorted(numbers)
 
     def _left(self, deadline: float) -> float:
@@ -211,8 +223,6 @@ def _by_receiver(letters: Iterable[Letter]) -> dict[str, list[tuple[list[int], M
     return found
 
 
-def _late(what: str, seconds: float) -> NotDone:
+def _late(what: str, seconds: float, others: str = "The others stay dead letters") -> NotDone:
     said = f"are not back: {what} has not taken them within {seconds:g} s"
-    return NotDone(
-        "E8310", "dead letters", said, "The others stay dead letters", "List the dead letters, and repeat the command"
-    )
+    return NotDone("E8310", "dead letters", said, others, "List the dead letters, and repeat the command")

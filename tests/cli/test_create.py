@@ -93,6 +93,7 @@ def test_the_files_of_a_project_name_one_another(project):
     assert set(re.findall(r"`?(\b[\w-]+\.(?:yaml|py|service|jsonl))\b", readme)) <= names
     assert set(re.search(r"COPY (web-shop.*) /app/", (project / "Dockerfile").read_text())[1].split()) <= names
     service = yaml.safe_load((project / "compose.yaml").read_text())["services"]["web-shop"]
+    assert service["restart"] == "unless-stopped"  # Docker does not promise a start after a reboot for on-failure
     assert service["healthcheck"]["test"] == ["CMD", "correlator", "status", "/app/web-shop.yaml"]
     ignored = (project / ".dockerignore").read_text().split()
     assert ignored[0] == "*"

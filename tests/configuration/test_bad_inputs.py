@@ -105,6 +105,13 @@ ROWS = [
     Row(13, engine("checkpoint: 5s"), "E1022", "config.yaml:4:13 checkpoint", "must be a mapping. Its keys: interval"),
     Row(13, engine("fail_fast: 1"), "E1022", "config.yaml:4:12 fail_fast", "'1' is a number, must be true or false"),
     Row(13, "name:\n", "E1022", "config.yaml:1:6 name", "is empty, must be text"),
+    Row(
+        13,
+        engine("tests: [{name: t, given: [{body: b, properties: {x: }}], then: []}]"),
+        "E1022",
+        "config.yaml:4:52 tests[0].given[0].properties.x",
+        'is empty, must have a value. For an empty text write ""',
+    ),
     Row(14, "on: x\nname: y\n", "E1023", "config.yaml:1:1 on", "key is the boolean true (YAML reads unquoted 'on' so)"),
     Row(14, "name: no\n", "E1023", "config.yaml:1:7 name", "boolean false"),
     Row(14, engine("fail_fast: off"), "E1023", "config.yaml:4:12 fail_fast", "Use true or false"),

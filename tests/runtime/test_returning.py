@@ -162,6 +162,26 @@ def test_if_the_checkpoint_fails_the_send_stays_a_letter(world):
         world.wait_for("1:m1")
 
 
+def test_a_send_whose_checkpoint_comes_late_goes_back_once_and_is_no_letter_then(world):
+    world.broker.faults = Refuses(b"1:m1", times=3)
+    with world.engine(receiver(), sender(), monitors=[Forwards]) as engine:
+        world.publish("m1")
+        world.wait(lambda: numbers(world) == [1])
+        (held,) = world.hold_at("dl.tx.discard")
+        with pytest.raises(NotDone, match="E8310 .* Their sends leave with it, unless the engine stops before"):
+            engine.replay_dead_letters([1], 0.05)
+        held.wait_reached()
+        with pytest.raises(NotDone, match="E8311 dead letter 1"):
+            engine.replay_dead_letters([1])
+        held.open()
+        world.wait_for("1:m1")
+        assert engine.checkpoint()
+        with pytest.raises(UsageError, match="E2021 dead letter 1"):
+            engine.replay_dead_letters([1])
+        engine.discard_dead_letters([1])
+    assert len(world.ids()) == 1
+
+
 def test_a_paused_receiver_takes_nothing_back_neither_later(world, script):
     engine = failing(world, script, "a")
     engine.pause("in")

@@ -163,8 +163,7 @@ class Router:
     async def _settings(self, asked: Asked, _: Receive) -> Response:
         """The settings only for clients with a token: they name addresses, users, code and columns."""
         asked.parameters()
-        told = await asyncio.to_thread(self._shown.in_use)
-        return as_json(200, told if self._token is not None else {**told, "settings": None})
+        return as_json(200, await asyncio.to_thread(self._shown.in_use, with_settings=self._token is not None))
 
     async def _stored(self, read: Callable[[str, Asked], Response], asked: Asked, _: Receive) -> Response:
         """Read the store in another thread, one client at a time."""

@@ -25,13 +25,14 @@ def lines(place, *arguments):
 
 def numbers(found):
     return [
-        (one["input"]["number"], [send["number"] for call in one["calls"] for send in call["sends"]]) for one in found
+        (one["input"]["number"], [send["number"] for call in one.get("calls", ()) for send in call["sends"]])
+        for one in found
     ]
 
 
 def test_from_a_send_to_its_cause_and_back(recorded):
     everything = lines(recorded, "--config", "recording.yaml")
-    assert sum(len(call.get("sends", ())) for one in everything for call in one["calls"]) == 10
+    assert sum(len(call.get("sends", ())) for one in everything for call in one.get("calls", ())) == 10
     (cause,) = lines(recorded, "--sender", "out", "--number", "4")
     assert numbers([cause]) == [(cause["input"]["number"], [4])]
     assert cause in everything

@@ -54,6 +54,9 @@ COMMANDS = (
     Command("dup", "correlator.cli.dup", "Show why duplicate detection would drop an id."),
     Command("replay", "correlator.cli.replay", "Repeat what an engine did, from its input log."),
     Command("rerun", "correlator.cli.rerun", "Show what changed code would do with the inputs of an input log."),
+    Command(
+        "lineage", "correlator.cli.lineage", "Show what caused a send, and what came of a message, from an input log."
+    ),
     Command("db", "correlator.cli.db", "Upgrade, check, back up or empty a store."),
     Command("explain", "correlator.cli.explain", "Explain an error code, or the guarantees of a file."),
     Command("version", "correlator.cli.version", "Show the versions of correlator and of what it uses."),

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from correlator.core.calls import HandlerCalls
+from correlator.core.calls import HandlerCalls, with_arguments
 from correlator.core.commit import StateEntry
 from correlator.core.expressions import FRESH, Pattern, Plan, Progress
 from correlator.core.instances import (
@@ -168,7 +168,7 @@ class Attempts:
             apart(events[number], data[number]) if number in data else events.get(number)
             for number in listener.plan.arguments
         ]
-        self._calls.call(listener.instance, lambda _: listener.method(*arguments), event)
+        self._calls.call(listener.instance, partial(with_arguments, listener.method, arguments), event)
 
     def _go_on(self, attempt: Attempt, progress: Progress) -> None:
         attempt.progress = progress

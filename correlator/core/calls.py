@@ -5,6 +5,7 @@ monitor gets back the state that it had before the call, and the context goes on
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from correlator.core.expressions import Moment
@@ -24,6 +25,22 @@ MAX_EFFECTS = 100_000
 
 RunningCall: TypeAlias = tuple[Monitor]
 """A call of a handler of this monitor: an object of its own for each call, in the quickest form."""
+
+
+class Watcher(Protocol):
+    """Learns of each call of a handler, with its effects. Calls nest: a monitor may begin or end as an effect."""
+
+    def begins(self, instance: Instance, handler: str) -> None:
+        """A method of an instance is about to be called."""
+        ...
+
+    def ends(self, failure: str) -> None:
+        """The last call that has begun has ended, with its effects.
+
+        Args:
+            failure: the error of the handler; "" for none.
+        """
+        ...
 
 
 class Process(Protocol):
@@ -199,8 +216,7 @@ class HandlerCalls:
 
     def call_hook(self, instance: Instance, name: str) -> None:
         """Call a life-cycle method; raises as `call`."""
-        method = getattr(instance.monitor, name)
-        self.call(instance, lambda _: method(), None)
+        self.call(instance, partial(without_event, getattr(instance.monitor, name)), None)
 
     def call(self, instance: Instance, method: Callable[[Any], object], event: Any) -> None:
         """Call a handler with an event (`None` for a timer or life-cycle method), then carry out its effects.
@@ -290,6 +306,44 @@ class HandlerCalls:
             if run.events[position] is event:
                 return run.receiver, run.first + position, run.messages[position]
         return None
+
+
+class WatchedCalls(HandlerCalls):
+    """Calls handlers, and tells a watcher of each call.
+
+    Args:
+        watcher: the watcher.
+        arguments: the arguments of `HandlerCalls`.
+    """
+
+    def __init__(self, watcher: Watcher, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._watcher = watcher
+
+    def call(self, instance: Instance, method: Callable[[Any], object], event: Any) -> None:
+        """Call a handler between `Watcher.begins` and `Watcher.ends`; raises as `HandlerCalls.call`."""
+        self._watcher.begins(instance, _name_of(method))
+        try:
+            super().call(instance, method, event)
+        finally:
+            failure, self.failure = self.failure, ""
+            self._watcher.ends(failure)
+
+
+def without_event(method: Callable[[], object], _event: Any) -> object:
+    """Call a method that takes no event: of a timer or of the life cycle."""
+    return method()
+
+
+def with_arguments(method: Callable[..., object], arguments: Iterable[Any], _event: Any) -> object:
+    """Call a method with the arguments of its expression instead of the last event."""
+    return method(*arguments)
+
+
+def _name_of(method: Callable[[Any], object]) -> str:
+    """The name of the method of a monitor that a call calls; "" if it calls none."""
+    name: str = getattr(method.args[0] if isinstance(method, partial) else method, "__name__", "")
+    return name
 
 
 _CURES = {

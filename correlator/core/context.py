@@ -6,10 +6,19 @@ The context handles one event at a time. A cut falls between two handlers only, 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from correlator.core.binding import ContextBinding
-from correlator.core.calls import HandlerCalls, OneThread, Process, RunningCall
+from correlator.core.calls import (
+    HandlerCalls,
+    OneThread,
+    Process,
+    RunningCall,
+    WatchedCalls,
+    Watcher,
+    without_event,
+)
 from correlator.core.classnames import ClassNames
 from correlator.core.commit import ContextCut, StateEntry, Suspect
 from correlator.core.crowding import Crowding
@@ -54,6 +63,7 @@ class Context:
         stored: whether checkpoints are taken: a later start must be able to read what contexts send to one another.
         unhandled: returns the ledgers of unhandled messages, by receiver; called for each run.
         tracer: makes a span for each message of a trace that somebody collects; `None` for no spans.
+        watcher: learns of each call of a handler; `None` for nobody.
 
     Attributes:
         cut_requested: while this is `True`, the context stops before its next event; the checkpointer sets it.
@@ -77,6 +87,7 @@ class Context:
         stored: bool = True,
         unhandled: Callable[[], Mapping[str, Unhandled]] = dict,
         tracer: Tracer | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.name = name
         self.queue = InputQueue() if queue is None else queue
@@ -85,7 +96,8 @@ class Context:
         self.handled = 0
         self.fired = 0
         moment = Moment(engine_time, wall_time)
-        self._calls = HandlerCalls(self.queue, self.staging, resolve, failed, routes.woken, process, moment)
+        arguments = (self.queue, self.staging, resolve, failed, routes.woken, process, moment)
+        self._calls = HandlerCalls(*arguments) if watcher is None else WatchedCalls(watcher, *arguments)
         self._crowding = Crowding(self.queue)
         names = ClassNames(resolve)
         self.monitors = LoadedMonitors(name, self.queue, routes, resolve, names, self._calls)
@@ -289,7 +301,7 @@ class Context:
         else:
             timer.due += timer.period
             self.monitors.timers.add(timer)
-        self._calls.call(timer.instance, lambda _: timer.method(), None)
+        self._calls.call(timer.instance, partial(without_event, timer.method), None)
 
     # --- the cut ---
 

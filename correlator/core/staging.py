@@ -15,18 +15,19 @@ class Staging:
 
     Attributes:
         sends: the staged sends by sender. The context appends to these lists; each is valid until the next cut.
+        dead_letters: the staged dead letters; the list is valid until the next cut.
     """
 
-    __slots__ = ("_dead_letters", "_returned", "sends")
+    __slots__ = ("_returned", "dead_letters", "sends")
 
     def __init__(self) -> None:
         self.sends: defaultdict[str, list[Message]] = defaultdict(list)
-        self._dead_letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self._returned: list[int] = []
 
     def add_dead_letter(self, letter: DeadLetter) -> None:
         """Keep a dead letter until the next cut. A context without checkpoints discards it after it has been logged."""
-        self._dead_letters.append(letter)
+        self.dead_letters.append(letter)
 
     def count(self, sender: str) -> int:
         """The number of staged sends to this sender; `max_outstanding` also counts them."""
@@ -49,5 +50,5 @@ class Staging:
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Remove and return the staged dead letters."""
-        letters, self._dead_letters = self._dead_letters, []
+        letters, self.dead_letters = self.dead_letters, []
         return letters

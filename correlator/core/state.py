@@ -308,6 +308,10 @@ class StateTable(MutableMapping[K, V]):
             if key in self._live:
                 self._checked[key] = self._values.encode(self._live[key])
 
+    def touched(self) -> list[bytes]:
+        """The keys, encoded, that have changed since `begin_undo`, except by changes that were undone."""
+        return [self._keys.encode(key) for key in self._undo or ()]
+
     def begin_undo(self) -> None:
         """Begin to record changes for `undo`."""
         self._undo = {}

@@ -12,6 +12,7 @@ from correlator.connector import Connection, Features, Grouping, Listening, grou
 from correlator.core.admission import at_same_place, refuse_beside, refuse_call, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
+from correlator.core.calls import Watcher
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.context import Context
 from correlator.core.crowding import MAX_WAITING_FROM_INSIDE
@@ -162,13 +163,16 @@ class Parts:
 
     # --- contexts ---
 
-    def context(self, name: str, failed: HandlerFailure, routes: Routes | None = None) -> Context:
+    def context(
+        self, name: str, failed: HandlerFailure, routes: Routes | None = None, watcher: Watcher | None = None
+    ) -> Context:
         """Return the context of monitors with this name; the first call makes it.
 
         Args:
             name: name of the context.
             failed: called for each failure of a handler that does not stop the engine.
             routes: replaces the routes of the engine, for a replay.
+            watcher: learns of each call of a handler, for a replay.
         """
         thread = self.contexts.get(name)
         if thread is None:
@@ -187,6 +191,7 @@ class Parts:
                 stored=self.writer is not None,
                 unhandled=lambda: self.unhandled,
                 tracer=None if self._spans is None else self._spans.tracer(name),
+                watcher=watcher,
             )
             thread = MonitorThread(
                 context,

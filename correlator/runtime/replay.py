@@ -5,14 +5,15 @@ It carries out the records in order, and each checkpoint must have the digest th
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 
 from correlator.connector import Connection, Features, Sink, Source
+from correlator.core.calls import Watcher
 from correlator.core.checkpoint import Checkpoint, Cut
 from correlator.core.commit import Endpoint, OutboundSegment, Recovered, SenderCut, StateEntry, StateSegment
 from correlator.core.context import Context
@@ -52,6 +53,8 @@ from correlator.runtime.recording import replayable
 from correlator.runtime.restart import Restart
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
+
+R = TypeVar("R", bound="ReplayRun")
 
 
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -141,6 +144,14 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
             (their code has changed, or depends on more than its inputs), E4322 if the settings differ, E4323 if the log
             lacks its beginning.
     """
+    again, records = begun(ReplayRun, path, settings)
+    for record in records:
+        again.carry_out(record)
+    return again.replayed
+
+
+def begun(kind: type[R], path: str | Path, settings: EngineSettings | None) -> tuple[R, Iterator[Record]]:
+    """Begin a replay: return it, and the records that it is to carry out. Arguments and errors as `replay`."""
     start, states, records = opened(path)
     recorded = settings_in(start)
     if settings is not None and replayable(settings) != replayable(recorded):  # an older log has secrets
@@ -151,10 +162,7 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
             "A replay needs the settings of the recording",
             "Name the configuration of that time, or none",
         )
-    again = ReplayRun(str(path), start, states, recorded)
-    for record in records:
-        again.carry_out(record)
-    return again.replayed
+    return kind(str(path), start, states, recorded), records
 
 
 def opened(path: str | Path) -> tuple[Start, list[State], Iterator[Record]]:
@@ -192,10 +200,11 @@ class ReplayRun:
         self._left: dict[tuple[str, int], int] = {}
         self._time = _ReplayedTime()
         self._parts = self._make_parts(start.endpoints)
-        self._views: dict[str, _ReplayedView] = {}
+        self._views: dict[str, ReplayedView] = {}
         for name, (engine_time, wall_time) in start.began.items():
             self._time.set(engine_time, wall_time)
-            self._parts.context(name, lambda _policy, _error, _about: None, self._routes_of(name))
+            routes, watcher = self._routes_of(name), self._watcher_of(name)
+            self._parts.context(name, lambda _policy, _error, _about: None, routes, watcher)
         self._restart = self._make_restart(start, states)
         self._checkpoint = self._checkpoint_after(())
         self._withheld = {name: self._withhold(name) for name in start.began}
@@ -234,8 +243,16 @@ class ReplayRun:
 
     def _routes_of(self, context: str) -> Routes:
         """The routes that a context saw in the life."""
-        view = self._views[context] = _ReplayedView(self._outbox, self._differs)
+        view = self._views[context] = ReplayedView(self._outbox, self._differs, self._sent_to_channel)
         return view
+
+    def _watcher_of(self, context: str) -> Watcher | None:
+        """Who learns of the calls of handlers in this context."""
+        del context
+        return None
+
+    def _sent_to_channel(self, channel: str, run: Run) -> None:
+        """Drop an event that a monitor sends to a channel: the log has what each context took from it."""
 
     def _make_parts(self, endpoints: Sequence[Endpoint], callbacks: Callbacks | None = None) -> Parts:
         connections: dict[str, Connection] = {endpoint.connection: UnopenedConnection() for endpoint in endpoints}
@@ -368,7 +385,7 @@ class ReplayRun:
 
     def _work_one(self, context: Context, engine_time: float, wall_time: float) -> None:
         """Let a context handle its next event."""
-        cause = _cause_of(context)
+        cause = cause_of(context)
         try:
             context.work(1, engine_time, 0, wall_time)
         finally:
@@ -473,23 +490,24 @@ class ReplayRun:
         raise self._refusal(what)
 
 
-class _ReplayedView(Routes):
+class ReplayedView(Routes):
     """Gives a context the routes that it saw in the life, and the answers that its requests got.
 
     Args:
         outbox: returns the outbox of a sender.
         differs: raises the error of the replay; called if a handler requests something that it did not request in the
             life.
+        sent: called with each event that a monitor sends to a channel.
     """
 
-    def __init__(self, outbox: Any, differs: Any) -> None:
+    def __init__(self, outbox: Any, differs: Any, sent: Callable[[str, Run], None]) -> None:
         super().__init__(
             default_outbox=self._late_outbox, next_flush=self._answer, outstanding=lambda _: self._answer()
         )
         self._outbox = outbox
         self._differs = differs
         self._answers: deque[Any] = deque()
-        self._sink = _Sink()
+        self._sent = sent
         self._looked = False
 
     def take(self, taken: ContextInputs) -> None:
@@ -513,7 +531,7 @@ class _ReplayedView(Routes):
         if not self._looked:
             return
         channels = {name: queues for name, queues in self.channels.items() if name != channel}
-        self.channels = {**channels, channel: [self._sink]} if self._answer() else channels
+        self.channels = {**channels, channel: [self._sink(channel)]} if self._answer() else channels
 
     def unsubscribe(self, channel: str, queue: InputQueue) -> None:
         """Change the channels as the recorded answer says."""
@@ -523,9 +541,12 @@ class _ReplayedView(Routes):
         self._looked = True
         self.outboxes = {name: self._outbox(name) for name in visible.senders}
         self.closing = frozenset(visible.closing)
-        self.channels = {name: [self._sink] for name in visible.channels}
+        self.channels = {name: [self._sink(name)] for name in visible.channels}
         self.resume = dict.fromkeys(visible.resume, self._resume)
         self.grant = dict.fromkeys(visible.grant, _granted)
+
+    def _sink(self, channel: str) -> InputQueue:
+        return _Sink(lambda run: self._sent(channel, run))
 
     def _answer(self) -> Any:
         if not self._answers:
@@ -546,10 +567,19 @@ class _ReplayedView(Routes):
 
 
 class _Sink(InputQueue):
-    """Takes the place of the queue of another context, whose inputs are in the log, too."""
+    """Takes the place of the queues of a channel: the log has what each context took from it.
+
+    Args:
+        sent: called with each run.
+    """
+
+    def __init__(self, sent: Callable[[Run], None]) -> None:
+        super().__init__()
+        self._sent = sent
 
     def deliver(self, run: Run) -> None:
-        """Drop the run: the log has what this context took from it."""
+        """Report the run, and keep nothing of it."""
+        self._sent(run)
 
 
 class _ReplayedTime(EngineTime):
@@ -623,7 +653,7 @@ def recovered_by(start: Start, states: Sequence[State]) -> Recovered:
     )
 
 
-def _cause_of(context: Context) -> Cause:
+def cause_of(context: Context) -> Cause:
     """The cause of what a context sends when it handles its next event."""
     run = context.queue.head()
     if run is None:

@@ -65,7 +65,7 @@ def shown_key(owner: str, key: bytes, data: bytes, facts: Mapping[str, Mapping[s
         value = plain(_decoded(owner, data, facts.get(owner, {})))
     except _UNREADABLE as error:
         return ShownState(owner, _text(key), len(data), None, printable(f"cannot be read: {_reason(error)}"))
-    return ShownState(owner, _key(owner, key), len(data), value, "")
+    return ShownState(owner, key_text(owner, key), len(data), value, "")
 
 
 def _decoded(owner: str, data: bytes, facts: Mapping[str, str]) -> Any:
@@ -83,7 +83,7 @@ def _decoded(owner: str, data: bytes, facts: Mapping[str, str]) -> Any:
     raise ValueError("this version of correlator has no owner of this kind; a newer version may have stored it")
 
 
-def _key(owner: str, key: bytes) -> str:
+def key_text(owner: str, key: bytes) -> str:
     """The key as text; the keys of tables are encoded like values."""
     return _name(msgspec.msgpack.decode(key)) if owner.startswith(_TABLE) else _text(key)
 

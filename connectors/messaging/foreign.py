@@ -1,12 +1,13 @@
 """Converts third-party objects, which have body and properties, to messages."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from connectors import kinds
-from correlator.errors import UsageError, quoted
+from correlator.errors import UsageError, printable, quoted
 from correlator.events import Headers, Message, PropertyValue
 
 _PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
@@ -14,6 +15,7 @@ _HEADERS = {"correlation_id": str, "type": str, "priority": int, "persistent": b
 """The headers that a sender may set, except `reply_to`, which may not name a destination of this broker."""
 _PARTS = (("headers", Headers), ("destination", str))
 """The parts of a `Message` that a producer reads. Connectors refuse other parts of a wrong type."""
+_log = logging.getLogger("connectors.messaging")
 _UNCONVERTIBLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
@@ -21,7 +23,7 @@ class ForeignMessage(Protocol):
     """The interface of an object that `Producer.send` takes: a `Message`, or a message of another library.
 
     If the object also has `key` and `headers`, they mean the same as in a `Message`; `headers.reply_to` is ignored.
-    Parts that cannot be read or converted are ignored, too.
+    Parts that cannot be read or converted are ignored, too; the log has a warning for a body.
     """
 
     @property
@@ -39,10 +41,11 @@ class ForeignMessage(Protocol):
         ...
 
 
-def converted(message: ForeignMessage) -> Message:
+def converted(message: ForeignMessage, where: str) -> Message:
     """Return the object itself, not a copy, if it is a `Message`; otherwise a new message with its content.
 
-    A body, property or header that cannot be read or converted is ignored.
+    A body, property or header that cannot be read or converted is ignored. A warning in the log tells of a body;
+    `where` names the sender of the message there.
 
     Raises:
         UsageError: E7504 for an object without body or properties, and for a `Message` whose headers or destination
@@ -60,7 +63,7 @@ def converted(message: ForeignMessage) -> Message:
             what = f"a {type(message).__name__} has no '{name}'"
             raise UsageError("E7504", "send", what, "An object with body and properties")
     key = _plain(_read(message, "key"))
-    content = _content(_read(message, "body"))
+    content = _content(message, where)
     return Message(
         content.body,
         {**_properties(_read(message, "properties")), **content.properties},
@@ -78,17 +81,25 @@ def _read(owner: object, name: str) -> Any:
         return None
 
 
-def _content(value: Any) -> Message:
-    """Return the body and its kind. If the value cannot be converted, the body is empty and its kind is bytes."""
+def _content(message: ForeignMessage, where: str) -> Message:
+    """Return the body and its kind. If there is none, or it is left out, the body is empty and its kind is bytes."""
+    left_out = "%s: the body of a %s cannot be %s, so the message is sent without it: %s"
+    try:
+        value = message.body
+    except Exception as error:  # noqa: BLE001  # third-party code, such as an object that cannot be unpacked
+        _log.warning(left_out, where, type(message).__name__, "read", printable(repr(error)))
+        return Message(b"")
     if value is None:
         return Message(b"")
     if isinstance(value, bytes | bytearray | memoryview):
         return Message(bytes(value))
+    reason = ""
     for make in _kinds_for(value):
         try:
             return make(value)
-        except UsageError:
-            continue
+        except UsageError as error:
+            reason = error.what
+    _log.warning(left_out, where, type(message).__name__, "converted", printable(reason))
     return Message(b"")
 
 

@@ -237,7 +237,7 @@ class Producer:
             _log.warning("%s: a message that is not persistent was lost: %s", self._where, error)
 
     def _outgoing(self, message: ForeignMessage, given: SendOptions, *, trace: bool) -> Outgoing:
-        native = self._filled(converted(message), given)
+        native = self._filled(converted(message, self._where), given)
         if trace:
             native = tracing.marked(native)
         destination = native.destination or self._destination

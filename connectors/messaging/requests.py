@@ -53,7 +53,7 @@ class Requests:
         wait_s = seconds("request", timeout_s)
         if self._answers is None:
             self._answers = self._consumer()
-        native = converted(question)
+        native = converted(question, f"request to {destination}")
         correlation = uuid.uuid4().hex
         headers = msgspec.structs.replace(native.headers or Headers(), correlation_id=correlation, reply_to=self._queue)
         producer = self._session.create_producer(destination)

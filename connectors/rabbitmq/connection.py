@@ -49,20 +49,20 @@ class RabbitConnection:
             notices_loss_within_s=MISSED_HEARTBEATS * self._broker.heartbeat_s + SPARE_S,
         )
         self._topics: dict[str, str] = {}
-        """The topic of each queue that is named by its topic and its subscription."""
+        """The topic of each queue from which a receiver of a topic consumes."""
 
     def source(self, receiver: ReceiverSettings) -> RabbitSource:
         """Make a consumer of the queue, or of the receiver's own queue of the topic. Raises `ConfigError`: among others
-        E1224 if the queue of the subscription has the name of a subscription of another topic.
+        E1224 if a receiver of another topic has the same queue.
         """
         where = f"receivers.{receiver.id}"
         destination = destination_of_receiver(receiver, self._broker)
-        if receiver.destination.startswith("topic:") and "queue" not in receiver.options:
+        if receiver.destination.startswith("topic:"):
             other = self._topics.setdefault(destination.queue, receiver.destination)
             if other != receiver.destination:
                 what = f"its queue {quoted(destination.queue)} is also the queue of a receiver of {quoted(other)}"
-                allowed = "The name of the queue is TOPIC:SUBSCRIPTION"
-                todo = "Give one of them another durable_topic_subscription_name, or a name in the option queue"
+                allowed = "Each topic needs queues of its own. The default name of a queue is TOPIC:SUBSCRIPTION"
+                todo = "Name another queue in the option queue of one of them"
                 raise ConfigError("E1224", f"{where}.destination", what, allowed, todo)
         return RabbitSource(where, self._broker, destination, receiver)
 

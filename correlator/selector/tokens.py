@@ -59,6 +59,10 @@ _INSTEAD = {
     "!": "NOT",
     "%": "'+', '-', '*' or '/'",
 }
+_HINTS = {
+    **dict.fromkeys('"`\u2018\u201c', ". Text stands in single quotes"),
+    ".": ". Names are those of properties and headers; a selector cannot use the body",
+}
 
 
 class Token(NamedTuple):
@@ -110,5 +114,5 @@ def _word(source: SelectorText, at: int) -> Token:
         return Token(NAME, word, at)
     if text[at] == "'":
         raise source.error(at, "the text that begins here has no closing quote")
-    hint = ". Text stands in single quotes" if text[at] in '"`\u2018\u201c' else ""
+    hint = _HINTS.get(text[at], "")
     raise source.error(at, f"{quoted(text[at])} has no meaning here{hint}")

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 import os
+import re
 import sys
 import time
 import weakref
@@ -807,6 +808,22 @@ def test_r13_texts_maps_and_streams_are_of_their_kind_and_other_data_is_json(bod
 
 def test_r13_a_body_that_cannot_be_unpacked_is_ignored():
     assert as_sent(Unpackable()).message == Message(b"", {"n": 1})
+
+
+@pytest.mark.parametrize("message", [Unpackable(), Foreign(object(), {}), Foreign(LOOP, {}), Foreign("\ud800", {})])
+def test_r13_the_log_tells_of_a_body_that_is_left_out(message, caplog):
+    as_sent(message)
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert re.fullmatch(
+        r"producer of queue:q: the body of a \w+ cannot be (read|converted), so .* without it: .+", warning.getMessage()
+    )
+
+
+@pytest.mark.parametrize("body", [None, b"", "", {}])
+def test_r13_the_log_says_nothing_about_an_empty_body(body, caplog):
+    as_sent(Foreign(body, {}))
+    assert not caplog.records
 
 
 def test_r13_properties_are_converted_and_what_cannot_be_is_ignored():

@@ -205,6 +205,20 @@ def test_receivers_of_two_topics_do_not_share_a_queue_because_of_colons(option):
         rabbit.source(other)
 
 
+def test_receivers_of_two_topics_do_not_share_a_queue_because_of_the_option():
+    """Both would consume the one queue, which is bound to both topics: each would take messages of the other one."""
+    one = ReceiverSettings(id="one", connection="c", destination="topic:a", options={"queue": "q"})
+    other = ReceiverSettings(id="other", connection="c", destination="topic:b", options={"queue": "q"})
+    named = ReceiverSettings(id="q", connection="c", destination="topic:b", options={"queue": "a:one"})
+    rabbit = connection()
+    for accepted in (one, replace(other, destination="topic:a"), replace(one, options={})):
+        rabbit.source(accepted)
+    with pytest.raises(ConfigError, match=r"E1224 receivers\.other\.destination: its queue 'q' .* of 'topic:a'\."):
+        rabbit.source(other)
+    with pytest.raises(ConfigError, match=r"E1224 receivers\.q\.destination: its queue 'a:one' .* of 'topic:a'\."):
+        rabbit.source(named)
+
+
 def test_lint_shows_that_receivers_of_two_topics_share_a_queue(tmp_path, capsys):
     file = tmp_path / "engine.yaml"
     file.write_text(

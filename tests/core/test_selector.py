@@ -57,6 +57,13 @@ def test_37_error_text():
     )
 
 
+@pytest.mark.parametrize(("text", "column"), [("body.total > 5", 5), ("properties.region = 'EU'", 11), ("a. b = 1", 2)])
+def test_a_name_with_a_dot_is_told_what_names_there_are(text, column):
+    """Nothing else says that a selector cannot look into the body."""
+    hint = "Names are those of properties and headers; a selector cannot use the body"
+    assert syntax_error(text) == f"column {column}: '.' has no meaning here. {hint}"
+
+
 def test_37_long_selector_shows_what_is_around_the_column():
     _, line, caret = str(refused(f"{'x' * 90} = = {'y' * 90}")).splitlines()
     assert line == f"  …{'x' * 47} = = {'y' * 23}…"

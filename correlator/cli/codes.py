@@ -165,7 +165,7 @@ CODES = {
     "E2042": "A replay never opens connections, so --allow-connections is refused.",
     "E2043": "The input log could not be written to its end; the engine went on without it.",
     "E2044": "The outputs of a replay are not those that were expected.",
-    "E2046": "The program that answers at the address of the engine is no engine, or refuses the token.",
+    "E2046": "The program that answers at the address of the engine is no engine or another one, or refuses the token.",
     "E2047": "A request to the control socket of an engine cannot be understood, or did not come in time.",
     "E2048": "The log is not set up by correlator, or no library has a logger of this name.",
     "E2049": "An engine already answers as many commands as it can at a time; repeat the command.",

@@ -18,10 +18,10 @@ from correlator.cli.arguments import ConfigurationFile, Overrides, Share
 from correlator.cli.asking import place_of
 from correlator.cli.output import Row, drawn_table, is_terminal, write_json, write_line, write_table
 from correlator.configuration import read_file
-from correlator.errors import ConnectionLost, UsageError
+from correlator.errors import ConnectionLost, UsageError, quoted
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime.control.protocol import Ask
-from correlator.settings import HttpSettings
+from correlator.settings import EngineSettings, HttpSettings
 
 COLUMNS = ("part", "status", "for", "messages", "in 1 s", "waiting", "dead letters", "why")
 EVERY_S = 1.0
@@ -69,9 +69,19 @@ def _look_at(file: Path, overrides: Sequence[str], share: int | None) -> Look:
     settings = read_file(file, PipelineFile, overrides=overrides).settings
     http = settings.http
     if http is not None and http.port:
-        return lambda: ask(http)
+        return lambda: _of(settings, ask(http))
     place = place_of(file, settings, share)
     return lambda: asking.ask(place, Ask())
+
+
+def _of(settings: EngineSettings, shown: Shown) -> Shown:
+    """The answer, unless it is of an engine with another name. The names of shares begin with that of the settings."""
+    name = str(shown.get("name"))
+    if name != settings.name and (settings.shares is None or not name.startswith(settings.name)):
+        what = f"engine {quoted(name)} answers at this port, and not {quoted(settings.name)}"
+        todo = "Give each engine a port of its own, or use the file with which the engine was started"
+        raise UsageError("E2046", "http.port", what, "", todo)
+    return shown
 
 
 def ask(server: HttpSettings) -> Shown:
@@ -141,6 +151,9 @@ def headline(now: Shown) -> str:
     told += [f"paused: {', '.join(paused)}"] if paused else []
     told += [f"{dead} dead letter{'s' if dead > 1 else ''} since the start"] if dead else []
     skips = now.get("handler_skips")  # an engine of an earlier version counts them as dead letters
+    reused = sum(part.get("conflicts", 0) for part in now.get("receivers", {}).values())
+    lost = f"{reused} message{'s' if reused > 1 else ''} with the unique id of another message dropped since the start"
+    told += [lost] if reused else []
     told += [f"{skips} event{'s' if skips > 1 else ''} skipped since the start: a handler failed"] if skips else []
     told += [f"not ready: {'; '.join(reasons)}"] if reasons else []  # the last, as it is the longest
     return ", ".join([f"{now['name']}: {now['phase']}", *told])

@@ -75,6 +75,10 @@ def test_the_first_line_counts_dead_letters_which_no_row_may_show():
     assert headline({**now, "paused": [], "totals": {"dead_letters": 0}, "handler_skips": 1}) == (
         "shop: running, ready, 1 event skipped since the start: a handler failed"
     )
+    conflicts = {"a": {"conflicts": 1}, "b": {"conflicts": 1}, "c": {}}
+    assert headline({**now, "paused": [], "totals": {"dead_letters": 0}, "receivers": conflicts}) == (
+        "shop: running, ready, 2 messages with the unique id of another message dropped since the start"
+    )
     assert headline({**now, "not_ready": ["sender bills: ERROR"]}) == (
         "shop: running, paused: receiver in, 2 dead letters since the start, not ready: sender bills: ERROR"
     )
@@ -169,6 +173,12 @@ def test_the_answer_of_another_program_is_not_taken_for_that_of_an_engine(tmp_pa
     ):
         other_program.answer = status, body
         assert_fails(run("status", "x.yaml", cwd=tmp_path), "E2046", 2, says)
+
+
+def test_the_answer_of_another_engine_is_not_taken_for_that_of_this_one(tmp_path, other_program):
+    write(tmp_path / "x.yaml", ["name: x", f"http: {{port: {other_program.server_port}}}"])
+    other_program.answer = 200, b'{"name": "y", "phase": "running"}'
+    assert_fails(run("status", "x.yaml", cwd=tmp_path), "E2046", 2, "engine 'y' answers at this port, and not 'x'")
 
 
 def test_an_engine_that_ends_while_it_answers_counts_as_gone(tmp_path, other_program):

@@ -50,6 +50,7 @@ class Access:
         self.bells = bells(store)
         self._shared = shared
         self._turn = threading.RLock()
+        self._was_open = False
         self._link: DatabaseLink | None = None
         self._sweeper: Sweeper | None = None
 
@@ -68,7 +69,8 @@ class Access:
 
     def _joined(self, where: str, client: int) -> DatabaseLink:
         """Open a link that keeps the client alive."""
-        link = open_link(self.store)
+        link = open_link(self.store, make=not self._was_open)
+        self._was_open = True
         try:
             if client:
                 with link.transaction(synced=False) as connection:

@@ -155,8 +155,9 @@ def database_failed(where: str, error: Exception) -> ConnectionLost:
 def open_link(store: str, *, make: bool = True) -> DatabaseLink:
     """Connect, bring the schema up to date, and start the broker if nobody else has it open.
 
-    With `make` a SQLite file that does not exist is made; otherwise it is an error. Raises errors that `translated`
-    turns into `ConnectionLost`, and `ConnectionLost` E7006.
+    With `make` a SQLite file that does not exist is made; otherwise it is an error (E7003): a broker that was open and
+    is gone, as on a disk that was unmounted, must not be replaced by an empty one. Raises errors that `translated`
+    turns into `ConnectionLost`, and `ConnectionLost` E7003 and E7006.
     """
     link: DatabaseLink = SqliteLink(store, make=make) if is_sqlite(store) else PostgresLink(store)
     try:
@@ -222,6 +223,9 @@ class SqliteLink:
         self._own: dict[str, LockFile] = {}
         self._lives = _lives(path)
         files.refuse_network(path)
+        if not make and not path.exists():
+            todo = "Put it back, with its file -wal; to begin with an empty broker instead, restart this process"
+            raise ConnectionLost("E7003", str(path), "the broker's file is gone", "", todo)
         if make:
             path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # but not its parents: a disk may not be mounted
         threads = gate(store)

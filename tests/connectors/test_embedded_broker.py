@@ -177,6 +177,27 @@ def test_a_missing_directory_is_made(tmp_path) -> None:
     assert stat.S_IMODE((tmp_path / "none").stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize("end", [connected_source, connected_sink])
+def test_a_broker_that_is_gone_is_not_replaced_by_an_empty_one(connection, tmp_path, end) -> None:
+    """Its disk may be unmounted: what comes back later must not be hidden by what was written meanwhile."""
+    one = end(connection)
+    send(connection, b"1")
+    away = tmp_path / "away"
+    away.mkdir()
+    files = [file for file in tmp_path.glob("broker.db*") if file.is_file()]
+    for file in files:
+        file.rename(away / file.name)
+    for _ in range(2):
+        with pytest.raises(ConnectionLost, match=r"E7003 .*/broker.db: the broker's file is gone. Put it back"):
+            one.connect()
+    assert not (tmp_path / "broker.db").exists()
+    for file in files:
+        (away / file.name).rename(file)
+    one.connect()
+    one.close()
+    assert [message.body for message in connection.browse("queue:a", 10)] == [b"1"]
+
+
 def test_commits_are_durable(connection, tmp_path) -> None:
     link = SqliteLink(f"sqlite:///{tmp_path}/broker.db")
     assert link.connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2

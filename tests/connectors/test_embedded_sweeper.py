@@ -346,7 +346,7 @@ def test_the_thread_does_not_make_a_store_that_was_removed(moment, tmp_path, mon
     path = tmp_path / "broker.db"
     rounds = threading.Semaphore(0)
     sweep, connect = sweeping.Sweeper._sweep, sweeping.open_link
-    removed = threading.Event()
+    made, removed = threading.Event(), threading.Event()
 
     def remove():
         for file in tmp_path.glob("broker.db*"):
@@ -355,15 +355,16 @@ def test_the_thread_does_not_make_a_store_that_was_removed(moment, tmp_path, mon
         removed.set()
 
     def swept(sweeper, end):
-        if moment == "between two rounds" and not removed.is_set():
+        if moment == "between two rounds" and made.is_set() and not removed.is_set():
             remove()
         try:
             sweep(sweeper, end)
         finally:
-            rounds.release()
+            if removed.is_set():
+                rounds.release()
 
     def connected(store, **how):
-        if moment == "at the beginning of a round":
+        if moment == "at the beginning of a round" and made.is_set():
             remove()
         return connect(store, **how)
 
@@ -372,9 +373,9 @@ def test_the_thread_does_not_make_a_store_that_was_removed(moment, tmp_path, mon
     monkeypatch.setattr(sweeping, "INTERVAL_S", 0.01)
     broker = Broker(f"sqlite:///{path}")
     broker.source(broker.session())
+    made.set()
     for _ in range(3):
-        assert rounds.acquire(timeout=20)
-    assert removed.is_set()
+        assert rounds.acquire(timeout=60)
     assert not path.exists()
     broker.close()
 

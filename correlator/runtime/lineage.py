@@ -158,6 +158,62 @@ class _Work:
     arrival: _Arrival | None
 
 
+class _Events:
+    """Finds the input that sent an event: the first equal event that has not reached the same context yet.
+
+    Attributes:
+        sent: how many events were sent since the last call of `forget`.
+    """
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self._arrivals: dict[Run, _Arrival] = {}
+        self._early: dict[Event, list[_Arrival]] = {}
+        self._sendings: dict[Event, list[_Sending]] = {}
+
+    def note_arrived(self, run: Run, context: str, event: Event) -> None:
+        """Note that an event has entered the queue of a context, as this run."""
+        arrival = self._arrivals[run] = _Arrival(context)
+        for sending in self._sendings.get(event, ()):
+            if context not in sending.reached:
+                sending.reached.add(context)
+                arrival.sender = sending.sender
+                return
+        self._early.setdefault(event, []).append(arrival)
+
+    def note_sent(self, event: Event, sender: _Work) -> None:
+        """Note that an input has sent an event, which may have arrived already."""
+        self.sent += 1
+        sending, waiting = _Sending(sender), []
+        for arrival in self._early.get(event, ()):
+            if arrival.context in sending.reached or _began_with(sender, arrival):
+                waiting.append(arrival)
+            else:
+                arrival.sender = sender
+                sending.reached.add(arrival.context)
+        self._early[event] = waiting
+        self._sendings.setdefault(event, []).append(sending)
+
+    def arrival_of(self, run: Run) -> _Arrival | None:
+        """Remove and return the arrival of the event of a run; `None` for any other run."""
+        return self._arrivals.pop(run, None)
+
+    def forget(self) -> None:
+        """Forget the events that were sent: each has entered the queues that it reaches."""
+        self._early.clear()
+        self._sendings.clear()
+        self.sent = 0
+
+
+def _began_with(work: _Work | None, arrival: _Arrival) -> bool:
+    """Whether an input is the arrival, or follows from it: then it cannot have sent it."""
+    while work is not None and work.arrival is not None:
+        if work.arrival is arrival:
+            return True
+        work = work.arrival.sender
+    return False
+
+
 class _Watcher:
     """Tells the replay which handler of a context runs."""
 
@@ -186,10 +242,7 @@ class _LineageRun(ReplayRun):
         self._callers: dict[tuple[str, str], list[Call]] = {}
         self._letters: dict[str, int] = {}
         self._unmapped: dict[tuple[str, int], Letter] = {}
-        self._arrivals: dict[Run, _Arrival] = {}
-        self._early: dict[Event, list[_Arrival]] = {}
-        self._sent: dict[Event, list[_Sending]] = {}
-        self._events = 0
+        self._events = _Events()
         super().__init__(where, start, states, settings)
 
     # --- the results ---
@@ -230,8 +283,8 @@ class _LineageRun(ReplayRun):
         self.replayed.dead_letters.clear()
         if not self._persistent:
             self._letters.clear()
-            if self._events > MOST_WAITING:
-                self._forget_events()
+            if self._events.sent > MOST_WAITING:
+                self._events.forget()
 
     def _keep(self, batch: Batch) -> None:
         before = len(self.replayed.dead_letters)
@@ -262,7 +315,7 @@ class _LineageRun(ReplayRun):
         self._complete = len(self._waiting)
         for work in self._waiting:
             work.handling.checkpoint = record.number
-        self._forget_events()
+        self._events.forget()
 
     def _take_cut(self, record: CutTaken, outboxes: Sequence[Outbox]) -> Cut:
         callers = {
@@ -289,7 +342,7 @@ class _LineageRun(ReplayRun):
             message = run.messages[run.position]
             mapping = self._parts.receivers[run.receiver].mapper.mapping
             taken = msgspec.structs.replace(taken, id=mapping.name_of(message), key=message.key)
-        arrival = None if run is None else self._arrivals.pop(run, None)
+        arrival = None if run is None else self._events.arrival_of(run)
         self._new_work(taken, arrival)
         if (letter := self._unmapped.pop((taken.receiver, taken.number), None)) is not None:
             self._handling.dead_letters.append(letter)
@@ -365,48 +418,13 @@ class _LineageRun(ReplayRun):
         assert self._work is not None
         assert run.recorded is not None
         self._calls[-1][1].events.append(RoutedEvent(channel, run.recorded[0]))
-        self._events += 1
-        sending = _Sending(self._work)
-        waiting = []
-        for arrival in self._early.get(run.recorded, ()):
-            if arrival.context in sending.reached or self._began_with(arrival):
-                waiting.append(arrival)
-            else:
-                arrival.sender = self._work
-                sending.reached.add(arrival.context)
-        self._early[run.recorded] = waiting
-        self._sent.setdefault(run.recorded, []).append(sending)
-
-    def _began_with(self, arrival: _Arrival) -> bool:
-        """Whether the present input is the arrival, or follows from it: then it cannot have sent it."""
-        work = self._work
-        while work is not None and work.arrival is not None:
-            if work.arrival is arrival:
-                return True
-            work = work.arrival.sender
-        return False
+        self._events.note_sent(run.recorded, self._work)
 
     def _run(self, context: str, entry: Entry) -> Run:
         run = super()._run(context, entry)
         if entry.event is not None and entry.stored:
-            self._arrivals[run] = self._arrived(context, entry.event)
+            self._events.note_arrived(run, context, entry.event)
         return run
-
-    def _arrived(self, context: str, event: Event) -> _Arrival:
-        """An event enters the queue of a context: it is the first equal event that has not reached this context."""
-        for sending in self._sent.get(event, ()):
-            if context not in sending.reached:
-                sending.reached.add(context)
-                return _Arrival(context, sending.sender)
-        arrival = _Arrival(context)
-        self._early.setdefault(event, []).append(arrival)
-        return arrival
-
-    def _forget_events(self) -> None:
-        """Forget the events that were sent: each has entered the queues that it reaches."""
-        self._early.clear()
-        self._sent.clear()
-        self._events = 0
 
 
 def _send(output: Output) -> Send:

@@ -324,12 +324,13 @@ class KafkaServer(ProcessServer):
             producer.produce(topic, **record)
         assert producer.flush(ANSWER_S) == 0
 
-    def records(self, topic: str, *, committed: bool = True) -> list[kafka.Message]:
+    def records(self, topic: str, *, committed: bool = True, settled: bool = True) -> list[kafka.Message]:
         """All records of a topic, partition by partition.
 
-        With `committed` it waits until no transaction is open: the broker confirms a commit before readers see it.
+        The broker confirms a commit before readers see it. So with `committed` and `settled` it waits until no
+        transaction is open. A killed program may leave one open.
         """
-        if committed:
+        if committed and settled:
             wait_until(lambda: self._ends(topic, IsolationLevel.READ_COMMITTED) == self._ends(topic))
         isolation = "read_committed" if committed else "read_uncommitted"
         mine = {

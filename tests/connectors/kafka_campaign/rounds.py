@@ -115,7 +115,8 @@ class Site:
 
     def stored(self) -> list[dict[str, Any]]:
         """What readers of committed messages see."""
-        return [msgspec.json.decode(record.value() or b"") for record in self.kafka.records(self.topics[1])]
+        records = self.kafka.records(self.topics[1], settled=False)
+        return [msgspec.json.decode(one.value() or b"") for one in records]
 
 
 def campaign(

@@ -197,7 +197,8 @@ class Site:
 
     def messages(self) -> list[tuple[str, tuple[int, str, int]]]:
         """The key and the order of each message of the topic."""
-        return [((one.key() or b"").decode(), values_of(one.value() or b"")) for one in self.kafka.records(TOPIC)]
+        records = self.kafka.records(TOPIC, settled=False)
+        return [((one.key() or b"").decode(), values_of(one.value() or b"")) for one in records]
 
     def in_both(self) -> set[tuple[int, str, int]]:
         """The orders that are in the table and in the topic."""

@@ -95,7 +95,7 @@ def poison_dropped(patches: Patches) -> None:
         def leave_out(self: Any, suspect: Any, do: Any) -> None:
             staging = do.__self__.context.staging
             do(suspect)
-            staging._dead_letters = staging.take_dead_letters()[:-1]
+            staging.dead_letters = staging.take_dead_letters()[:-1]
             self._left_out.append(suspect)
 
         return leave_out

@@ -202,9 +202,9 @@ def receipts_by_another_clock(patches: Patches) -> None:
     """Windows by time then compare times of different lives."""
 
     def make(original: Any) -> Any:
-        def init(self: Any, store: Any, number: Any, engine_time: Any, windows: Any) -> Any:
+        def init(self: Any, store: Any, number: Any, engine_time: Any, *others: Any) -> Any:
             began = engine_time()
-            original(self, store, number, lambda: engine_time() - began, windows)
+            original(self, store, number, lambda: engine_time() - began, *others)
 
         return init
 

@@ -353,7 +353,7 @@ def test_135_names_in_any_alphabet():
         "größe = 5 AND 価格 > 1 AND $e\u0301 = 'x' AND _x9$", **{"größe": 5, "価格": 2, "$e\u0301": "x", "_x9$": True}
     )
     assert not matches("Region = 'EU'", region="EU")
-    assert syntax_error("order.id = 5") == "column 6: '.' has no meaning here"
+    assert syntax_error("order.id = 5").startswith("column 6: '.' has no meaning here. Names are those of properties")
     assert syntax_error("a² = 5") == "column 2: '²' has no meaning here"
     assert syntax_error("a =\xa05") == "column 4: '\\xa0' has no meaning here"
 

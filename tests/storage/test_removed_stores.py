@@ -152,7 +152,7 @@ def test_commits_look_at_the_files_only_if_their_directory_has_just_changed(
 
 @pytest.mark.usefixtures("settled")
 def test_files_of_an_embedded_broker(path: Path) -> None:
-    """What is sent after that is not confirmed; the sink connects again, and the engine sends it again."""
+    """What is sent after that is not confirmed. This sink makes no empty broker in its place; the next process does."""
     options = {"store": f"sqlite:///{path}"}
     broker = EmbeddedConnection("c", ConnectionSettings(type="embedded", options=options))
     sink = broker.sink(SenderSettings(id="s", connection="c", destination="queue:q"))
@@ -163,6 +163,10 @@ def test_files_of_an_embedded_broker(path: Path) -> None:
         os.unlink(file)  # noqa: PTH108  # as `rm` does
     with pytest.raises(ConnectionLost, match="E3112"):
         sink.send([Outgoing(2, "life", "queue:q", Message(b"2"))])
+    with pytest.raises(ConnectionLost, match="E7003 .*the broker's file is gone"):
+        sink.connect()
+    sink.close()
+    sink = broker.sink(SenderSettings(id="s", connection="c", destination="queue:q"))
     sink.connect()
     assert not any(sink.send([Outgoing(2, "life", "queue:q", Message(b"2"))]))
     sink.close()

@@ -77,6 +77,11 @@ class Shared:
         self._members: list[Member] = []
         self._sessions = contextlib.ExitStack()
 
+    @property
+    def patient(self) -> EngineSettings:
+        """The settings with leases five times as long, for tests in which none may end on a busy machine."""
+        return replace(self.settings, shares=ShareSettings(count=COUNT, lease=10.0))
+
     def member(self, settings: EngineSettings | None = None, **more: Any) -> Member:
         member = Member(settings or self.settings, **more)
         self._members.append(member)
@@ -133,7 +138,7 @@ def shared(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Shared]:
 
 
 def test_a_lone_member_runs_every_share_with_a_store_and_source_of_its_own(shared: Shared):
-    member = shared.member()
+    member = shared.member(shared.patient)
     for share in range(COUNT):
         shared.publish(share, 1, 2)
     for share in range(COUNT):
@@ -150,10 +155,10 @@ def test_a_lone_member_runs_every_share_with_a_store_and_source_of_its_own(share
 
 
 def test_a_second_member_gets_half_and_the_first_keeps_the_rest(shared: Shared):
-    first = shared.member()
+    first = shared.member(shared.patient)
     shared.wait_running((first, COUNT))
     kept = {number: engine for number, engine in first.engines.items() if number < 2}
-    second = shared.member()
+    second = shared.member(shared.patient)
     shared.wait_running((first, 2), (second, 2))
     assert first.engines == kept, "the same engines: what stays is not started anew"
     assert [one.epoch for one in shared.table().shares] == [1, 1, 2, 2]
@@ -163,10 +168,10 @@ def test_a_second_member_gets_half_and_the_first_keeps_the_rest(shared: Shared):
 
 
 def test_state_and_numbers_go_with_the_share(shared: Shared):
-    first = shared.member()
+    first = shared.member(shared.patient)
     shared.publish(3, 1, 2)
     shared.wait(lambda: len(shared.sent(3)) == 2)
-    second = shared.member()
+    second = shared.member(shared.patient)
     shared.wait_running((first, 2), (second, 2))
     assert 3 in second.engines
     shared.publish(3, 3)
@@ -226,7 +231,7 @@ def test_an_engine_that_nobody_displaces_keeps_its_store(shared: Shared):
 
 
 def test_a_share_that_fails_is_started_again_and_the_others_go_on(shared: Shared):
-    member = shared.member()
+    member = shared.member(shared.patient)
     _failing.add("13")
     shared.publish(1, 13)
     shared.publish(2, 1)
@@ -352,7 +357,7 @@ def test_a_standby_has_nothing_to_do_until_it_is_needed(shared: Shared):
 
 
 def test_a_forked_child_leaves_the_member_alone(shared: Shared):
-    member = shared.member()
+    member = shared.member(shared.patient)
     shared.wait_running((member, COUNT))
     child = os.fork()
     if not child:

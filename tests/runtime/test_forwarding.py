@@ -160,9 +160,9 @@ def test_a_full_outbox_keeps_the_others_in_the_store(world, script, monkeypatch)
 
 def test_what_is_on_its_way_can_neither_go_back_nor_be_discarded(world, script):
     world.crash(failing(world, script, "a"))
+    (held,) = world.hold_at("ck.trigger")
     with on_letters(world.engine, receiver(), monitors=[Keeps], interval=60.0) as engine:
-        (held,) = world.hold_at("ck.trigger")
-        held.wait_reached()
+        held.wait_reached()  # the checkpoint that the forwarder has asked for
         for order in (engine.replay_dead_letters, engine.discard_dead_letters):
             with pytest.raises(NotDone, match="E8311 dead letter 1: is just being brought back, discarded or sent"):
                 order([1])

@@ -168,6 +168,7 @@ def test_what_is_on_its_way_can_neither_go_back_nor_be_discarded(world, script):
                 order([1])
         held.open()
         world.wait(lambda: told(world))
+        world.wait(lambda: engine.letters_sent)
         engine.discard_dead_letters([1])
 
 

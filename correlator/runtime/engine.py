@@ -776,7 +776,6 @@ class Engine:
         return Forwarder(
             name,
             letters,
-            next(iter(parts.contexts.values())),
             parts.writer,
             checkpointer,
             lambda: parts.to_send(sender) >= sender.settings.max_outstanding,
@@ -845,8 +844,6 @@ class Engine:
             spans.committed(cut.commit.outbound, cut.commit.number, spans.now() - took)
         for sender in self.senders.values():
             sender.wake()
-        if self.forwarder is not None:
-            self.forwarder.wake()
         self._supervisor.notify()
 
     def _letters_stored(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from correlator.core.deadletters import Letter, forwarded
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
-from correlator.runtime.contexts import FULL_WAIT_S, ContextActor
+from correlator.runtime.contexts import FULL_WAIT_S
 from correlator.runtime.letters import Letters
 from correlator.runtime.requests import LettersRequest
 from correlator.runtime.writer import Writer
@@ -18,7 +18,7 @@ from correlator.runtime.writer import Writer
 MOST = 100
 """The largest number of dead letters that one checkpoint moves into the outbox."""
 _BUSY_WAIT_S = 0.05
-"""Seconds until the next attempt, while a handler runs or somebody brings dead letters back."""
+"""Seconds until the next look, while a handler runs, a checkpoint is taken or somebody brings dead letters back."""
 
 
 class Forwarder(Actor):
@@ -28,10 +28,9 @@ class Forwarder(Actor):
 
     Args:
         sender: id of the sender.
-        letters: refuses to discard the dead letters that are on their way, and to bring them back.
-        context: the context that stages the sends.
+        letters: stages the sends, and refuses other orders for the dead letters that are on their way.
         writer: reads the dead letters.
-        checkpointer: takes the checkpoints; the caller wakes the forwarder after each of them.
+        checkpointer: takes the checkpoints.
         hold: returns whether the outbox of the sender is full.
     """
 
@@ -39,7 +38,6 @@ class Forwarder(Actor):
         self,
         sender: str,
         letters: Letters,
-        context: ContextActor,
         writer: Writer,
         checkpointer: Checkpointer,
         hold: Callable[[], bool],
@@ -47,7 +45,6 @@ class Forwarder(Actor):
         super().__init__("dead-letters")
         self._sender = sender
         self._letters = letters
-        self._context = context
         self._writer = writer
         self._checkpointer = checkpointer
         self._hold = hold
@@ -69,8 +66,9 @@ class Forwarder(Actor):
 
     def step(self) -> float | None:
         """Go on with the dead letters that are on their way; otherwise look for others."""
-        if self._order is not None:
-            return self._conclude(self._order)
+        if self._order is not None and not self._checkpointer.answered(self._order):
+            return _BUSY_WAIT_S  # nothing wakes it if an earlier checkpoint has the sends, and this one stores nothing
+        self._order = None
         if self._found is not None:
             return self._stage(self._found)
         return self._read() if self._more and not self._reading else None
@@ -92,27 +90,16 @@ class Forwarder(Actor):
         self.wake()
 
     def _stage(self, found: Sequence[Letter]) -> float | None:
-        own = [number for number, one in found if (one.kind, one.origin) == ("send", self._sender)]
-        others = [(number, one) for number, one in found if number not in own]
-        if others:
-            if not self._context.lock.acquire(blocking=False):
+        own = "send", self._sender
+        others = [(number, one) for number, one in found if (one.kind, one.origin) != own]
+        sends = [(number, self._sender, forwarded(number, one)) for number, one in others]
+        if sends:
+            self._order = self._letters.stage(sends, 0.0)
+            if self._order is None:
                 return _BUSY_WAIT_S
-            try:
-                for number, one in others:
-                    self._context.context.staging.bring_back(self._sender, forwarded(number, one), number)
-            finally:
-                self._context.lock.release()
-            self._order = self._checkpointer.ask()
         if found:
             self._passed = found[-1][0]
         self._more = self._more or len(found) == MOST
         self._found = None
-        return self._conclude(self._order)
-
-    def _conclude(self, order: int | None) -> float | None:
-        """Look for others, unless the checkpoint is not durable yet, which the sends wait for."""
-        if order is not None and not self._checkpointer.answered(order):
-            return None
-        self._order = None
         self._letters.release()
         return 0

@@ -83,6 +83,31 @@ class Letters:
         with self._claiming:
             self._reserved_above = None
 
+    def stage(self, sends: Sequence[tuple[int, str, Message]], timeout: float) -> int | None:
+        """Stage sends in the place of dead letters, and order the checkpoint that stores the sends and deletes the
+        letters. Until it is there, other orders for these dead letters are refused.
+
+        Args:
+            sends: for each dead letter its number, the id of the sender, and the message.
+            timeout: longest wait for a context in seconds.
+
+        Returns the number of the order; `None` if no context was to be had in time.
+        """
+        thread = next(iter(self._parts.contexts.values()), None)
+        if thread is None or not thread.lock.acquire(timeout=timeout):
+            return None
+        try:
+            order = self._checkpointer.ask()  # its cut needs the lock, so it holds these sends
+            numbers = [number for number, _, _ in sends]
+            with self._claiming:
+                self._claimed.update(numbers)
+                self._staged.update(dict.fromkeys(numbers, order))
+            for number, sender, message in sends:
+                thread.context.staging.bring_back(sender, message, number)
+        finally:
+            thread.lock.release()
+        return order
+
     def replay(self, numbers: Sequence[int], timeout: float) -> list[int]:
         """Bring the messages of dead letters back; return the numbers of the dead letters whose messages are back.
 
@@ -157,23 +182,14 @@ class Letters:
         """Let the next checkpoint store these sends again, and wait for it."""
         if not letters:
             return []
-        thread = next(iter(self._parts.contexts.values()), None)
         left = self._left(deadline)
-        if thread is None or not thread.lock.acquire(timeout=left):
+        order = self.stage([(number, letter.origin, letter.message) for number, letter in letters], left)
+        if order is None:
             raise _late("a context", left)
-        numbers = [number for number, _ in letters]
-        try:
-            order = self._checkpointer.ask()  # its cut needs the lock, so it holds these sends
-            with self._claiming:
-                self._staged.update(dict.fromkeys(numbers, order))
-            for number, letter in letters:
-                thread.context.staging.bring_back(letter.origin, letter.message, number)
-        finally:
-            thread.lock.release()
         left = self._left(deadline)
         if not self._checkpointer.wait_answered(order, left):
             raise _late("the next checkpoint", left, "Their sends leave with it, unless the engine stops before")
-        return sorted(numbers)
+        return sorted(number for number, _ in letters)
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self._clock.monotonic())

@@ -172,6 +172,40 @@ def test_what_is_on_its_way_can_neither_go_back_nor_be_discarded(world, script):
         engine.discard_dead_letters([1])
 
 
+def test_it_looks_for_the_end_of_a_checkpoint_that_wakes_nobody():
+    """If an earlier checkpoint has the sends, the one that was ordered for them stores nothing, and releases nothing."""
+
+    class Around:
+        """The letters, the writer and the checkpointer, as the forwarder uses them."""
+
+        done = False
+
+        def reserve(self, _above):
+            return True
+
+        def submit(self, _request, read):
+            read([(1, DeadLetter(kind="handler", origin="m", reason="E1", message=Message(b"x")))])
+
+        def stage(self, _sends, _timeout):
+            return 7
+
+        def release(self):
+            pass
+
+        def answered(self, _order):
+            return self.done
+
+    around = Around()
+    forwarder = forwarding.Forwarder("letters", around, around, around, lambda: False)
+    assert forwarder.step() is None  # the writer wakes it
+    assert forwarder.step() == 0
+    assert forwarder.step() > 0
+    assert not forwarder.idle
+    around.done = True
+    assert forwarder.step() is None
+    assert forwarder.idle
+
+
 def test_an_engine_that_ends_by_itself_has_sent_them(world, script, tmp_path):
     """The last ones arise when the source has ended already."""
     script.message = fails_on_all

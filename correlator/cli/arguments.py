@@ -10,6 +10,15 @@ ConfigurationFile = Annotated[Path, typer.Argument(metavar="FILE", help="Configu
 ConnectionName = Annotated[
     str, typer.Argument(metavar="CONNECTION", help="Name of a connection in FILE.", show_default=False)
 ]
+LogConfiguration = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Configuration file of the engine; modules may lie beside it. Default: the settings in LOG.",
+        show_default=False,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,7 +12,7 @@ from typing import Any
 
 from correlator.configuration import Findings
 from correlator.configuration.connectors import connector
-from correlator.configuration.rules import check_references, known_names
+from correlator.configuration.rules import check_known, check_references
 from correlator.connector import Connection, group_of
 from correlator.core.admission import refuse_beside, refuse_call, refuse_for_pipelines, selection
 from correlator.core.fields import FieldMapping, check_forwarding, check_sources, check_targets
@@ -131,16 +131,10 @@ def _check_sources_and_routes(settings: PipelineFile, findings: Findings) -> Non
         check_references("E1521", f"pipelines[{index}].from", "receiver", pipeline.from_, receivers, findings)
     for path, step in _steps(settings):
         if isinstance(step, RouteStep):
-            _check_known("E1522", f"{path}.route.to", "sender", step.to, senders, findings)
+            check_known("E1522", f"{path}.route.to", "sender", step.to, senders, findings)
             if step.to in homeless and step.destination is None:
                 what = f"sender {findings.show(step.to)} has no destination"
                 findings.error("E1524", f"{path}.route", what, "", "Give the route or the sender a 'destination'")
-
-
-def _check_known(code: str, path: str, kind: str, name: str, known: list[str], findings: Findings) -> None:
-    if name not in known:
-        what = f"{findings.show(name)} is not a {kind}"
-        findings.error(code, path, what, known_names(known), findings.hint(name, known))
 
 
 def _check_tests(settings: PipelineFile, findings: Findings) -> None:
@@ -150,9 +144,9 @@ def _check_tests(settings: PipelineFile, findings: Findings) -> None:
         for at, given in enumerate(test.given):
             if not isinstance(given, str) and given.receiver is not None:
                 path = f"tests[{index}].given[{at}].receiver"
-                _check_known("E1523", path, "receiver", given.receiver, receivers, findings)
+                check_known("E1523", path, "receiver", given.receiver, receivers, findings)
         for at, then in enumerate(test.then):
-            _check_known("E1523", f"tests[{index}].then[{at}].to", "sender", then.to, targets, findings)
+            check_known("E1523", f"tests[{index}].then[{at}].to", "sender", then.to, targets, findings)
 
 
 def _check_classes(settings: PipelineFile, findings: Findings) -> None:

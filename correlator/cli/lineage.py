@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from correlator.cli.arguments import Share
+from correlator.cli.arguments import LogConfiguration, Share
 from correlator.cli.loading import importable, load_engine
 from correlator.cli.output import write_line
 from correlator.errors import UsageError
@@ -40,14 +40,7 @@ def show_lineage(
     key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Only messages with this key.", show_default=False)
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Configuration file of the engine; modules may lie beside it. Default: the settings in LOG.",
-            show_default=False,
-        ),
-    ] = None,
+    config: LogConfiguration = None,
     share: Share = None,
     json: Annotated[bool, typer.Option("--json", help="Print each input as a line of JSON.")] = False,
 ) -> None:

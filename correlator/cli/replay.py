@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from correlator.cli.arguments import Share
+from correlator.cli.arguments import LogConfiguration, Share
 from correlator.cli.loading import importable, load_engine
 from correlator.cli.output import write_table
 from correlator.errors import RecoveryRefused, UsageError, quoted
@@ -25,14 +25,7 @@ def add_to(app: typer.Typer) -> None:
 
 def replay_log(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="Input log of one life of an engine.", show_default=False)],
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Configuration file of the engine; modules may lie beside it. Default: the settings in LOG.",
-            show_default=False,
-        ),
-    ] = None,
+    config: LogConfiguration = None,
     out: Annotated[
         Path | None,
         typer.Option(

@@ -257,13 +257,10 @@ def _check_dead_letters(settings: EngineSettings, provided: Provided, findings: 
     name, path = settings.dead_letter_sender, "dead_letter_sender"
     if name is None:
         return
+    check_known("E1541", path, "sender", name, [one.id for one in settings.senders], findings)
     sender = next((one for one in settings.senders if one.id == name), None)
     if sender is None:
-        ids = [one.id for one in settings.senders]
-        what = f"{findings.show(name)} is not a sender"
-        findings.error("E1541", path, what, known_names(ids), findings.hint(name, ids))
         return
-    keep = "Leave it out: the store then keeps dead letters"
     if settings.store is None and not provided.store:
         what = "an engine without a store only logs messages that it gives up"
         findings.error("E1541", path, what, "", "Set 'store', or leave it out")
@@ -275,7 +272,7 @@ def _check_dead_letters(settings: EngineSettings, provided: Provided, findings: 
         findings.error("E1541", path, what, "", "Give the sender a 'destination'")
     if settings.input_log is not None:
         what = "the engine records an input log, whose replay would not know of these sends"
-        findings.error("E1541", path, what, "", keep)
+        findings.error("E1541", path, what, "", "Leave it out: the store then keeps dead letters")
     for receiver in settings.receivers:
         if _place(receiver, settings) == _place(sender, settings) and not receiver.no_local:
             what = f"receiver '{receiver.id}' takes what sender '{name}' sends: a message that always fails goes round"
@@ -295,11 +292,16 @@ def check_references(
     if not names:
         findings.error(code, path, f"names no {kind}", known_names(known))
     for at, name in enumerate(names):
-        if name not in known:
-            what = f"{findings.show(name)} is not a {kind}"
-            findings.error(code, item(path, at), what, known_names(known), findings.hint(name, known))
-        elif name in names[:at]:
+        check_known(code, item(path, at), kind, name, known, findings)
+        if name in known and name in names[:at]:
             findings.error(code, item(path, at), f"names {findings.show(name)} again", "", "Name it once")
+
+
+def check_known(code: str, path: str, kind: str, name: str, known: Sequence[str], findings: Findings) -> None:
+    """Report the name of a receiver or sender that does not exist."""
+    if name not in known:
+        what = f"{findings.show(name)} is not a {kind}"
+        findings.error(code, path, what, known_names(known), findings.hint(name, known))
 
 
 def known_names(names: Sequence[str]) -> str:

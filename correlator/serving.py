@@ -112,6 +112,9 @@ class HttpServer:
 
     One thread at a time calls its methods. A forked child has no copy of the socket.
 
+    Attributes:
+        address: host and port at which it listens, or has listened until it was stopped.
+
     Args:
         where: the place of the setting that demands the server.
         host: the address of this machine at which it listens.
@@ -123,14 +126,9 @@ class HttpServer:
 
     def __init__(self, where: str, host: str, port: int) -> None:
         self._socket = _listen(where, host, port)
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port at which it listens."""
-        host, port, *_ = self._socket.getsockname()
-        return host, port
 
     @property
     def answers(self) -> bool:

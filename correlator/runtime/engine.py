@@ -252,7 +252,9 @@ class Engine:
 
     @property
     def http_address(self) -> tuple[str, int] | None:
-        """Host and port at which the HTTP server listens; `None` before a start, and without the setting `http`."""
+        """Host and port at which the HTTP server listens, or has listened until the engine stopped; `None` before a
+        start, and without the setting `http`.
+        """
         return None if self._observers.server is None else self._observers.server.address
 
     @property

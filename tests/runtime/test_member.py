@@ -38,6 +38,8 @@ from tests.servers import PostgresServer
 pytestmark = pytest.mark.postgres
 
 PATIENCE_S = 60.0
+LEASE_S = 10.0
+"""So long that none ends because the machine is busy."""
 COUNT = 4
 _failing: set[str] = set()
 
@@ -65,7 +67,7 @@ class Shared:
         self.settings = EngineSettings(
             name="orders",
             store=store,
-            shares=ShareSettings(count=COUNT, lease=2.0),
+            shares=ShareSettings(count=COUNT, lease=LEASE_S),
             connections={"memory": ConnectionSettings(type="embedded", options={"store": broker})},
             receivers=(receiver(destination="queue:in-${share}", event=f"{__name__}:Order"),),
             senders=(sender(destination="queue:out-${share}"),),
@@ -76,11 +78,6 @@ class Shared:
         self.broker = EmbeddedConnection("memory", self.settings.connections["memory"])
         self._members: list[Member] = []
         self._sessions = contextlib.ExitStack()
-
-    @property
-    def patient(self) -> EngineSettings:
-        """The settings with leases five times as long, for tests in which none may end on a busy machine."""
-        return replace(self.settings, shares=ShareSettings(count=COUNT, lease=10.0))
 
     def member(self, settings: EngineSettings | None = None, **more: Any) -> Member:
         member = Member(settings or self.settings, **more)
@@ -138,7 +135,7 @@ def shared(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Shared]:
 
 
 def test_a_lone_member_runs_every_share_with_a_store_and_source_of_its_own(shared: Shared):
-    member = shared.member(shared.patient)
+    member = shared.member()
     for share in range(COUNT):
         shared.publish(share, 1, 2)
     for share in range(COUNT):
@@ -155,10 +152,10 @@ def test_a_lone_member_runs_every_share_with_a_store_and_source_of_its_own(share
 
 
 def test_a_second_member_gets_half_and_the_first_keeps_the_rest(shared: Shared):
-    first = shared.member(shared.patient)
+    first = shared.member()
     shared.wait_running((first, COUNT))
     kept = {number: engine for number, engine in first.engines.items() if number < 2}
-    second = shared.member(shared.patient)
+    second = shared.member()
     shared.wait_running((first, 2), (second, 2))
     assert first.engines == kept, "the same engines: what stays is not started anew"
     assert [one.epoch for one in shared.table().shares] == [1, 1, 2, 2]
@@ -168,10 +165,10 @@ def test_a_second_member_gets_half_and_the_first_keeps_the_rest(shared: Shared):
 
 
 def test_state_and_numbers_go_with_the_share(shared: Shared):
-    first = shared.member(shared.patient)
+    first = shared.member()
     shared.publish(3, 1, 2)
     shared.wait(lambda: len(shared.sent(3)) == 2)
-    second = shared.member(shared.patient)
+    second = shared.member()
     shared.wait_running((first, 2), (second, 2))
     assert 3 in second.engines
     shared.publish(3, 3)
@@ -231,7 +228,7 @@ def test_an_engine_that_nobody_displaces_keeps_its_store(shared: Shared):
 
 
 def test_a_share_that_fails_is_started_again_and_the_others_go_on(shared: Shared):
-    member = shared.member(shared.patient)
+    member = shared.member()
     _failing.add("13")
     shared.publish(1, 13)
     shared.publish(2, 1)
@@ -357,7 +354,7 @@ def test_a_standby_has_nothing_to_do_until_it_is_needed(shared: Shared):
 
 
 def test_a_forked_child_leaves_the_member_alone(shared: Shared):
-    member = shared.member(shared.patient)
+    member = shared.member()
     shared.wait_running((member, COUNT))
     child = os.fork()
     if not child:
@@ -439,17 +436,20 @@ def test_members_need_the_same_settings_but_not_the_same_spelling(shared: Shared
 def test_each_share_answers_over_http_at_a_port_of_its_own(shared: Shared):
     member = shared.member(replace(shared.settings, http=HttpSettings(port=0)))
     shared.wait_running((member, COUNT))
-    addresses = {engine.http_address for engine in member.engines.values()}
+    engines = list(member.engines.values())
+    addresses = {engine.http_address for engine in engines}
     assert len(addresses) == COUNT
     assert None not in addresses
+    member.stop()
+    assert {engine.http_address for engine in engines} == addresses, "also when it no longer listens"
 
 
 def test_a_short_cut_takes_nothing_away_and_a_long_one_does(shared: Shared, postgres_server: PostgresServer):
     with FaultProxy(postgres_server.port) as proxy:
         assert shared.settings.store is not None
         behind = shared.settings.store.replace(f":{postgres_server.port}/", f":{proxy.port}/")
-        first = shared.member(replace(shared.settings, store=behind, shares=ShareSettings(count=COUNT, lease=6.0)))
-        second = shared.member(replace(shared.settings, shares=ShareSettings(count=COUNT, lease=6.0)))
+        first = shared.member(replace(shared.settings, store=behind))
+        second = shared.member()
         shared.wait_running((first, 2), (second, 2))
         cut_off = sorted(first.engines)
         before = [one.epoch for one in shared.table().shares]
@@ -459,9 +459,9 @@ def test_a_short_cut_takes_nothing_away_and_a_long_one_does(shared: Shared, post
 
         proxy.refuse()
         proxy.cut()
-        shared.wait(lambda: left() < 3.0)  # half of the lease
+        shared.wait(lambda: left() < LEASE_S / 2)
         proxy.accept()
-        shared.wait(lambda: left() > 5.0)
+        shared.wait(lambda: left() > LEASE_S * 0.8)
         shared.wait_running((first, 2), (second, 2))
         assert [one.epoch for one in shared.table().shares] == before
         proxy.refuse()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import confluent_kafka
 import msgspec
@@ -143,12 +144,8 @@ def arm(death: Death) -> None:
 
 def forget_the_number() -> None:
     """Let the sink know nothing of what the topic has."""
-
-    def numbers(_producer: KafkaProducer, _topics: object) -> Mapping[str, tuple[int, str]]:
-        return {}
-
-    KafkaProducer.numbers = numbers  # type: ignore[method-assign]
-    sink.last_number = lambda *_: 0
+    mock.patch.object(KafkaProducer, "numbers", return_value={}).start()
+    mock.patch.object(sink, "last_numbers", return_value=frozenset()).start()
 
 
 def live(

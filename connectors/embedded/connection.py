@@ -126,7 +126,7 @@ class EmbeddedConnection:
             try:
                 with reading(self._store) as connection:
                     found = schema.revision(connection)
-                    schema.refuse_newer(location(self._store), found)
+                    schema.refuse_unknown(location(self._store), found)
                     if not found:
                         raise _no_broker(where, f"{location(self._store)} holds no broker yet")
                     if found == schema.HEAD:

@@ -34,7 +34,7 @@ def look(where: str, store: str) -> Sequence[CorrelatorError]:
     try:
         with reading(store) as connection:
             found = schema.revision(connection)
-            schema.refuse_newer(location(store), found)
+            schema.refuse_unknown(location(store), found)
             if not found:
                 return []
             return list(_look_at_log(where, store) if is_sqlite(store) else _look_at_transactions(where, connection))

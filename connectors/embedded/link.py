@@ -165,7 +165,7 @@ def open_link(store: str, *, make: bool = True) -> DatabaseLink:
             with link.reading() as connection:
                 found = schema.revision(connection)
             if found != schema.HEAD:
-                schema.refuse_newer(location(store), found)
+                schema.refuse_unknown(location(store), found)
                 if found:
                     link.back_up(f".backup-{found}")
                 schema.upgrade(link.connection, found)

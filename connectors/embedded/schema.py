@@ -31,7 +31,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from connectors.embedded.sql import Sql
-from correlator.errors import ConnectionLost
+from correlator.errors import ConnectionLost, quoted
 from correlator.storage import revising
 
 HEAD = "0007"
@@ -54,8 +54,11 @@ def revision(connection: Connection) -> str:
     return FIRST if _HAS_TABLE.one(connection, name="broker_schema") else ""
 
 
-def refuse_newer(where: str, found: str) -> None:
-    """Raise `ConnectionLost` E7006 if a newer version wrote the broker."""
+def refuse_unknown(where: str, found: str) -> None:
+    """Raise `ConnectionLost` E7006 if a newer version wrote the broker, E7003 if the revision is damaged."""
+    if found and not revising.is_revision(found):
+        what = f"the broker's database is damaged: {quoted(found)} is not the number of a schema"
+        raise ConnectionLost("E7003", where, what, "", "Restore a backup of the broker")
     if found > HEAD:
         what = f"written by a newer version (schema {int(found)}, this is {int(HEAD)})"
         raise ConnectionLost("E7006", where, what, "", "Upgrade first")

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, select
 from sqlalchemy import inspect as inspect_schema
 
 from correlator.core.faults import point
-from correlator.errors import StoreError
+from correlator.errors import RecoveryRefused, StoreError, quoted
 from correlator.storage import database as databases
 from correlator.storage import revising, tables
 from correlator.storage.owned import Database, foreign, no_store
@@ -54,6 +54,7 @@ def bring_up(database: Database, *, head: str = HEAD, scripts: Path | None = Non
     Raises:
         StoreError: E3003, tables of another application; E3004, a newer schema; E3005, tables are missing. Nothing was
             changed.
+        RecoveryRefused: E4201, the number of the schema is damaged. Nothing was changed.
     """
     current = revision(database)
     if current == head:
@@ -73,6 +74,7 @@ def revision(database: Database) -> str:
 
     Raises:
         StoreError: E3003, tables of another application have names of the store's tables; E3005, tables are missing.
+        RecoveryRefused: E4201, the number of the schema is damaged.
     """
     with database.transaction() as connection:
         names = set(inspect_schema(connection).get_table_names())
@@ -96,6 +98,7 @@ def refuse_newer(connection: Connection, where: str) -> str:
 
     Raises:
         StoreError: E3010, the database holds no store; E3003, tables of another application; E3004, a newer schema.
+        RecoveryRefused: E4201, the number of the schema is damaged.
     """
     names = set(inspect_schema(connection).get_table_names())
     current = _version(connection, names)
@@ -111,6 +114,7 @@ def refuse_other(connection: Connection, where: str) -> None:
 
     Raises:
         StoreError: E3003, E3004, E3010 as `refuse_newer`; E3012, an older schema.
+        RecoveryRefused: E4201 as `refuse_newer`.
     """
     current = refuse_newer(connection, where)
     if current < HEAD:
@@ -122,7 +126,12 @@ def refuse_other(connection: Connection, where: str) -> None:
 def _version(connection: Connection, names: set[str]) -> str:
     if VERSION_TABLE not in names:
         return ""
-    return connection.execute(select(_versions.c.version_num)).scalar() or ""
+    current = str(connection.execute(select(_versions.c.version_num)).scalar() or "")
+    if current and not revising.is_revision(current):
+        what = f"{quoted(current)} is not the number of a schema"
+        allowed, todo = "Rows of a store are written by the engine only", "Restore a backup of the store"
+        raise RecoveryRefused("E4201", VERSION_TABLE, what, allowed, todo)
+    return current
 
 
 def _run(database: Database, head: str, scripts: Path) -> None:

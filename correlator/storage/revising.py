@@ -4,10 +4,17 @@ Without this, if two threads opened new stores at the same time, the revisions o
 """
 
 import os
+import re
 import threading
 from pathlib import Path
 
 _turn = threading.Lock()
+_REVISION = re.compile(r"(?!0000)[0-9]{4}")
+
+
+def is_revision(text: str) -> bool:
+    """Return whether a revision may have this name: four digits. A damaged database may hold anything in its place."""
+    return _REVISION.fullmatch(text) is not None
 
 
 def run(scripts: Path, head: str, **attributes: object) -> None:

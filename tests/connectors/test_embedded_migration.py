@@ -219,6 +219,17 @@ def forget(path):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
+def test_a_damaged_number_of_the_schema_is_refused(first):
+    open_link(first).close()
+    link = open_link(first)
+    with link.transaction() as connection:
+        connection.exec_driver_sql("UPDATE broker_version SET version_num = 'out'")
+    link.close()
+    for use in (lambda: open_link(first), lambda: connection_to(first).queues()):
+        with pytest.raises(ConnectionLost, match="^E7003 .*'out' is not the number of a schema"):
+            use()
+
+
 def test_a_newer_broker_is_refused_and_not_changed(first):
     open_link(first).close()
     link = open_link(first)

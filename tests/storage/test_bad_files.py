@@ -280,6 +280,15 @@ def test_146_a_newer_schema(make_store: MakeStore, filled: Path) -> None:
         inspect.instance(f"sqlite:///{filled}")
 
 
+@pytest.mark.parametrize("number", ["'out'", "'0000'", "'00010'", "7", "X'0004'"])
+def test_a_damaged_number_of_the_schema(make_store: MakeStore, filled: Path, number: str) -> None:
+    edit(filled, f"UPDATE correlator_schema SET version_num = {number}")
+    text = "E4201 correlator_schema: .* is not the number of a schema"
+    refused(make_store, filled, RecoveryRefused, text)
+    with pytest.raises(RecoveryRefused, match=text):
+        inspect.instance(f"sqlite:///{filled}")
+
+
 def test_an_inspection_reads_an_older_schema(filled: Path) -> None:
     edit(filled, "UPDATE correlator_schema SET version_num = '0001'", "DROP TABLE suspect")
     assert len(inspect.checkpoints(f"sqlite:///{filled}")) == 1

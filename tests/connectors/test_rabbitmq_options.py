@@ -227,7 +227,11 @@ def test_a_receiver_of_a_queue_does_not_take_messages_of_a_topic(queue_first):
     of_topic = ReceiverSettings(id="two", connection="c", destination="topic:t", options={"queue": "q"})
     first, second = (of_queue, of_topic) if queue_first else (of_topic, of_queue)
     rabbit = connection()
-    for accepted in (first, replace(first, id="again"), replace(second, destination=f"{second.destination}2", options={})):
+    for accepted in (
+        first,
+        replace(first, id="again"),
+        replace(second, destination=f"{second.destination}2", options={}),
+    ):
         rabbit.source(accepted)
     told = rf"E1224 receivers\.{second.id}\.destination: its queue 'q' .* receiver of '{first.destination}'\."
     with pytest.raises(ConfigError, match=told):

@@ -14,7 +14,7 @@ from sqlalchemy import exc as sql_errors
 from sqlalchemy.engine import make_url
 
 from correlator.errors import ConfigError, quoted
-from correlator.secrets import without_secrets
+from correlator.secrets import is_secret_name
 from correlator.storage import postgres, sqlite
 from correlator.storage.failures import UNREADABLE_NAME, damaged, failure
 from correlator.storage.owned import Database
@@ -61,7 +61,9 @@ def digest_of(url: str) -> str:
 
     The path of a file counts as it is written, so that the digest is the same in every directory. Raises as `parse`.
     """
-    address = str(without_secrets(parse(url).render_as_string(hide_password=True)))
+    parsed = parse(url)
+    public = {name: value for name, value in parsed.query.items() if not is_secret_name(name)}
+    address = parsed.set(query=public).render_as_string(hide_password=True)
     return hashlib.sha256(address.encode(errors="backslashreplace")).hexdigest()[:16]
 
 

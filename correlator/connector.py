@@ -434,6 +434,26 @@ def group_of(connection: Connection, receiver: ReceiverSettings) -> str:
 
 
 @runtime_checkable
+class Routing(Protocol):
+    """A connector with options of senders that say, besides the destination, where messages go.
+
+    The entry point itself, a class for example, has this attribute, since the engine uses it before it makes a
+    connection.
+
+    Attributes:
+        routing_options: names of these options. A start refuses to change them, because messages may wait that were
+            sent to the earlier place.
+    """
+
+    routing_options: Collection[str]
+
+
+def routing_options(connector: object) -> Collection[str]:
+    """The options of senders that say where messages go; see `Routing`."""
+    return connector.routing_options if isinstance(connector, Routing) else ()
+
+
+@runtime_checkable
 class Browsable(Protocol):
     """A connection that can show the messages of a queue without consuming them.
 

@@ -1,6 +1,6 @@
 """The entry point of the connector `rabbitmq`: checks options; makes sources and sinks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,9 @@ drops the client after two intervals without a frame.
 SPARE_S = 5
 """Seconds until the unacknowledged messages of a lost consumer are back in the queue."""
 
+MOST_QUEUES = 1000
+"""Queues of which a connection knows who reads them. A program may use any number of temporary ones."""
+
 
 class RabbitConnection:
     """A RabbitMQ server. docs/rabbitmq.md lists its options and those of receivers and senders.
@@ -40,6 +43,7 @@ class RabbitConnection:
     """
 
     public_secrets = staticmethod(public_secrets)
+    routing_options: Collection[str] = ("exchange", "routing_key")
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"
@@ -48,22 +52,23 @@ class RabbitConnection:
             holds_for_s=self._broker.consumer_timeout_s,
             notices_loss_within_s=MISSED_HEARTBEATS * self._broker.heartbeat_s + SPARE_S,
         )
-        self._topics: dict[str, str] = {}
-        """The topic of each queue from which a receiver of a topic consumes."""
+        self._destinations: dict[str, str] = {}
+        """The destination of the receivers of each queue, for the newest queues."""
 
     def source(self, receiver: ReceiverSettings) -> RabbitSource:
         """Make a consumer of the queue, or of the receiver's own queue of the topic. Raises `ConfigError`: among others
-        E1224 if a receiver of another topic has the same queue.
+        E1224 if a receiver of another destination has the same queue.
         """
         where = f"receivers.{receiver.id}"
         destination = destination_of_receiver(receiver, self._broker)
-        if receiver.destination.startswith("topic:"):
-            other = self._topics.setdefault(destination.queue, receiver.destination)
-            if other != receiver.destination:
-                what = f"its queue {quoted(destination.queue)} is also the queue of a receiver of {quoted(other)}"
-                allowed = "Each topic needs queues of its own. The default name of a queue is TOPIC:SUBSCRIPTION"
-                todo = "Name another queue in the option queue of one of them"
-                raise ConfigError("E1224", f"{where}.destination", what, allowed, todo)
+        other = self._destinations.setdefault(destination.queue, receiver.destination)
+        if other != receiver.destination:
+            what = f"its queue {quoted(destination.queue)} is also the queue of a receiver of {quoted(other)}"
+            allowed = "Each topic needs queues of its own. The default name of a queue is TOPIC:SUBSCRIPTION"
+            todo = "Name another queue in the option queue of one of them"
+            raise ConfigError("E1224", f"{where}.destination", what, allowed, todo)
+        if len(self._destinations) > MOST_QUEUES:
+            del self._destinations[next(iter(self._destinations))]
         return RabbitSource(where, self._broker, destination, receiver)
 
     def group(self, receiver: ReceiverSettings) -> str:

@@ -61,6 +61,7 @@ class SqlConnection:
 
     features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, misses_numbers=True)
     redelivery_options: Collection[str] = ()
+    routing_options: Collection[str] = ("schema",)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"

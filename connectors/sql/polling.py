@@ -165,7 +165,7 @@ class PolledSource(TableSource):
             raise self._misfit(f"belongs to the order {', '.join(kept.order)}")
         if kept.identity != self._table.identity:
             what = f"belongs to another table, {kept.identity}: the present one, {self._table.identity}, was made anew"
-            raise self._misfit(f"{what}, or the database was restored")
+            raise self._misfit(f"{what} or lies in another schema, or the database was restored")
         return kept
 
     def _misfit(self, what: str) -> ConnectionLost:

@@ -38,7 +38,7 @@ from correlator.runtime import phases
 from correlator.runtime.dynamic_parts import compare_made, compare_stored
 from correlator.runtime.names import resolve
 from correlator.runtime.restart import State, stored_monitor, stored_monitors, stored_tables
-from correlator.runtime.subscriptions import subscriptions
+from correlator.runtime.subscriptions import routing, subscriptions
 from correlator.secrets import is_secret_name, url_passwords
 from correlator.settings import MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.storage import inspect as store
@@ -127,7 +127,8 @@ def differences(settings: PipelineFile, url: str, directory: str, places: Places
     layout = layout_of(settings.monitors, settings.readers)
     monitors = _monitors(settings.monitors, held.state, layout.monitors)
     read = subscriptions(settings, usable)
-    parts = compare_parts(usable, static, default_senders(settings), settings.destinations, read)
+    defaults = default_senders(settings)
+    parts = compare_parts(usable, static, defaults, settings.destinations, read, routing(settings))
     return [
         _instance(settings, url, held),
         *parts,

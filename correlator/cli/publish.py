@@ -1,5 +1,6 @@
 """`correlator publish`: sends the lines of a file, or of standard input, to a destination."""
 
+import codecs
 import contextlib
 import itertools
 import sys
@@ -20,6 +21,7 @@ from correlator.events import Message, Outgoing
 from correlator.pipeline.spec import PipelineFile
 from correlator.settings import SenderSettings
 
+_BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BATCH = 500
 LONGEST_LINE = 10 * 1024 * 1024
 MOST_NAMED = 20
@@ -170,9 +172,12 @@ def _checked(number: int, body: bytes) -> bytes | UsageError:
     try:
         msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if body.startswith(_BYTE_ORDER_MARKS):
+            what, allowed = "begins with a byte order mark", "UTF-8 without a byte order mark"
+            return _unusable(number, what, allowed, "Save the file without it")
         return _unusable(number, f"is not JSON: {error}")
     return body
 
 
-def _unusable(number: int, what: str) -> UsageError:
-    return UsageError("E2028", f"line {number}", what)
+def _unusable(number: int, what: str, allowed: str = "", todo: str = "") -> UsageError:
+    return UsageError("E2028", f"line {number}", what, allowed, todo)

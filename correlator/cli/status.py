@@ -20,8 +20,9 @@ from correlator.cli.output import Row, drawn_table, is_terminal, write_json, wri
 from correlator.configuration import read_file
 from correlator.errors import ConnectionLost, UsageError, quoted
 from correlator.pipeline.spec import PipelineFile
-from correlator.runtime.control.protocol import Ask
+from correlator.runtime.control.protocol import STORE_HEADER, Ask
 from correlator.settings import EngineSettings, HttpSettings
+from correlator.storage.database import digest_of, location
 
 COLUMNS = ("part", "status", "for", "messages", "in 1 s", "waiting", "dead letters", "why")
 EVERY_S = 1.0
@@ -69,23 +70,30 @@ def _look_at(file: Path, overrides: Sequence[str], share: int | None) -> Look:
     settings = read_file(file, PipelineFile, overrides=overrides).settings
     http = settings.http
     if http is not None and http.port:
-        return lambda: _of(settings, ask(http))
+        return lambda: _of(settings, *ask(http))
     place = place_of(file, settings, share)
     return lambda: asking.ask(place, Ask())
 
 
-def _of(settings: EngineSettings, shown: Shown) -> Shown:
-    """The answer, unless it is of an engine with another name. The names of shares begin with that of the settings."""
+def _of(settings: EngineSettings, shown: Shown, store: str | None) -> Shown:
+    """The answer, unless it is of an engine with another name or another store.
+
+    The names of shares begin with that of the settings, and each share has a store of its own.
+    """
     name = str(shown.get("name"))
+    todo = "Give each engine a port of its own, or use the file with which the engine was started"
     if name != settings.name and (settings.shares is None or not name.startswith(settings.name)):
         what = f"engine {quoted(name)} answers at this port, and not {quoted(settings.name)}"
-        todo = "Give each engine a port of its own, or use the file with which the engine was started"
+        raise UsageError("E2046", "http.port", what, "", todo)
+    if None not in (store, settings.store) and settings.shares is None and store != digest_of(str(settings.store)):
+        what = f"the engine {quoted(name)} at this port has another store than {quoted(location(str(settings.store)))}"
         raise UsageError("E2046", "http.port", what, "", todo)
     return shown
 
 
-def ask(server: HttpSettings) -> Shown:
-    """The present answer of the engine.
+def ask(server: HttpSettings) -> tuple[Shown, str | None]:
+    """The present answer of the engine, and the digest of its store's address; `None` without one, and if the engine
+    does not tell it.
 
     Raises:
         ConnectionLost: E7050, no engine answers at this address within `TIMEOUT_S`.
@@ -114,7 +122,7 @@ def ask(server: HttpSettings) -> Shown:
     if not isinstance(shown, dict) or "phase" not in shown:
         what = "the token is not that of the engine" if answer.status == 401 else f"no engine: HTTP {answer.status}"
         raise UsageError("E2046", where, what, "", "Use the file with which the engine was started")
-    return shown
+    return shown, answer.getheader(STORE_HEADER)
 
 
 def _watch_terminal(look: Look, now: Shown) -> None:

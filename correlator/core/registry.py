@@ -26,6 +26,7 @@ SENDER: msgspec.json.Decoder[SenderSettings] = msgspec.json.Decoder(SenderSettin
 """Encodes the settings in the registry. It is made here, by one thread, because two threads must not be the first to
 use a type with msgspec."""
 _NO_NAMES: Mapping[str, str] = {}
+_NO_OPTIONS: Mapping[str, Collection[str]] = {}
 _Part = TypeVar("_Part", bound=ReceiverSettings | SenderSettings)
 
 
@@ -128,7 +129,7 @@ class Rule(StrEnum):
 
     STATIC = "a configured part cannot be removed"  # rule A1.7
     NEW_ID = "a new part needs an id that no other part has"  # rule A1.9
-    STAYS = "reliability, connection, destination, domain and subscription stay"  # rule A1.11
+    STAYS = "reliability, connection, destination, domain, subscription and routing options stay"  # rule A1.11
     EXPLICIT = "a receiver whose dup_detection_domain_id is set may move"  # rule A1.11
     DEFAULT_DOMAIN = "a receiver without dup_detection_domain_id cannot move"  # rule A1.12
     LOGICAL = "a logical destination may lead elsewhere"  # rule A1.14
@@ -148,6 +149,7 @@ def reconcile(
     destinations: Mapping[str, str] = _NO_NAMES,
     subscriptions: Mapping[str, str] = _NO_NAMES,
     *,
+    routing: Mapping[str, Collection[str]] = _NO_OPTIONS,
     layout: Layout,
     received: Received,
 ) -> RegistryCommit:
@@ -159,13 +161,14 @@ def reconcile(
         defaults: the default senders of its connections; each exists as soon as something was sent to it.
         destinations: physical destinations by logical name.
         subscriptions: names of the subscriptions that receivers read, by id, as far as their connections tell.
+        routing: names of the options of senders that say where messages go, by name of the connection.
         layout: the contexts of the configuration.
         received: the numbers of the received messages that the store holds.
 
     Raises `RecoveryRefused` E4301 to E4304, E4315 and E4316, which names every difference and what to do.
     """
     known = {endpoint.id: endpoint for endpoint in stored}
-    parts = compare_parts(known.values(), configured, defaults, destinations, subscriptions)
+    parts = compare_parts(known.values(), configured, defaults, destinations, subscriptions, routing)
     endpoints = registry_after(known.values(), parts)
     found = compare_deliveries(endpoints, layout, received)
     refuse([*parts, *found])
@@ -208,6 +211,7 @@ def compare_parts(
     defaults: Iterable[SenderSettings] = (),
     destinations: Mapping[str, str] = _NO_NAMES,
     subscriptions: Mapping[str, str] = _NO_NAMES,
+    routing: Mapping[str, Collection[str]] = _NO_OPTIONS,
 ) -> list[PartDifference]:
     """Return every receiver and sender of the configuration and of the registry, and what a start does with it.
 
@@ -217,10 +221,14 @@ def compare_parts(
         defaults: the default senders of its connections; each exists as soon as something was sent to it.
         destinations: physical destinations by logical name.
         subscriptions: names of the subscriptions that receivers read, by id, as far as their connections tell.
+        routing: names of the options of senders that say where messages go, by name of the connection.
     """
     by_id = {endpoint.id: endpoint for endpoint in stored}
     read = subscriptions.get
-    found = [_compare(by_id.get(one.id), one, destinations, read(one.id, "")) for one in configured]
+    found = [
+        _compare(by_id.get(one.id), one, destinations, read(one.id, ""), routing.get(one.connection, ()))
+        for one in configured
+    ]
     named = {settings.id for settings in configured}
     for settings in defaults:
         known = by_id.get(settings.id)
@@ -232,7 +240,11 @@ def compare_parts(
 
 
 def _compare(
-    known: Endpoint | None, settings: Settings, destinations: Mapping[str, str], subscription: str
+    known: Endpoint | None,
+    settings: Settings,
+    destinations: Mapping[str, str],
+    subscription: str,
+    routing: Collection[str],
 ) -> PartDifference:
     wanted = endpoint_of(settings, dynamic=False, known=known, destinations=destinations, subscription=subscription)
     if known is None:
@@ -240,15 +252,21 @@ def _compare(
     if known.origin == "dynamic":
         refusal = _refusal("E4304", known, "is configured now but was added by code before", "Rename it")
         return _part(known, Verdict.REFUSED, Rule.NEW_ID, refusals=[refusal])
-    return _part(known, Verdict.UNCHANGED) if known == wanted else _changed_part(known, wanted, settings, destinations)
+    if known == wanted:
+        return _part(known, Verdict.UNCHANGED)
+    return _changed_part(known, wanted, settings, destinations, routing)
 
 
 def _changed_part(
-    known: Endpoint, wanted: Endpoint, settings: Settings, destinations: Mapping[str, str]
+    known: Endpoint,
+    wanted: Endpoint,
+    settings: Settings,
+    destinations: Mapping[str, str],
+    routing: Collection[str],
 ) -> PartDifference:
     topic = destinations.get(wanted.destination, wanted.destination).startswith("topic:")
     led = _led_elsewhere(known, wanted)
-    forbidden = list(_forbidden(known, wanted, settings, topic=topic))
+    forbidden = list(_forbidden(known, wanted, settings, topic=topic, routing=routing))
     if led:
         forbidden = [one for one in forbidden if one.field not in ("domain", _SUBSCRIPTION)]
     refusals = [_changed(known, change, settings) for change in forbidden]
@@ -344,7 +362,9 @@ _SUBSCRIPTION = "subscription"
 _NAME_OF_SUBSCRIPTION = "durable_topic_subscription_name"
 
 
-def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: bool = False) -> Iterator[FieldChange]:
+def _forbidden(
+    known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: bool = False, routing: Collection[str] = ()
+) -> Iterator[FieldChange]:
     """Yield the changes of an existing part that no start accepts.
 
     Args:
@@ -352,6 +372,7 @@ def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: 
         wanted: the entry that the configuration asks for.
         settings: settings of the part.
         topic: whether the part receives from a topic.
+        routing: names of the options of a sender that say where messages go.
     """
     movable = _explicit(settings) and known.domain == wanted.domain
     for change in _recorded(known, wanted):
@@ -361,6 +382,9 @@ def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: 
         yield from _subscribed(known, wanted)
     if not movable:
         yield from _resubscribed(known, wanted)
+    if isinstance(settings, SenderSettings):
+        names = [f"options.{name}" for name in routing]
+        yield from (change for change in _changes(known, wanted) if change.field in names)
 
 
 def _resubscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from correlator.configuration.problems import OVERRIDDEN, Origin, item, member, nearest
 from correlator.configuration.setting_types import Setting, SettingType, settings_of, type_of, word_of
@@ -51,6 +51,14 @@ def effective_settings(settings: EngineSettings, origin: Origin) -> Iterator[Eff
     reader of the file has found to be one.
     """
     return _Lines(settings, origin).all()
+
+
+class InUse(Protocol):
+    """Returns what an engine runs with: `in_use` for its settings."""
+
+    def __call__(self, *, with_settings: bool = True) -> dict[str, Any]:
+        """See `in_use`."""
+        ...
 
 
 def in_use(settings: EngineSettings, origin: Origin, *, with_settings: bool = True) -> dict[str, Any]:

@@ -30,7 +30,8 @@ from correlator.settings import EngineSettings
 from correlator.storage.states import key_text
 
 MOST_WAITING = 10_000
-"""Without checkpoints: how many events and results may wait for the records that explain them."""
+"""Without checkpoints: how many results may wait for the inputs that sent their events, and how many events are kept to
+find these inputs."""
 
 Event = tuple[str, bytes]
 """Type name and bytes of an event from inside the engine."""
@@ -109,7 +110,8 @@ class Handling(msgspec.Struct, omit_defaults=True):
         sent_by: `line` of the input that sent this event; 0 for anything else, and for events of an earlier life.
         origin: the input with which it began: `input` itself, or for an event the origin of the input that sent it.
         calls: the calls of handlers, in order.
-        dead_letters: dead letters that no handler made: the message was not mapped, or not handled.
+        dead_letters: dead letters that no handler made: the message was not handled, or an earlier life had stored it
+            and this one could not map it.
     """
 
     line: int
@@ -139,6 +141,7 @@ class _Arrival:
     """An event that has entered the queue of a context; `sender` is the input that sent it, if it is known."""
 
     context: str
+    event: Event
     sender: "_Work | None" = None
 
 
@@ -159,21 +162,18 @@ class _Work:
 
 
 class _Events:
-    """Finds the input that sent an event: the first equal event that has not reached the same context yet.
-
-    Attributes:
-        sent: how many events were sent since the last call of `forget`.
-    """
+    """Finds the input that sent an event: the first equal event that has not reached the same context yet."""
 
     def __init__(self) -> None:
-        self.sent = 0
         self._arrivals: dict[Run, _Arrival] = {}
         self._early: dict[Event, list[_Arrival]] = {}
-        self._sendings: dict[Event, list[_Sending]] = {}
+        self._sendings: dict[Event, deque[_Sending]] = {}
+        self._sent: deque[Event] = deque()
+        """The event of each sending, in order."""
 
     def note_arrived(self, run: Run, context: str, event: Event) -> None:
         """Note that an event has entered the queue of a context, as this run."""
-        arrival = self._arrivals[run] = _Arrival(context)
+        arrival = self._arrivals[run] = _Arrival(context, event)
         for sending in self._sendings.get(event, ()):
             if context not in sending.reached:
                 sending.reached.add(context)
@@ -183,26 +183,44 @@ class _Events:
 
     def note_sent(self, event: Event, sender: _Work) -> None:
         """Note that an input has sent an event, which may have arrived already."""
-        self.sent += 1
         sending, waiting = _Sending(sender), []
-        for arrival in self._early.get(event, ()):
+        for arrival in self._early.pop(event, ()):
             if arrival.context in sending.reached or _began_with(sender, arrival):
                 waiting.append(arrival)
             else:
                 arrival.sender = sender
                 sending.reached.add(arrival.context)
-        self._early[event] = waiting
-        self._sendings.setdefault(event, []).append(sending)
+        if waiting:
+            self._early[event] = waiting
+        self._sendings.setdefault(event, deque()).append(sending)
+        self._sent.append(event)
 
     def arrival_of(self, run: Run) -> _Arrival | None:
         """Remove and return the arrival of the event of a run; `None` for any other run."""
         return self._arrivals.pop(run, None)
 
+    def explained(self, arrival: _Arrival) -> None:
+        """Forget an event that has arrived: its result waits no longer for the input that sent it."""
+        waiting = self._early.get(arrival.event, [])
+        if arrival in waiting:
+            waiting.remove(arrival)
+            if not waiting:
+                del self._early[arrival.event]
+
     def forget(self) -> None:
         """Forget the events that were sent: each has entered the queues that it reaches."""
         self._early.clear()
         self._sendings.clear()
-        self.sent = 0
+        self._sent.clear()
+
+    def forget_oldest(self, kept: int) -> None:
+        """Forget the events that were sent first, except for the last `kept` ones."""
+        while len(self._sent) > kept:
+            event = self._sent.popleft()
+            sendings = self._sendings[event]
+            sendings.popleft()
+            if not sendings:
+                del self._sendings[event]
 
 
 def _began_with(work: _Work | None, arrival: _Arrival) -> bool:
@@ -244,6 +262,8 @@ class _LineageRun(ReplayRun):
         self._unmapped: dict[tuple[str, int], Letter] = {}
         self._events = _Events()
         super().__init__(where, start, states, settings)
+        for letter in self._restart.unmapped.letters:
+            self._unmapped[letter.receiver, letter.number] = _letter(letter)
 
     # --- the results ---
 
@@ -272,7 +292,9 @@ class _LineageRun(ReplayRun):
         while first.arrival is not None and first.arrival.sender is not None:
             first = first.arrival.sender
         handling.origin = first.handling.origin
-        work.arrival = None  # so that a chain of events does not grow in memory
+        if work.arrival is not None:
+            self._events.explained(work.arrival)
+            work.arrival = None  # so that a chain of events does not grow in memory
         return handling
 
     # --- the records ---
@@ -283,8 +305,7 @@ class _LineageRun(ReplayRun):
         self.replayed.dead_letters.clear()
         if not self._persistent:
             self._letters.clear()
-            if self._events.sent > MOST_WAITING:
-                self._events.forget()
+            self._events.forget_oldest(MOST_WAITING)
 
     def _keep(self, batch: Batch) -> None:
         before = len(self.replayed.dead_letters)

@@ -1,11 +1,11 @@
-"""Which subscriptions the receivers of an engine read: the registry records this, so that a start notices a change."""
+"""Which subscriptions receivers read, and which options say where senders send: a start notices that they change."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from correlator.configuration.connectors import connector
-from correlator.connector import Connection, Grouping
+from correlator.connector import Connection, Grouping, routing_options
 from correlator.core.commit import Endpoint
 from correlator.core.registry import RECEIVER
 from correlator.errors import ConfigError
@@ -40,6 +40,23 @@ def subscriptions(
                 if grouping is not None:
                     destination = settings.destinations.get(receiver.destination, receiver.destination)
                     found[receiver.id] = grouping.group(replace(receiver, destination=destination))
+    return found
+
+
+def routing(settings: EngineSettings, provided: Mapping[str, Connection] = _NOTHING) -> dict[str, Collection[str]]:
+    """Return the names of the options of senders that say where messages go, by name of the connection. Opens nothing.
+
+    Leaves out connections whose connectors cannot be loaded, which get an error of their own when they are made.
+
+    Args:
+        settings: settings of the engine.
+        provided: connections that the program passes to the engine in place of the configured ones.
+    """
+    found = {name: routing_options(connection) for name, connection in provided.items()}
+    for name, connection in settings.connections.items():
+        if name not in found:
+            with suppress(ConfigError):
+                found[name] = routing_options(connector(connection.type, f"connections.{name}"))
     return found
 
 

@@ -5,6 +5,7 @@ calls `reading`. This module knows no table: the store of the engine and the emb
 """
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sqlalchemy import exc as sql_errors
 from sqlalchemy.engine import make_url
 
 from correlator.errors import ConfigError, quoted
+from correlator.secrets import is_secret_name
 from correlator.storage import postgres, sqlite
 from correlator.storage.failures import UNREADABLE_NAME, damaged, failure
 from correlator.storage.owned import Database
@@ -52,6 +54,17 @@ def location(url: str) -> str:
     """
     parsed = parse(url)
     return str(sqlite.path_of(parsed)) if _is_sqlite(parsed) else postgres.address_of(parsed)
+
+
+def digest_of(url: str) -> str:
+    """Return a digest of the address of a database without its password, which tells databases apart.
+
+    The path of a file counts as it is written, so that the digest is the same in every directory. Raises as `parse`.
+    """
+    parsed = parse(url)
+    public = {name: value for name, value in parsed.query.items() if not is_secret_name(name)}
+    address = parsed.set(query=public).render_as_string(hide_password=True)
+    return hashlib.sha256(address.encode(errors="backslashreplace")).hexdigest()[:16]
 
 
 def connect(url: str, *, application_id: int = APPLICATION_ID, displace: bool = False) -> Database:

@@ -54,6 +54,15 @@ def test_a_line_that_cannot_be_a_message_is_named_and_all_others_are_published(h
     assert bodies(capsys) == [trade(1), trade(2)]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_named(here, encoding, capsys):
+    """It is invisible in an editor, and the reader of JSON does not say that it is the reason."""
+    (here / "lines.jsonl").write_text(f"{trade(1)}\n", encoding)
+    assert main.execute(["publish", "endless.yaml", "broker", "queue:in", "lines.jsonl"]) == 2
+    told = "E2028 line 1: begins with a byte order mark. UTF-8 without a byte order mark. Save the file without it."
+    assert told in capsys.readouterr().err.splitlines()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "status", "text"),
     [

@@ -15,6 +15,7 @@ from correlator.cli import asking
 from correlator.cli.status import COLUMNS, headline, lasting, rows
 from correlator.errors import ConnectionLost
 from correlator.runtime.control.protocol import Ask
+from correlator.storage.database import digest_of
 from tests.cli.commands import assert_fails, on_terminal, run, start, wait_for, write
 from tests.servers import free_port
 from tests.waiting import wait_until
@@ -143,8 +144,10 @@ class Answers(BaseHTTPRequestHandler):
     """Answers each request as its server says."""
 
     def do_GET(self):
-        status, body = self.server.answer
+        status, body, *headers = self.server.answer
         self.send_response(status)
+        for header in headers:
+            self.send_header(*header)
         self.end_headers()
         self.wfile.write(body)
 
@@ -179,6 +182,35 @@ def test_the_answer_of_another_engine_is_not_taken_for_that_of_this_one(tmp_path
     write(tmp_path / "x.yaml", ["name: x", f"http: {{port: {other_program.server_port}}}"])
     other_program.answer = 200, b'{"name": "y", "phase": "running"}'
     assert_fails(run("status", "x.yaml", cwd=tmp_path), "E2046", 2, "engine 'y' answers at this port, and not 'x'")
+
+
+def test_an_engine_of_this_name_with_another_store_is_not_taken_for_this_one(tmp_path):
+    """Two engines of one name: only one of them can listen at the port, and the other one is asked for."""
+    port = free_port()
+    for store in ("one", "two"):
+        write(tmp_path / f"{store}.yaml", ["name: x", f"store: sqlite:///{store}.db", f"http: {{port: {port}}}"])
+    with start("run", "one.yaml", cwd=tmp_path) as process:
+        wait_until(lambda: run("status", "one.yaml", cwd=tmp_path).returncode == 0)
+        (tmp_path / "elsewhere").mkdir()
+        same, other = run("status", "../one.yaml", cwd=tmp_path / "elsewhere"), run("status", "two.yaml", cwd=tmp_path)
+        second = run("run", "two.yaml", cwd=tmp_path)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert same.returncode == 0
+    assert_fails(other, "E2046", 2, "the engine 'x' at this port has another store than")
+    assert_fails(second, "E1604", 2, "cannot listen")
+
+
+@pytest.mark.parametrize("answered", [[], [("Correlator-Store", digest_of("postgresql://u:one@host/shop"))]])
+def test_an_engine_that_does_not_tell_another_store_is_taken_for_this_one(tmp_path, other_program, answered):
+    """One of an earlier version does not tell its store; and the password of a store may have changed."""
+    address = "postgresql://u:two@host/shop"
+    write(tmp_path / "x.yaml", ["name: x", f"store: {address}", f"http: {{port: {other_program.server_port}}}"])
+    (tmp_path / "x.yaml").chmod(0o600)
+    shown = b'{"name": "x", "phase": "running", "not_ready": [], "paused": [], "totals": {"dead_letters": 0}}'
+    other_program.answer = 200, shown, *answered
+    result = run("status", "x.yaml", "--json", cwd=tmp_path)
+    assert (result.returncode, json.loads(result.stdout)["name"]) == (0, "x")
 
 
 def test_an_engine_that_ends_while_it_answers_counts_as_gone(tmp_path, other_program):

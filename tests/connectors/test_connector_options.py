@@ -1,11 +1,18 @@
 """Wrong options and destinations of connectors: the error, and its text."""
 
+import re
+from typing import NamedTuple
+
 import pytest
 
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
-from correlator.errors import ConfigError
-from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from correlator import Engine
+from correlator.configuration.connectors import connector, installed
+from correlator.connector import routing_options
+from correlator.errors import ConfigError, RecoveryRefused
+from correlator.reliability import Reliability
+from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 
 
 def make(kind, **options):
@@ -97,3 +104,95 @@ def test_senders_of_files(destination, options, code) -> None:
     with pytest.raises(ConfigError) as raised:
         make(FileConnection, path="data").sink(sender(destination, **options))
     assert raised.value.code == code
+
+
+class OfSenders(NamedTuple):
+    """The options of the senders of a connector.
+
+    `routing` has those by which messages that wait could go to another place, each with two values. A new option must
+    be entered in one of the two fields.
+    """
+
+    connection: dict[str, object]
+    destination: str
+    routing: dict[str, tuple[str, str]]
+    others: set[str]
+
+
+TABLE = {"schema", "extra_fields", "key_column", "unique_id_column", "properties_column", "missing_up_to"}
+OF_SENDERS = {
+    "embedded": OfSenders({}, "queue:q", {}, set()),
+    "file": OfSenders({"path": "files"}, "queue:a.jsonl", {}, {"mode"}),
+    "http": OfSenders(
+        {"url": "http://127.0.0.1:1"},
+        "queue:/p",
+        {},
+        {"token", "headers", "content_type", "concurrency", "timeout"},
+    ),
+    "kafka": OfSenders({"bootstrap_servers": "127.0.0.1:1"}, "topic:t", {}, {"subject", "schema_file"}),
+    "lake": OfSenders({"path": "lake", "format": "delta"}, "queue:t", {}, TABLE),
+    "objects": OfSenders({"path": "objects"}, "queue:o/*.parquet", {}, TABLE),
+    "pulsar": OfSenders(
+        {"service_url": "pulsar://127.0.0.1:1"}, "queue:q", {}, {"text", "delivery_delay", "queue_subscription"}
+    ),
+    "rabbitmq": OfSenders(
+        {"port": 1},
+        "topic:t",
+        {"exchange": ("one", "two"), "routing_key": ("k", "l")},
+        {"declare", "durable", "queue_type", "arguments", "exchange_type", "mandatory", "text"},
+    ),
+    "rabbitmq_stream": OfSenders({"port": 1}, "queue:q", {}, {"declare", "arguments"}),
+    "sql": OfSenders(
+        {"database": "sqlite:///tables.db"},
+        "queue:t",
+        {"schema": ("main", "temp")},
+        {"mode", "key_columns", "statement", "extra_fields", "missing_up_to"},
+    ),
+}
+ROUTED = [(type_, option) for type_, one in OF_SENDERS.items() for option in one.routing]
+
+
+def test_every_connector_with_senders_is_here():
+    assert {*OF_SENDERS, "program"} == {
+        type_ for type_ in installed() if connector(type_, type_).__module__.startswith("connectors.")
+    }
+
+
+@pytest.mark.parametrize("type_", OF_SENDERS)
+def test_every_option_of_a_sender_either_says_where_messages_go_or_does_not(type_, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options, destination, routing, others = OF_SENDERS[type_]
+    made = make(connector(type_, type_), **options)
+    with pytest.raises(ConfigError, match="E1020") as raised:
+        made.sink(sender(destination, unknown=1))
+    made.close()
+    assert {*re.findall(r"\w+", raised.value.allowed.partition("Known: ")[2])} == {*routing} | others
+    assert {*routing_options(made)} == {*routing}
+
+
+@pytest.mark.parametrize(("type_", "option"), ROUTED)
+def test_a1_11_messages_that_wait_do_not_silently_go_elsewhere(type_, option, tmp_path, monkeypatch):
+    """They were sent to the place that the option named before."""
+    monkeypatch.chdir(tmp_path)
+    options, destination, routing, _ = OF_SENDERS[type_]
+
+    def engine(**changed):
+        out = SenderSettings(
+            id="out",
+            connection="c",
+            destination=destination,
+            reliability=Reliability.AT_LEAST_ONCE,
+            options=changed,
+        )
+        connections = {"c": ConnectionSettings(type=type_, options=options)}
+        return Engine(EngineSettings(name="e", store="sqlite:///e.db", connections=connections, senders=(out,)))
+
+    one, other = routing[option]
+    with engine(**{option: one}):
+        pass
+    for changed, shown in (({option: other}, other), ({}, "null")):
+        told = f"^E4302 sender 'out': options.{option} changed from {one} to {shown}. Not allowed .* Put it back"
+        with pytest.raises(RecoveryRefused, match=told):
+            engine(**changed).start()
+    with engine(**{option: one}):
+        pass

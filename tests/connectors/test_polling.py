@@ -481,6 +481,27 @@ def test_a_table_that_was_made_anew(
     assert first.messages[0].properties["uniqueMessageId"] != second.messages[0].properties["uniqueMessageId"]
 
 
+@pytest.mark.postgres
+def test_a_table_of_this_name_in_another_schema(
+    postgres_server: PostgresServer, sources: Callable[..., PolledSource]
+) -> None:
+    """Also if no option names the schema: it is the first one of the search path that has the table."""
+    url = postgres_server.fresh_schema()
+    execute(url, WITH_TRANSACTION, "INSERT INTO t (name) VALUES ('a')")
+    source = sources(url, options=BY_TRANSACTION)
+    assert values(source.receive(10, 0.0)) == [1]
+    (schema,) = rows(url, "SELECT current_schema()")[0]
+    execute(
+        url,
+        f'CREATE SCHEMA "{schema}_2"',
+        f'ALTER TABLE t SET SCHEMA "{schema}_2"',
+        WITH_TRANSACTION,
+    )
+    with pytest.raises(ConnectionLost, match="E7017 .* was made anew or lies in another schema, or the database was"):
+        source.connect()
+    execute(url, f'DROP SCHEMA "{schema}_2" CASCADE')
+
+
 def test_a_position_that_does_not_fit(tmp_path: Path, sources: Callable[..., PolledSource]) -> None:
     url = sqlite_file(tmp_path)
     execute(url, "CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)", "INSERT INTO t VALUES (1, 1)")

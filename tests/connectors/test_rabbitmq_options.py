@@ -6,6 +6,7 @@ import pytest
 
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq.broker import RabbitBroker
+from connectors.rabbitmq.connection import MOST_QUEUES
 from connectors.rabbitmq.destinations import Route, destination_of_receiver, destination_of_sender, route_to
 from correlator import Engine
 from correlator.cli import main
@@ -217,6 +218,34 @@ def test_receivers_of_two_topics_do_not_share_a_queue_because_of_the_option():
         rabbit.source(other)
     with pytest.raises(ConfigError, match=r"E1224 receivers\.q\.destination: its queue 'a:one' .* of 'topic:a'\."):
         rabbit.source(named)
+
+
+@pytest.mark.parametrize("queue_first", [False, True])
+def test_a_receiver_of_a_queue_does_not_take_messages_of_a_topic(queue_first):
+    """The queue is bound to the topic: each would take messages of the other one."""
+    of_queue = ReceiverSettings(id="one", connection="c", destination="queue:q")
+    of_topic = ReceiverSettings(id="two", connection="c", destination="topic:t", options={"queue": "q"})
+    first, second = (of_queue, of_topic) if queue_first else (of_topic, of_queue)
+    rabbit = connection()
+    for accepted in (
+        first,
+        replace(first, id="again"),
+        replace(second, destination=f"{second.destination}2", options={}),
+    ):
+        rabbit.source(accepted)
+    told = rf"E1224 receivers\.{second.id}\.destination: its queue 'q' .* receiver of '{first.destination}'\."
+    with pytest.raises(ConfigError, match=told):
+        rabbit.source(second)
+
+
+def test_the_oldest_queues_are_forgotten():
+    """A program may use queues without number, for example the temporary ones of its sessions."""
+    rabbit = connection()
+    for number in range(MOST_QUEUES + 1):
+        rabbit.source(receiver(f"queue:{number}"))
+    rabbit.source(receiver("topic:t", queue="0"))
+    with pytest.raises(ConfigError, match="E1224"):
+        rabbit.source(receiver("topic:t", queue=str(MOST_QUEUES)))
 
 
 def test_lint_shows_that_receivers_of_two_topics_share_a_queue(tmp_path, capsys):

@@ -159,3 +159,20 @@ def test_all_refusals_are_one_error_with_a_line_for_each():
         refuse(both)
     assert str(refused.value) == "E4301 sender 's': is gone. Put it back.\nE4203 table:x: has changed."
     refuse([Difference(kind="sender", name="s", verdict=Verdict.NEW, changes=[FieldChange("a", "b", "c")])])
+
+
+def test_a1_11_an_option_that_says_where_a_sender_sends_stays():
+    """Only such an option: the others may change."""
+    before, after = (changed(SENDER, options={"schema": name, "mode": name}) for name in ("one", "two"))
+    (found,) = compare_parts(the_registry(before), [after], routing={"c": ["schema"]})
+    assert (found.verdict, found.rule) == (Verdict.REFUSED, Rule.STAYS)
+    assert found.changes == [("options.schema", "one", "two"), ("options.mode", "one", "two")]
+    assert [refusal.what for refusal in found.refusals] == ["options.schema changed from one to two"]
+    (other,) = compare_parts(the_registry(before), [after], routing={"d": ["schema"]})
+    assert other.verdict is Verdict.CHANGED
+
+
+def test_an_option_of_a_receiver_does_not_say_where_a_sender_sends():
+    before, after = (changed(RECEIVER, options={"schema": name}) for name in ("one", "two"))
+    (found,) = compare_parts(the_registry(before), [after], routing={"c": ["schema"]})
+    assert found.verdict is Verdict.CHANGED

@@ -126,11 +126,15 @@ def test_the_panels_of_the_dashboard_are_explained_and_do_not_overlap():
 
 
 class Case(NamedTuple):
-    """Series under which an alert comes, series of which none brings it, and the part that it names."""
+    """Series under which an alert comes, series of which none brings it, and the part that it names.
+
+    `seconds` is the time over which the alert compares a counter, if it comes when the counter has grown.
+    """
 
     fires: dict[str, str]
     quiet: list[dict[str, str]]
     part: dict[str, str] = {}
+    seconds: int = 0
 
 
 CASES = {
@@ -227,19 +231,22 @@ CASES = {
             }
         ],
         {"sender": "bills"},
+        900,
     ),
     "CorrelatorHandlerFails": Case(
-        {"correlator_handler_failures_total": "0+1x120"}, [{"correlator_handler_failures_total": "3x120"}]
+        {"correlator_handler_failures_total": "0+1x120"}, [{"correlator_handler_failures_total": "3x120"}], {}, 900
     ),
     "CorrelatorUnhandledMessages": Case(
         {'correlator_receiver_unhandled_total{receiver="orders"}': "0+1x120"},
         [{'correlator_receiver_unhandled_total{receiver="orders"}': "3x120"}],
         {"receiver": "orders"},
+        900,
     ),
     "CorrelatorConflictingIds": Case(
         {'correlator_receiver_conflicts_total{receiver="orders"}': "0+1x120"},
         [{'correlator_receiver_conflicts_total{receiver="orders"}': "3x120"}],
         {"receiver": "orders"},
+        3600,
     ),
 }
 WHERE = {"job": "correlator", "instance": "shop:8080"}
@@ -273,9 +280,41 @@ def test_o17_promtool_tests_each_alert(promtool, tmp_path):
     for alert, case in CASES.items():
         tests.append(a_test(alert, case.fires, [alert_of(rules()[alert], case.part)]))
         tests.extend(a_test(alert, quiet, []) for quiet in case.quiet)
+    promtool("check", "rules", RULES)
+    assert_alerts(promtool, tmp_path, tests)
+
+
+COUNTED = [
+    (alert, metric)
+    for alert, case in CASES.items()
+    if case.seconds
+    for metric in sorted(named_in(rules()[alert]["expr"]) - {"correlator_start_timestamp_seconds"})
+]
+
+
+@pytest.mark.parametrize(("alert", "metric"), COUNTED)
+def test_a_counter_that_a_restart_brings_to_the_same_value_has_grown(alert, metric, promtool, tmp_path):
+    """Prometheus cannot see that it began at 0 again, nor how far it was when it saw it for the first time."""
+    (label,) = labels_of_metrics()[metric] or {""}
+    name, part = (f'{metric}{{{label}="x"}}', {label: "x"}) if label else (metric, {})
+    evaluated_at, seconds = 90 * 60, CASES[alert].seconds
+    minutes = (evaluated_at - seconds) // 60 + 2
+    start = "correlator_start_timestamp_seconds"
+    restarted = {name: "3x120", start: f"0x{minutes} {minutes * 60}x{120 - minutes}"}
+    first_seen = {name: f"_x{minutes} 3x{120 - minutes}", start: f"_x{minutes} {minutes * 60}x{120 - minutes}"}
+    expected = [alert_of(rules()[alert], part)]
+    quiet = [
+        {name: "3x120", start: "0x120"},
+        {name: "3x120", start: f"{evaluated_at - seconds}x120"},
+        {name: "0x120", start: restarted[start]},
+    ]
+    tests = [a_test(alert, fires, expected) for fires in (restarted, first_seen)]
+    assert_alerts(promtool, tmp_path, [*tests, *(a_test(alert, given, []) for given in quiet)])
+
+
+def assert_alerts(promtool, tmp_path, tests):
     file = tmp_path / "alerts.test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
-    promtool("check", "rules", RULES)
     assert "SUCCESS" in promtool("test", "rules", file)
 
 

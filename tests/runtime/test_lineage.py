@@ -14,11 +14,13 @@ from correlator.runtime import replay as replays
 from correlator.runtime.inputlog import InputLog, read_log
 from correlator.runtime.lineage import Handling, lineage
 from correlator.runtime.replay import Cause, replay
-from tests.runtime.flows import Keeps, Note
+from tests.runtime.flows import Hears, Keeps, Note
 from tests.runtime.replayed import Asks, Audits, Counts
 from tests.runtime.test_poison import Dies
 from tests.runtime.test_replay import COUNT, both, logs_of, settled
 from tests.runtime.world import BEST_EFFORT, World, monitor, numbered, receiver, sender
+
+HOUR = 3600.0
 
 
 class Begins(Monitor, persistent=True):
@@ -256,6 +258,136 @@ def test_a_message_that_was_set_aside_is_an_input(world, script, tmp_path):
         engine.stop(drain=engine.failure is None)
     (line,) = [line for line in complete(tmp_path / "life3.log.1") if line.input.receiver]
     assert (line.input.number, [one.kind for one in line.dead_letters]) == (1, ["poison"])
+
+
+def test_a7_5_an_event_of_an_earlier_life_has_no_sender(world, script, gate, tmp_path):
+    """Also if this life sends an equal event: that one follows it, and leads to its own message."""
+
+    def pass_on(monitor: Any, message: Message) -> None:
+        if isinstance(monitor, Hears):
+            monitor.send(Note(text=message.body.decode()[0]), to="channel:second")
+        else:
+            gate.wait(120)
+
+    script.message = pass_on
+    monitors = [monitor(Hears), monitor(Keeps, context="second")]
+    with world.engine(receiver(), monitors=monitors, interval=HOUR) as engine:
+        world.publish("a", "b")
+        world.wait(lambda: script.of("Hears") == ["a", "b"] and script.of("Keeps") == ["a"])
+        number = engine.checkpointer.ask()
+        world.wait(lambda: engine.contexts["second"].context.cut_requested)
+        gate.set()
+        assert engine.checkpointer.wait_answered(number, 20)
+        world.publish("a2")  # stored, and handled again by the next life before it takes a checkpoint
+        world.wait(lambda: world.received_rows() == 3)
+        world.crash(engine)
+    script.heard.clear()
+    log = str(tmp_path / "input.log")
+    with world.engine(receiver(), monitors=monitors, interval=HOUR, input_log=log):
+        world.publish("c")
+        world.wait(lambda: "note c" in script.of("Keeps"))
+    lines = complete(logs_of(tmp_path)[0])
+    sent_by = {line.line: line for line in lines if line.input.context == "main"}
+    told = [line for line in lines if line.input.event.endswith(":Note")]
+    assert [(line.origin.receiver, line.origin.number) for line in told] == [("", 0), ("", 0), ("in", 3), ("in", 4)]
+    assert [line.sent_by for line in told[:2]] == [0, 0]
+    assert [sent_by[line.sent_by].input.number for line in told[2:]] == [3, 4]
+
+
+def test_a7_5_a_message_that_cannot_be_mapped_is_no_input(world, script, tmp_path):
+    """Its receiver makes the dead letter, and no context gets it: it has no number, and the log does not have it."""
+    settings = receiver(event="tests.runtime.flows:Order", max_batch_size=3)
+    monitors = [Second, monitor(Hears, context="second")]
+    with world.engine(settings, monitors=monitors, input_log=str(tmp_path / "input.log")):
+        world.publish('{"id": 1}', "no json", '{"id": 2}')
+        world.wait(lambda: "order 2" in script.of("Hears") and len(world.dead_letters()) == 1)
+        world.wait(lambda: not world.received_rows())
+    lines = [line for line in complete(logs_of(tmp_path)[0]) if line.input.receiver]
+    assert Counter(line.input.number for line in lines) == {1: 2, 2: 2}
+    assert not [line for line in lines if line.dead_letters]
+
+
+def test_a7_5_a_stored_message_that_cannot_be_mapped_any_more_has_its_dead_letter(world, script, gate, tmp_path):
+    """An earlier life has stored it, and its receiver has another type of events now."""
+    script.message = lambda _monitor, _message: gate.wait(120)
+    with world.engine(receiver(), monitors=[Keeps], interval=HOUR) as engine:
+        world.publish("one", '{"id": 2}', "three")
+        world.wait(lambda: world.received_rows() == 3 and script.of("Keeps"))
+        world.crash(engine)
+        gate.set()
+    settings = receiver(event="tests.runtime.flows:Order")
+    with world.engine(settings, monitors=[Keeps], input_log=str(tmp_path / "input.log")):
+        world.wait(lambda: len(world.dead_letters()) == 2 and not world.received_rows())
+    lines = [line for line in complete(logs_of(tmp_path)[0]) if line.input.receiver]
+    letters = {line.input.number: [(one.kind, one.origin) for one in line.dead_letters] for line in lines}
+    assert letters == {1: [("mapping", "in")], 2: [], 3: [("mapping", "in")]}
+
+
+FEW = 5
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Without checkpoints, few events and results may wait."""
+    monkeypatch.setattr(lineages, "MOST_WAITING", FEW)
+
+
+class Tells(Monitor):
+    """Passes each message on to the context `second`."""
+
+    @on(Message)
+    def message(self, message: Message) -> None:
+        """Pass on."""
+        self.send(Note(text=message.body.decode()), to="channel:second")
+
+
+class Replies(Monitor):
+    """Sends what it is told."""
+
+    @on(Note)
+    def note(self, note: Note) -> None:
+        """Send."""
+        self.send(note.text.encode(), to="quick")
+
+
+def without_checkpoints(no_store: World, tmp_path: Path, count: int) -> Path:
+    parts = (receiver("in", BEST_EFFORT), sender("quick", BEST_EFFORT))
+    monitors = [monitor(Tells), monitor(Replies, context="second")]
+    with no_store.engine(*parts, monitors=monitors, input_log=str(tmp_path / "input.log")):
+        for number in range(count):
+            no_store.publish(f"m{number}")
+            no_store.wait(lambda number=number: f"m{number}" in no_store.sent("queue:quick"))
+    return logs_of(tmp_path)[0]
+
+
+def test_a7_5_more_events_than_may_wait_lead_to_their_messages(no_store, tmp_path, few):
+    """The events that were sent long ago are forgotten; those that arrive now are not among them."""
+    count = 6 * FEW
+    lines = complete(without_checkpoints(no_store, tmp_path, count))
+    told = [(line.origin.receiver, line.origin.number) for line in lines if line.input.event.endswith(":Note")]
+    assert told == [("in", number) for number in range(1, count + 1)]
+
+
+def test_a7_5_results_that_nothing_explains_wait_in_bounded_memory(no_store, tmp_path, few, monkeypatch):
+    """The inputs that sent the events are not in the log: each result waits for few others, then comes without them."""
+    count = 6 * FEW
+    path = without_checkpoints(no_store, tmp_path, count)
+    records = [one for one in read_log(path) if not (isinstance(one, Step) and one.taken.context == "main")]
+    taken = 0
+
+    def counted(log: Path) -> Iterator[Record]:
+        nonlocal taken
+        for record in read_log(log):
+            yield record
+            taken += isinstance(record, Step) and record.handled
+
+    monkeypatch.setattr(replays, "read_log", counted)
+    told = []
+    for line in lineage(rewritten(path, records)):
+        if line.input.event.endswith(":Note"):
+            told.append((line.sent_by, line.origin == line.input))
+            assert taken <= line.line + FEW
+    assert told == [(0, True)] * count
 
 
 def test_lines_come_while_the_log_is_read(world, tmp_path, monkeypatch):

@@ -115,3 +115,18 @@ def test_what_a_server_must_be(fact: dict[str, object], code: str) -> None:
     with pytest.raises(StoreError, match=code) as refusal:
         postgres.refuse_server("db", facts)
     assert isinstance(refusal.value, CommitUnknown) is ("E3308" in code), "that may change by itself"
+
+
+def test_the_digest_of_an_address_tells_databases_apart_and_does_not_depend_on_passwords() -> None:
+    same = [
+        ("postgresql://u:one@host/shop", "postgresql+psycopg://u:shop@host/shop"),
+        ("postgresql://host/shop?user=u&password=s", "postgresql://host/shop?user=u&password=shop"),
+        ("postgresql://other/shop",),
+        ("postgresql://u@host/other",),
+        ("postgresql://host/shop?options=-csearch_path%3Done",),
+        ("sqlite:///one.db",),
+        ("sqlite:////one.db",),
+    ]
+    digests = [{databases.digest_of(address) for address in addresses} for addresses in same]
+    assert [len(one) for one in digests] == [1] * len(same)
+    assert len(set.union(*digests)) == len(same)

@@ -6,6 +6,8 @@ import msgspec
 
 from correlator.errors import CorrelatorError
 
+STORE_HEADER = "Correlator-Store"
+"""The header with which the HTTP server tells the store of its engine: the digest of the store's address."""
 LONGEST_REQUEST = 8192
 LONGEST_ANSWER = 1 << 26
 LONGEST_WAIT_S = 86_400.0

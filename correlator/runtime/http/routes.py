@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from correlator.errors import CorrelatorError
-from correlator.runtime.control.protocol import LONGEST_REQUEST, Problem
+from correlator.runtime.control.protocol import LONGEST_REQUEST, STORE_HEADER, Problem
 from correlator.runtime.control.server import answer_to
 from correlator.runtime.http import stored
 from correlator.runtime.http.answers import Asked, RequestRefused, as_json
@@ -23,6 +23,7 @@ from correlator.runtime.http.files import page_files
 from correlator.runtime.http.metrics import Others, exposition
 from correlator.runtime.http.shown import Shown
 from correlator.serving import Receive, Response, Scope, Send, bears, begin, is_for_this_machine, respond, told
+from correlator.storage.database import digest_of
 
 LONGEST_PATH = 2048
 READ_S = 5.0
@@ -69,11 +70,12 @@ class Router:
         self._orders = asyncio.Semaphore(MOST_ORDERS)
         self._reading = asyncio.Lock()
         status = shown.status
+        store = {} if shown.store is None else {STORE_HEADER: digest_of(shown.store)}
         others = Others()
         self._routes = {
             "/ping": Route(_plainly(lambda _: Response(200, b"ok\n")), open=True),
             "/ready": Route(_plainly(self._ready), open=True),
-            "/status": Route(_plainly(lambda _: as_json(200, status().to_dict()))),
+            "/status": Route(_plainly(lambda _: as_json(200, status().to_dict())._replace(headers=store))),
             "/metrics": Route(_plainly(lambda _: Response(200, *exposition(status(), others)))),
             "/events": Route(_plainly(self._events)),
             "/paths": Route(_plainly(self._paths)),

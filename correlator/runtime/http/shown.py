@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from correlator.runtime.effective import InUse
 from correlator.runtime.status import Status, TakenCheckpoint
 from correlator.runtime.timeline import Timeline
 
@@ -16,7 +17,7 @@ class Shown(NamedTuple):
         paths: returns the paths through a receiver or sender (`paths_through`).
         checkpoints: returns the last checkpoints of this life, the newest last.
         order: carries out a request of the control socket (`RequestHandler.answer`).
-        in_use: returns what the engine runs with, with or without its settings (`effective.in_use`).
+        in_use: returns what the engine runs with (`effective.in_use`).
         store: the URL of the store; `None` for an engine without one, or with one that a program has passed in.
     """
 
@@ -25,5 +26,5 @@ class Shown(NamedTuple):
     paths: Callable[[str], list[dict[str, object]]]
     checkpoints: Callable[[], Sequence[TakenCheckpoint]]
     order: Callable[[bytes, Callable[[], bool]], dict[str, Any]]
-    in_use: Callable[..., dict[str, Any]]
+    in_use: InUse
     store: str | None

@@ -257,6 +257,18 @@ ROWS = [
         "config.yaml:3:8",
         "power loss",
     ),
+    *(
+        Row(33, connection(f"store: '{url}'"), "E1303", "config.yaml:5:10 connections.local", "the database of the store")
+        for url in ("sqlite:///orders.db", "sqlite:///./x/../orders.db", "sqlite:///orders.db?timeout=5")
+    ),
+    *(
+        Row(33, connection(f"store: '{url}'").replace("sqlite:///orders.db", store), "E1303", "config.yaml:5:10")
+        for store, url in [
+            ("postgresql://u@h/d?options=-csearch_path%3Dx", "postgresql+psycopg://v:w@h/d?options=-csearch_path%3Dx"),
+            ("sqlite:////d/x.db", "sqlite:////d/x.db"),
+        ]
+    ),
+    Row(33, GOOD.replace("orders.db", "correlator-broker.db"), "E1303", "config.yaml:5:10"),
     Row(
         35,
         engine("duplicate_detection: {per_source_window_size: 0, expiry_time: 0s}"),

@@ -270,9 +270,7 @@ class HandlerCalls:
         if instance.kept is not None:
             instance.monitor.take_back(instance.kept, instance.tables)
 
-    def _pass_over(
-        self, instance: Instance, method: Callable[[Any], object], event: Any, error: Exception
-    ) -> None:
+    def _pass_over(self, instance: Instance, method: Callable[[Any], object], event: Any, error: Exception) -> None:
         """Report a failed handler, and with `on_error: dead_letter` keep its event."""
         failure = _failure(instance, method, event, error)
         cause = self._cause(event)
@@ -363,9 +361,7 @@ def told_with(error: StateError, more: str) -> StateError:
     return type(error)(error.code, error.where, error.what, error.allowed, todo)
 
 
-def _failure(
-    instance: Instance, method: Callable[[Any], object], event: Any, error: Exception
-) -> CorrelatorError:
+def _failure(instance: Instance, method: Callable[[Any], object], event: Any, error: Exception) -> CorrelatorError:
     if isinstance(error, StateError):
         handled = f", handling {type(event).__name__}" if event is not None else ""
         return told_with(error, f"Raised in {name_of(method)} of monitor {instance.monitor.state_name}{handled}")

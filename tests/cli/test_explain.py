@@ -118,7 +118,9 @@ def test_a_default_sender_is_no_path_of_the_file_as_text(here):
     """Given a connection without a sender, then nothing alarms: what a crash may lose is lost only if a monitor sends."""
     text = run("explain", "engine.yaml", cwd=here).stdout
     assert "-> files-default-sender" not in text
-    paragraph = text[text.index("\nfiles-default-sender (BEST_EFFORT, files)\n") :].split("\n\n")[0].strip().splitlines()
+    paragraph = (
+        text[text.index("\nfiles-default-sender (BEST_EFFORT, files)\n") :].split("\n\n")[0].strip().splitlines()
+    )
     assert paragraph[1:3] == [
         "  Not used unless a monitor sends to 'files-default-sender': the file has no sender for 'files'.",
         "  If a monitor does: A crash may lose messages.",

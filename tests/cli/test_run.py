@@ -63,7 +63,9 @@ def test_logs_as_json(place):
 def test_the_log_says_that_spark_takes_its_time_before_spark_starts(place):
     """Given a service without a terminal, and a start of many seconds, then the log says at once what takes them."""
     pipelines = ["pipelines:", "  - {name: p, from: [trades], steps: [{route: {to: out}}]}"]
-    write(place / "spark.yaml", [ENGINE.replace(' event: "positions:Trade",', "").partition("monitors:")[0], *pipelines])
+    write(
+        place / "spark.yaml", [ENGINE.replace(' event: "positions:Trade",', "").partition("monitors:")[0], *pipelines]
+    )
     result = run("run", "spark.yaml", cwd=place, env={"JAVA_HOME": str(place)})
     assert "E1514 spark: JAVA_HOME" in result.stderr
     first = result.stderr.splitlines()[0]

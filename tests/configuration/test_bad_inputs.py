@@ -63,20 +63,35 @@ ROWS = [
             (
                 "receivers: [a, b\n",
                 "2:1",
-                "expected ',' or ']' in the list or mapping that begins at line 1, column 12, "
-                "found the end of the file.",
+                "expected ',' or ']' in the list or mapping that begins at line 1, column 12, found the end of",
             ),
-            ("c: {a: 1 b: 2}\n", "1:11", "expected ',' or '}' in the list or mapping that begins at line 1, column 4, found ':'."),
+            (
+                "c: {a: 1 b: 2}\n",
+                "1:11",
+                "expected ',' or '}' in the list or mapping that begins at line 1, column 4, found ':'.",
+            ),
             ("name: x\ndestination: queue: y\n", "2:19", "a ':' cannot stand here. Put a value that contains ': ' in"),
-            ("name: x\n  store: y\n", "2:8", "a ':' cannot stand here. Put a value that contains ': ' in quotes; begin"),
+            (
+                "name: x\n  store: y\n",
+                "2:8",
+                "a ':' cannot stand here. Put a value that contains ': ' in quotes; begin",
+            ),
             ("name: - x\n", "1:7", "a list item cannot stand here. Begin the list on a line of its own."),
             (
                 "receivers:\n  - id: a\n   connection: b\n",
                 "3:4",
                 "a key that does not fit the indentation of the lines that begin at line 2, column 3. Begin the line",
             ),
-            ("name: x\n- a\n", "2:1", "a list item that does not fit the indentation of the lines that begin at line 1,"),
-            ("name: x\nstore\nfoo: bar\n", "3:1", "expected ':' after the key at line 2, column 1. Write 'key: value'."),
+            (
+                "name: x\n- a\n",
+                "2:1",
+                "a list item that does not fit the indentation of the lines that begin at line 1,",
+            ),
+            (
+                "name: x\nstore\nfoo: bar\n",
+                "3:1",
+                "expected ':' after the key at line 2, column 1. Write 'key: value'.",
+            ),
             ("name: @x\n", "1:7", "a value cannot begin with '@'. Put the value in quotes."),
             ("name: * x\n", "1:8", "a value cannot begin with '*' or '&'. Put the value in quotes."),
             ("name: 'it's'\n", "1:11", "text follows a value that has ended. Put the value in quotes, as a whole."),
@@ -287,7 +302,13 @@ ROWS = [
         "power loss",
     ),
     *(
-        Row(33, connection(f"store: '{url}'"), "E1303", "config.yaml:5:10 connections.local", "the database of the store")
+        Row(
+            33,
+            connection(f"store: '{url}'"),
+            "E1303",
+            "config.yaml:5:10 connections.local",
+            "the database of the store",
+        )
         for url in ("sqlite:///orders.db", "sqlite:///./x/../orders.db", "sqlite:///orders.db?timeout=5")
     ),
     *(

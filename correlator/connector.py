@@ -1034,6 +1034,23 @@ class TellsPublicSecrets(Protocol):
 
 
 @runtime_checkable
+class OwnsDatabase(Protocol):
+    """A connector whose broker keeps its messages in a database that no store can use.
+
+    The entry point itself, a class for example, has this method, since it is called before a connection is made.
+    """
+
+    @staticmethod
+    def own_database(options: Mapping[str, Any]) -> str:
+        """Return the URL of the database, in the form of the setting `store`. Raises `ConfigError` for wrong options.
+
+        Args:
+            options: those of a connection.
+        """
+        ...
+
+
+@runtime_checkable
 class Noting(Protocol):
     """A connection that knows exceptions from the guarantees of its receivers."""
 

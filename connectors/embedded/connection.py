@@ -64,6 +64,11 @@ class EmbeddedConnection:
         if not self._store.startswith("sqlite:"):
             self.features = replace(self.features, notices_loss_within_s=NOTICES_LOST_SESSION_WITHIN_S)
 
+    @staticmethod
+    def own_database(options: Mapping[str, Any]) -> str:
+        """Return the URL of the broker's database; see `correlator.connector.OwnsDatabase`."""
+        return text_option("connections", options, "store", DEFAULT_STORE)
+
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
         """Make a consumer of the queue, or of the receiver's durable subscription. Raises `ConfigError`.
 

@@ -77,6 +77,7 @@ CODES = {
     "E1333": "The names of the schemas of shares, or the name of the engine, are too long or not allowed.",
     "E1334": "All shares would listen at the same port; with port 0 the system chooses one for each share.",
     "E1302": "An option of the store would let it lose confirmed commits at a loss of power.",
+    "E1303": "A store and the embedded broker of a connection have one database; each needs its own.",
     "I1411": "EXACTLY_ONCE recognises repeats only within its windows; AT_LEAST_ONCE has no windows to size.",
     "W1401": "The per-source window is smaller than a batch: a redelivered batch may not be recognised.",
     "E1402": "Both windows of duplicate detection are 0, so no duplicate could be detected.",

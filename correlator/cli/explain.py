@@ -68,8 +68,8 @@ def explain(
     """Explain an error code, or what a configuration file guarantees after a crash, and why.
 
     For a file, the command shows each path from a receiver to a sender with its guarantee, its weakest link and what
-    the guarantee needs. Then it shows the receivers whose messages no monitor handles, and the settings that follow
-    from other settings. It opens no connection and no store.
+    the guarantee needs. Then it shows the default senders, the receivers whose messages no monitor handles, and the
+    settings that follow from other settings. It opens no connection and no store.
     """
     if _CODE.fullmatch(subject) or not subject:
         _explain_code(subject)
@@ -98,8 +98,15 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
         nobody = [_unhandled_as_json(one) for one in unhandled]
         write_json({"paths": [described(*path) for path in paths], "unhandled": nobody, "settings": effective})
         return
+    unnamed = {sender.id for sender in default_senders(loaded.settings)}
+    by_default: dict[PathEnd, list[Guarantee]] = {}
     for path in paths:
-        _write_path(path, guarantee(*path))
+        if path.sender is not None and path.sender.id in unnamed:
+            by_default.setdefault(path.sender, []).append(guarantee(*path))
+        else:
+            _write_path(path, guarantee(*path))
+    for sender, promises in by_default.items():
+        _write_default_sender(sender, min(promises, key=lambda promise: promise.grade))
     for one in unhandled:
         _write_unhandled(one)
     write_table("Settings", EffectiveSetting._fields, settings)
@@ -203,7 +210,7 @@ def settings_of(settings: PipelineFile, positions: Mapping[str, Position]) -> It
             source = _source(f"senders[{index}].{name}", positions)
             yield EffectiveSetting(f"sender {sender.id}", name, sender.unique_message_id_property, source)
     for sender in default_senders(settings):
-        value = f"{sender.reliability} to connection {sender.connection}, each send names its destination"
+        value = f"{sender.reliability} to connection {sender.connection}, if a monitor sends to it"
         if not settings.monitors:
             value = "not used: only monitors send to a default sender, and there are none"
         yield EffectiveSetting(
@@ -239,6 +246,15 @@ def _write_path(path: MessagePath, promise: Guarantee) -> None:
         write_line(f"  Needs: {'; '.join(needed)}.")
     for note in promise.notes:
         write_line(f"  {note}.")
+    write_line("")
+
+
+def _write_default_sender(sender: PathEnd, promise: Guarantee) -> None:
+    """Write what holds if a monitor sends to a sender that the file does not have; most monitors never do."""
+    write_line(_named(sender))
+    write_line(f"  Not used unless a monitor sends to '{sender.id}': the file has no sender for '{sender.connection}'.")
+    write_line(f"  If a monitor does: {promise.sentence}")
+    write_line(f"  Weakest link: {promise.weakest.part}: {promise.weakest.why}.")
     write_line("")
 
 

@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -84,6 +85,7 @@ def run(
                 raise UsageError("E2060", str(file), "has shares, and --clear-state empties one store", "", todo)
             if clear_state and loaded.settings.store is not None:
                 _clear(loaded.settings.store, loaded.settings, yes=yes)
+            _tell_start(file, loaded.settings)
             if loaded.settings.shares is None:  # a member may have no share for long
                 start_ahead(loaded.settings)
             running = importlib.import_module("correlator.cli.running")  # while the JVM starts
@@ -101,6 +103,14 @@ def _client_options(options: Sequence[str]) -> dict[str, str]:
             raise UsageError("E2031", "--client-option", f"{quoted(option)} is not NAME=VALUE")
         variables[name] = value
     return variables
+
+
+def _tell_start(file: Path, settings: PipelineFile) -> None:
+    """Log that the engine starts: the next line may come only when it runs, and nobody sees the progress line in the
+    log of a service.
+    """
+    spark = {"spark": "takes about 20 s to start"} if settings.pipelines else {}
+    logs.get_logger().info("starting", engine=settings.name, file=str(file), **spark)
 
 
 def _shown(one: Overridden) -> tuple[str, str]:

@@ -75,13 +75,18 @@ def _run_member(file: Path, loaded: Loaded[PipelineFile]) -> tuple[list[Row], in
             time.sleep(TICK_S)
         notify("STOPPING=1")
         if signals.received is not None:
-            logs.get_logger().info("stopping", signal=signals.received.name)
+            _tell_stop(signals.received.name)
     member.raise_failure()
     seconds = time.monotonic() - began
     logs.get_logger().info("ended", seconds=round(seconds, 3))
     every = [(f"share {number}", did) for number, did in sorted(member.totals.items())]
     total = sum((did for _, did in every), Counter())
     return [_row_of(name, did, seconds) for name, did in (*every, ("total", total))], signals.exit_status
+
+
+def _tell_stop(signal: str) -> None:
+    again = "a second signal ends the process at once, and the next start recovers"
+    logs.get_logger().info("stopping", signal=signal, again=again)
 
 
 def _state(status: Status) -> str:
@@ -113,7 +118,7 @@ def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> float:
         while waiting.is_alive():
             if signals.received is not None and not asked:
                 asked = True
-                logs.get_logger().info("stopping", signal=signals.received.name)
+                _tell_stop(signals.received.name)
                 engine.request_stop()
             waiting.join(TICK_S)
             heart.beat()

@@ -216,11 +216,16 @@ def _waiting(part: Shown) -> object:
 
 
 def _why(part: Shown) -> str:
-    error: str = part["error"]
-    waits_for = part.get("waits_for")
-    if part["paused"]:
-        return f"paused; {error}" if error else "paused"
-    return error or (f"waits for {waits_for}" if waits_for else "")
+    paused = "paused" if part["paused"] else ""
+    waits_for = "" if paused or part["error"] else part.get("waits_for")
+    waits = f"waits for {waits_for}" if waits_for else ""
+    return "; ".join(filter(None, (_full(part), paused, part["error"], waits)))
+
+
+def _full(part: Shown) -> str:
+    """That the outbox of a sender is full; an engine of an earlier version tells no limit."""
+    limit = part.get("max_outstanding")
+    return f"outbox full (max_outstanding {limit})" if limit is not None and part["outstanding"] >= limit else ""
 
 
 def lasting(seconds: float) -> str:

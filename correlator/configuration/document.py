@@ -13,6 +13,7 @@ import yaml
 from yaml.reader import Reader
 
 from correlator.configuration.problems import Findings, InvalidConfiguration, Position, member
+from correlator.configuration.syntax import explained
 from correlator.errors import ConfigError, quoted
 
 MOST_BYTES = 1024 * 1024
@@ -185,9 +186,10 @@ class _Composer:
                 yield event
         except yaml.MarkedYAMLError as exc:
             self._syntax_error(exc)
-        except (ValueError, OverflowError) as exc:  # a number in an escape or a directive that Python refuses
+        except (ValueError, OverflowError):  # a number in an escape or a directive that Python refuses
             place = Position(self._loader.line + 1, self._loader.column + 1)
-            self._fail("E1006", place, f"YAML syntax: {exc}")
+            what = "a number in an escape such as '\\U0001F600', or in a directive, is impossible"
+            self._fail("E1006", place, f"YAML syntax: {what}")
 
     def _syntax_error(self, exc: yaml.MarkedYAMLError) -> NoReturn:
         mark = exc.problem_mark or exc.context_mark
@@ -195,12 +197,12 @@ class _Composer:
         problem = exc.problem or "not YAML"
         if "tag" in problem or "tag" in (exc.context or ""):
             self._fail("E1010", place, "tags are not allowed", "Quote a text that begins with '!'")
-        if r"'\t'" in problem:
-            problem = "found a tab where spaces are needed"
-        context = f" {exc.context}" if exc.context else ""
+        begin = exc.context_mark
+        what, todo = explained(problem, Position(begin.line + 1, begin.column + 1) if begin else None)
         line = self._lines[place.line - 1] if place.line <= len(self._lines) else ""
-        todo = "Between { } quote a placeholder: '${NAME}'" if line[: place.column].endswith("${") else ""
-        self._fail("E1006", place, f"YAML syntax: {problem}{context}", todo)
+        if line[: place.column].endswith("${"):
+            todo = "Between { } quote a placeholder: '${NAME}'"
+        self._fail("E1006", place, f"YAML syntax: {what}", todo)
 
     def _fail(self, code: str, place: Position, what: str, todo: str = "") -> NoReturn:
         self._findings.error(code, "", what, "", todo, at=place)

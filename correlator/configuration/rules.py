@@ -15,9 +15,9 @@ from correlator.configuration.document import MappingNode, ScalarNode
 from correlator.configuration.problems import Findings, item, member
 from correlator.configuration.scalars import core_value
 from correlator.configuration.shares import check_shares, example
-from correlator.configuration.store_url import check_store
+from correlator.configuration.store_url import check_store, same_database
 from correlator.configuration.units import seconds
-from correlator.connector import Advising, Connection, TellsPublicSecrets
+from correlator.connector import Advising, Connection, OwnsDatabase, TellsPublicSecrets
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.reliability import RECEIVING, SENDING, Reliability
 from correlator.settings import (
@@ -125,6 +125,8 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     settings = example(settings)
     made = {name: one for name, one in settings.connections.items() if name not in provided.connections}
     _check_connections(made, provided.connectors, findings)
+    if settings.store is not None and not provided.store:
+        _check_databases(settings.store, made, findings)
     _check_destinations(settings.destinations, findings)
     _check_ids(settings, findings)
     _check_bridges(settings, findings)
@@ -191,6 +193,18 @@ def _check_connections(
         if connection.default_sender_reliability not in SENDING:
             place, mode = member(path, "default_sender_reliability"), connection.default_sender_reliability
             findings.error("E1204", place, f"{mode} is for receivers only", _SENDER_MODES)
+
+
+def _check_databases(store: str, connections: Mapping[str, ConnectionSettings], findings: Findings) -> None:
+    """Refuse a store and a broker in one database: whichever comes second could never open it."""
+    for name, connection in connections.items():
+        with contextlib.suppress(ConfigError):  # `_check_type` and the connector report it
+            factory = connector(connection.type, name)
+            if isinstance(factory, OwnsDatabase) and same_database(factory.own_database(connection.options), store):
+                what = "the broker of this connection would have its messages in the database of the store"
+                allowed = "A store and a broker have a file, or a schema of PostgreSQL, of their own"
+                todo = "Give the connection another 'store'"
+                findings.error("E1303", member("connections", name), what, allowed, todo)
 
 
 def _check_type(path: str, type_: str, given: Collection[str], findings: Findings) -> None:

@@ -1,7 +1,9 @@
 """Checks the URL of a store: the database must keep all confirmed transactions."""
 
+import os
 import re
 from ipaddress import AddressValueError, IPv6Address
+from pathlib import Path
 from urllib.parse import parse_qsl
 
 from correlator.configuration.problems import Findings
@@ -30,6 +32,19 @@ def check_store(url: str, findings: Findings) -> None:
     elif weakened := _weakened(query):
         what = f"{weakened} would lose acknowledged messages on power loss"
         findings.error("E1302", "store", what, "Only full synchronisation is allowed", "Remove the option")
+
+
+def same_database(one: str, other: str) -> bool:
+    """Whether two URLs of stores name one file, or one database of PostgreSQL with the same options."""
+    return _place(one) == _place(other)
+
+
+def _place(url: str) -> tuple[str, ...]:
+    base, _, query = url.partition("?")
+    scheme, _, rest = base.partition("://")
+    if scheme == "sqlite":
+        return (os.path.normpath(Path(rest[1:]).absolute()),)
+    return rest.rpartition("@")[2], *(value for name, value in parse_qsl(query) if name == "options")
 
 
 def _sqlite_problem(rest: str) -> str | None:

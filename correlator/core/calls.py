@@ -4,7 +4,7 @@ A handler that raises has no effect. With `on_error: stop` the error ends the en
 monitor gets back the state that it had before the call, and the context goes on.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -15,7 +15,7 @@ from correlator.core.monitor import Monitor
 from correlator.core.queue import InputQueue, Run
 from correlator.core.staging import Staging
 from correlator.core.tracecontext import TraceContext, carrying, context_of, sampled_context_of
-from correlator.errors import CorrelatorError, HandlerFailed, UsageError, storable
+from correlator.errors import CorrelatorError, HandlerFailed, StateError, UsageError, storable
 from correlator.events import DeadLetter, Message
 from correlator.handlers import refuse_result
 
@@ -105,7 +105,7 @@ class HandlerCalls:
         moment: Moment,
     ) -> None:
         self.moment = moment
-        self.changed: dict[Instance, None] = {}
+        self.changed: dict[Instance, Callable[[Any], object] | None] = {}
         self.concerns_others = False
         self._queue = queue
         self._staging = staging
@@ -207,8 +207,10 @@ class HandlerCalls:
 
     # --- the cut ---
 
-    def take_changed(self) -> Iterable[Instance]:
-        """The instances that have changed since the last call."""
+    def take_changed(self) -> Mapping[Instance, Callable[[Any], object] | None]:
+        """The instances that have changed since the last call, each with its last handler that has returned since
+        then.
+        """
         changed, self.changed = self.changed, {}
         return changed
 
@@ -233,11 +235,11 @@ class HandlerCalls:
                 refuse_result(result, method, f"handler {instance.monitor.state_name}")
         except Exception as error:
             self._effects.clear()
-            failure = _failure(instance, event, error)
+            failure = _failure(instance, method, event, error)
             self.failure = str(failure)
             raise failure from error
         if instance.monitor.persistent:
-            self.changed[instance] = None
+            self.changed[instance] = method
         if self._effects:
             self._make_effects()
 
@@ -257,10 +259,10 @@ class HandlerCalls:
                 instance.kept = monitor.encoded()
         except Exception as error:  # noqa: BLE001  # application code may raise anything
             self._undo(instance)
-            self._pass_over(instance, event, error)
+            self._pass_over(instance, method, event, error)
             return
         if monitor.persistent:
-            self.changed[instance] = None
+            self.changed[instance] = method
         self._make_effects()
 
     def _undo(self, instance: Instance) -> None:
@@ -268,9 +270,9 @@ class HandlerCalls:
         if instance.kept is not None:
             instance.monitor.take_back(instance.kept, instance.tables)
 
-    def _pass_over(self, instance: Instance, event: Any, error: Exception) -> None:
+    def _pass_over(self, instance: Instance, method: Callable[[Any], object], event: Any, error: Exception) -> None:
         """Report a failed handler, and with `on_error: dead_letter` keep its event."""
-        failure = _failure(instance, event, error)
+        failure = _failure(instance, method, event, error)
         cause = self._cause(event)
         if instance.on_error == "dead_letter":
             receiver, number, message = cause or ("", 0, from_inside(self._as_it_came(event)))
@@ -322,7 +324,7 @@ class WatchedCalls(HandlerCalls):
 
     def call(self, instance: Instance, method: Callable[[Any], object], event: Any) -> None:
         """Call a handler between `Watcher.begins` and `Watcher.ends`; raises as `HandlerCalls.call`."""
-        self._watcher.begins(instance, _name_of(method))
+        self._watcher.begins(instance, name_of(method))
         try:
             super().call(instance, method, event)
         finally:
@@ -340,7 +342,7 @@ def with_arguments(method: Callable[..., object], arguments: Iterable[Any], _eve
     return method(*arguments)
 
 
-def _name_of(method: Callable[[Any], object]) -> str:
+def name_of(method: Callable[[Any], object]) -> str:
     """The name of the method of a monitor that a call calls; "" if it calls none."""
     name: str = getattr(method.args[0] if isinstance(method, partial) else method, "__name__", "")
     return name
@@ -353,7 +355,16 @@ _CURES = {
 }
 
 
-def _failure(instance: Instance, event: Any, error: Exception) -> CorrelatorError:
+def told_with(error: StateError, more: str) -> StateError:
+    """Return the same error with one more sentence, such as the handler that caused it."""
+    todo = f"{error.todo.rstrip('.')}. {more}" if error.todo else more
+    return type(error)(error.code, error.where, error.what, error.allowed, todo)
+
+
+def _failure(instance: Instance, method: Callable[[Any], object], event: Any, error: Exception) -> CorrelatorError:
+    if isinstance(error, StateError):
+        handled = f", handling {type(event).__name__}" if event is not None else ""
+        return told_with(error, f"Raised in {name_of(method)} of monitor {instance.monitor.state_name}{handled}")
     if isinstance(error, CorrelatorError):
         return error
     shown = f"handling {type(event).__name__}" if event is not None else "in a timer or life-cycle method"

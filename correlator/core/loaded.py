@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from correlator.core.attempts import Attempts
-from correlator.core.calls import HandlerCalls
+from correlator.core.calls import HandlerCalls, name_of, told_with
 from correlator.core.classnames import ClassNames
 from correlator.core.commit import StateEntry
 from correlator.core.expressions import Pattern
@@ -26,6 +26,7 @@ from correlator.core.queue import InputQueue
 from correlator.core.routes import Routes
 from correlator.core.state import encode
 from correlator.core.timers import Timers
+from correlator.errors import StateError
 
 CONFIGURED = "0"
 """Number of the instance that the configuration names."""
@@ -249,11 +250,14 @@ class LoadedMonitors:
     def take_changes(self) -> list[StateEntry]:
         """Return the changes of state since the last cut: of monitors, their tables and their attempts."""
         entries, self._removed = self._removed, []
-        for instance in self._calls.take_changed():
-            entries.append(self._stored(instance))
-            instance.monitor.check_tables(instance.tables)
-            for table in instance.tables:
-                entries.extend(table.take_changes())
+        for instance, handler in self._calls.take_changed().items():
+            try:
+                entries.append(self._stored(instance))
+                instance.monitor.check_tables(instance.tables)
+                for table in instance.tables:
+                    entries.extend(table.take_changes())
+            except StateError as error:
+                raise _told_at_the_cut(error, handler) from error
         return [*entries, *self.attempts.take_changes()]
 
     def _stored(self, instance: Instance) -> StateEntry:
@@ -282,3 +286,9 @@ class LoadedMonitors:
             list(instance.subscriptions),
         )
         return StateEntry(instance.owner, instance.key, encode(stored, f"monitor {monitor.state_name}"))
+
+
+def _told_at_the_cut(error: StateError, handler: Callable[[Any], object] | None) -> StateError:
+    """Return the error with the handler that ran last: each handler since the last cut may have caused the error."""
+    last = f"Its last handler before this checkpoint was {name_of(handler)}. " if handler is not None else ""
+    return told_with(error, f"{last}With on_error: skip or dead_letter, the handler that stores it fails, and is named")

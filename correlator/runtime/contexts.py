@@ -357,8 +357,14 @@ class ProcessorThread(ContextActor):
         self.counters.sent += len(effects.sends)
         if effects.dead_letters:
             self.counters.dead_letters += len(effects.dead_letters)
-            first = effects.dead_letters[0].reason
-            count = len(effects.dead_letters)
-            self._log.error("rows became dead letters", count=count, first=first)
-            self._told("dead_letters", pipeline=self.context.name, count=count, reason=first)
+            first, count = effects.dead_letters[0], len(effects.dead_letters)
+            self._log.error(
+                "rows became dead letters",
+                count=count,
+                first=first.reason,
+                receiver=first.receiver,
+                number=first.number,
+                unique_id=first.unique_id,
+            )
+            self._told("dead_letters", pipeline=self.context.name, count=count, reason=first.reason)
         self._routes.woken()

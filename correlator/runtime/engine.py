@@ -67,6 +67,9 @@ from correlator.storage.store import SqlStore
 
 LOOK_FOR_SIGNALS_S = 0.2
 """Seconds between two looks whether a signal has come."""
+TELL_WAIT_AFTER_S = 1.0
+"""Seconds after which a step of a stop that still waits logs what it waits for."""
+_MOST_TOLD = 10
 
 
 class Engine:
@@ -504,11 +507,19 @@ class Engine:
 
         A thread that has not ended by then is in a handler, and whatever it still does has no effect.
         """
-        deadline = self._clock.monotonic() + self.settings.stop_timeout
-        waited_for = list(reversed(self.actors()))
-        late = [one.name for one in waited_for if not one.join(max(0.0, deadline - self._clock.monotonic()))]
+        late, longest = list(reversed(self.actors())), self.settings.stop_timeout
+        late = self._not_joined(late, min(TELL_WAIT_AFTER_S, longest))
+        if late and longest > TELL_WAIT_AFTER_S:
+            self._tell_wait([f"thread {one.name}" for one in late])
+            late = self._not_joined(late, longest - TELL_WAIT_AFTER_S)
         if late:
-            self._log.error("threads do not end; what they do has no effect any more", threads=late)
+            names = [one.name for one in late]
+            self._log.error("threads do not end; what they do has no effect any more", threads=names)
+
+    def _not_joined(self, actors: Sequence[Actor], seconds: float) -> list[Actor]:
+        """Wait for these threads, together at most so many seconds; return those that have not ended."""
+        deadline = self._clock.monotonic() + seconds
+        return [one for one in actors if not one.join(max(0.0, deadline - self._clock.monotonic()))]
 
     def _finish_unstarted(self) -> None:
         """Release what actors without a thread own, since their thread could not start. Other actors do so in their
@@ -910,28 +921,45 @@ class Engine:
         point("stop.begin")
         for receiver in self.receivers.values():
             receiver.drain()
-        self._wait(lambda: all(receiver.quiet for receiver in self.receivers.values()))
+        self._wait(lambda: [f"receiver {name}" for name, one in self.receivers.items() if not one.quiet])
         point("stop.drain")
-        self._wait(lambda: all(thread.idle for thread in self.contexts.values()))
+        self._wait(lambda: [f"context {name}" for name, one in self.contexts.items() if not one.idle])
         point("stop.final_ck")
-        self.checkpoint(self.settings.stop_timeout)
-        self._wait(lambda: all(sender.idle or sender.paused for sender in self.senders.values()))
+        self._wait_for_checkpoint(forced=False)
+        self._wait(lambda: [_unsent(name, one) for name, one in self.senders.items() if not (one.idle or one.paused)])
         waiting = {name: sender.outbox.outstanding for name, sender in self.senders.items() if not sender.idle}
         if waiting:
             self._log.warning(
                 "stopping while sends wait for a broker; they leave after the next start", waiting=waiting
             )
-        if self.checkpointer is not None:
-            self.checkpointer.wait_answered(self.checkpointer.ask(forced=True), self.settings.stop_timeout)
+        self._wait_for_checkpoint(forced=True)
         point("stop.close")
 
-    def _wait(self, done: Callable[[], bool]) -> bool:
-        deadline = self._clock.monotonic() + self.settings.stop_timeout
-        while not done():
-            if self.failure is not None or self._clock.monotonic() > deadline:
-                return False
+    def _wait(self, missing: Callable[[], Sequence[str]]) -> None:
+        """Wait until nothing is missing, at most `stop_timeout` seconds; after a while, log what is."""
+        began, told = self._clock.monotonic(), False
+        while names := missing():
+            waited = self._clock.monotonic() - began
+            if self.failure is not None or waited > self.settings.stop_timeout:
+                return
+            if waited >= TELL_WAIT_AFTER_S and not told:
+                told = True
+                self._tell_wait(names)
             self._supervisor.wait(0.01)
-        return True
+
+    def _wait_for_checkpoint(self, *, forced: bool) -> None:
+        """Do the same for a checkpoint, which is `forced` as for `Checkpointer.ask`."""
+        if self.checkpointer is None:
+            return
+        number, longest = self.checkpointer.ask(forced=forced), self.settings.stop_timeout
+        done = self.checkpointer.wait_answered(number, min(TELL_WAIT_AFTER_S, longest))
+        if not done and longest > TELL_WAIT_AFTER_S and not self.checkpointer.stopping:
+            self._tell_wait(["checkpoint"])
+            self.checkpointer.wait_answered(number, longest - TELL_WAIT_AFTER_S)
+
+    def _tell_wait(self, names: Sequence[str]) -> None:
+        shown = ", ".join([*names[:_MOST_TOLD], *(["…"] if len(names) > _MOST_TOLD else [])])
+        self._log.info("the stop waits", waits_for=shown, at_most_s=self.settings.stop_timeout)
 
     def _close_all(self, *, in_order: bool) -> None:
         if self._parts.recording is not None:
@@ -943,6 +971,12 @@ class Engine:
             processor.close()
         if self._store is not None:
             self._store.close()
+
+
+def _unsent(name: str, sender: Sender) -> str:
+    """What a stop waits for: the messages of a sender that its broker has not confirmed."""
+    without = "" if sender.connected else ", no connection"
+    return f"sender {name} ({sender.outbox.outstanding} not confirmed{without})"
 
 
 def _store_of(settings: EngineSettings) -> Store | None:

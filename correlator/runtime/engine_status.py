@@ -71,6 +71,7 @@ class EngineStatus:
             monitors={thread.context.name: replace(thread.counters) for thread in parts.monitor_threads()},
             oldest_events=self._oldest_events.look(now, {name: one.queue.numbers for name, one in contexts.items()}),
             oldest_sends=self._oldest_sends.look(now, {name: parts.numbers(one) for name, one in senders.items()}),
+            outbox_limits={name: one.settings.max_outstanding for name, one in senders.items()},
             latencies={name: one.latency.counters() for name, one in senders.items() if one.outbox.stored},
             store_fails=None if writer is None else writer.failing,
             unhandled={name: unhandled.count for name, unhandled in parts.unhandled.items()},

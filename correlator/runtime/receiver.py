@@ -360,7 +360,14 @@ class Receiver(Actor):
             self.intake.note_dead_letters(len(dead_letters))
             self._statuses.dead_letters(self.settings, len(dead_letters), dead_letters[0].reason)
         for letter in dead_letters:
-            self._log.error("message cannot be mapped", reason=letter.reason, policy=self.settings.on_mapping_error)
+            headers = letter.message.headers
+            self._log.error(
+                "message cannot be mapped",
+                unique_id=letter.unique_id,
+                message_id=None if headers is None else headers.message_id,
+                reason=letter.reason,
+                policy=self.settings.on_mapping_error,
+            )
 
     # --- storing ---
 

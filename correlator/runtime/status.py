@@ -181,6 +181,8 @@ class Status:
             be too small, by at most the time since the previous call of `Engine.status`.
         oldest_sends: for each sender, by id: for how many seconds its first unsettled message waits, with the same
             accuracy.
+        outbox_limits: for each sender, by id: how many of its messages may wait (`max_outstanding`); at this limit its
+            outbox is full, and contexts and receivers wait.
         latencies: for each sender of a mode other than BEST_EFFORT, by id: how long its messages took from the handler
             that sent them to the confirm of the broker. A time may be too long, by some hundredths of a second.
         store_fails: whether the last transaction of the store has failed, and is tried again; `None` without a store.
@@ -218,6 +220,7 @@ class Status:
     monitors: Mapping[str, ContextCounters]
     oldest_events: Mapping[str, float]
     oldest_sends: Mapping[str, float]
+    outbox_limits: Mapping[str, int]
     latencies: Mapping[str, LatencyCounters]
     store_fails: bool | None
     unhandled: Mapping[str, int]
@@ -334,7 +337,7 @@ class Status:
     def _sender(self, name: str) -> dict[str, Any]:
         _, counters, outstanding = self.senders[name]
         oldest, latency = self.oldest_sends[name], self.latencies.get(name)
-        waiting = {"outstanding": outstanding, "oldest_s": oldest}
+        waiting = {"outstanding": outstanding, "max_outstanding": self.outbox_limits[name], "oldest_s": oldest}
         took = None if latency is None else latency._asdict()
         return {**self._part(name), **waiting, **asdict(counters), "latency": took}
 

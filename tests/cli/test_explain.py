@@ -114,6 +114,20 @@ def test_as_text(here):
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_a_default_sender_is_no_path_of_the_file_as_text(here):
+    """Given a connection without a sender, then nothing alarms: what a crash may lose is lost only if a monitor sends."""
+    text = run("explain", "engine.yaml", cwd=here).stdout
+    assert "-> files-default-sender" not in text
+    paragraph = (
+        text[text.index("\nfiles-default-sender (BEST_EFFORT, files)\n") :].split("\n\n")[0].strip().splitlines()
+    )
+    assert paragraph[1:3] == [
+        "  Not used unless a monitor sends to 'files-default-sender': the file has no sender for 'files'.",
+        "  If a monitor does: A crash may lose messages.",
+    ]
+    assert text.count("A crash may lose messages") == 1
+
+
 def test_a_code_is_a_code_and_a_file_is_a_file(here, capsys):
     assert main.execute(["explain", "e1020"]) == 0
     assert capsys.readouterr().out.startswith("E1020 (configuration error): ")

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import sqlite3
 
@@ -49,7 +50,26 @@ def test_the_next_run_finds_nothing_left(place):
 def test_logs_as_json(place):
     result = run("run", "engine.yaml", "--log-json", cwd=place)
     events = [json.loads(line) for line in result.stderr.splitlines()]
-    assert [event["event"] for event in events] == ["running", "ended"]
+    assert [event["event"] for event in events] == ["starting", "running", "ended"]
+    assert events[0] | {"timestamp": ""} == {
+        "event": "starting",
+        "level": "info",
+        "engine": "trades",
+        "file": "engine.yaml",
+        "timestamp": "",
+    }
+
+
+def test_the_log_says_that_spark_takes_its_time_before_spark_starts(place):
+    """Given a service without a terminal, and a start of many seconds, then the log says at once what takes them."""
+    pipelines = ["pipelines:", "  - {name: p, from: [trades], steps: [{route: {to: out}}]}"]
+    write(
+        place / "spark.yaml", [ENGINE.replace(' event: "positions:Trade",', "").partition("monitors:")[0], *pipelines]
+    )
+    result = run("run", "spark.yaml", cwd=place, env={"JAVA_HOME": str(place)})
+    assert "E1514 spark: JAVA_HOME" in result.stderr
+    first = result.stderr.splitlines()[0]
+    assert re.search(r"starting +engine=trades file=spark\.yaml spark='takes about 20 s to start'$", first)
 
 
 def test_a_level_hides_lower_ones(place):
@@ -228,7 +248,7 @@ def test_64_a_second_signal_ends_at_once(place):
     process = start("run", "stuck.yaml", cwd=place)
     wait_for(process, "no connection")
     process.send_signal(signal.SIGTERM)
-    wait_for(process, "SIGTERM")
+    assert "a second signal ends the process at once" in wait_for(process, "SIGTERM").splitlines()[-1]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")

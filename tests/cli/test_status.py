@@ -128,6 +128,26 @@ def test_the_second_look_shows_what_was_done_in_between():
     ]
 
 
+@pytest.mark.parametrize(
+    ("outstanding", "error", "paused", "why"),
+    [
+        (4, "", False, ""),
+        (5, "", False, "outbox full (max_outstanding 5)"),
+        (6, "E7001 broker: down", False, "outbox full (max_outstanding 5); E7001 broker: down"),
+        (5, "", True, "outbox full (max_outstanding 5); paused"),
+        (0, "E7001 broker: down", True, "paused; E7001 broker: down"),
+    ],
+)
+def test_the_row_of_a_sender_says_that_its_outbox_is_full(outstanding, error, paused, why):
+    part = {"status": "OK", "since": 90.0, "error": error, "dead_letters": 0, "paused": paused, "sent": 1}
+    full = part | {"outstanding": outstanding, "max_outstanding": 5}
+    old = part | {"outstanding": outstanding}  # an engine of an earlier version tells no limit
+    shown = {"receivers": {}, "senders": {"s": full, "old": old}, "pipelines": {}, "contexts": {}}
+    whys = {row[0]: row[-1] for row in rows(shown, None, 100.0)}
+    assert whys["sender s"] == why
+    assert "full" not in whys["sender old"]
+
+
 def test_without_an_engine(file):
     result = run("status", file.name, cwd=file.parent)
     assert_fails(result, "E7050", 4, "no engine answers: Connection refused", "correlator run")

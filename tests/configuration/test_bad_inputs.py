@@ -56,8 +56,52 @@ ROWS = [
     Row(4, "- a\n", "E1005", "config.yaml:1:1", "top level is a list, must be a mapping"),
     Row(4, "just text", "E1005", "config.yaml:1:1", "single value"),
     Row(5, "name: x\ncheckpoint:\n\tinterval: 1s\n", "E1006", "config.yaml:3:1", "a tab where spaces are needed"),
-    Row(5, "name: 'x\n", "E1006", "config.yaml:2:1", "YAML syntax"),
-    Row(5, "receivers: [a, b\n", "E1006", "config.yaml:2:1", "YAML syntax"),
+    *(
+        Row(5, text, "E1006", f"config.yaml:{at}:", f"YAML syntax: {says}")
+        for text, at, says in [
+            ("name: 'x\n", "2:1", "the quote that begins at line 1, column 7 has no end. Close it."),
+            (
+                "receivers: [a, b\n",
+                "2:1",
+                "expected ',' or ']' in the list or mapping that begins at line 1, column 12, found the end of",
+            ),
+            (
+                "c: {a: 1 b: 2}\n",
+                "1:11",
+                "expected ',' or '}' in the list or mapping that begins at line 1, column 4, found ':'.",
+            ),
+            ("name: x\ndestination: queue: y\n", "2:19", "a ':' cannot stand here. Put a value that contains ': ' in"),
+            (
+                "name: x\n  store: y\n",
+                "2:8",
+                "a ':' cannot stand here. Put a value that contains ': ' in quotes; begin",
+            ),
+            ("name: - x\n", "1:7", "a list item cannot stand here. Begin the list on a line of its own."),
+            (
+                "receivers:\n  - id: a\n   connection: b\n",
+                "3:4",
+                "a key that does not fit the indentation of the lines that begin at line 2, column 3. Begin the line",
+            ),
+            (
+                "name: x\n- a\n",
+                "2:1",
+                "a list item that does not fit the indentation of the lines that begin at line 1,",
+            ),
+            (
+                "name: x\nstore\nfoo: bar\n",
+                "3:1",
+                "expected ':' after the key at line 2, column 1. Write 'key: value'.",
+            ),
+            ("name: @x\n", "1:7", "a value cannot begin with '@'. Put the value in quotes."),
+            ("name: * x\n", "1:8", "a value cannot begin with '*' or '&'. Put the value in quotes."),
+            ("name: 'it's'\n", "1:11", "text follows a value that has ended. Put the value in quotes, as a whole."),
+            ("name: [a]]\n", "1:10", "']' closes nothing. Remove it."),
+            ("name: ]\n", "1:7", "expected a value, found ']'. Put the value in quotes."),
+            ('name: "a\\qb"\n', "1:10", r"'\q' means nothing within double quotes. Use single quotes, or write '\\'."),
+            ("name: |x\n", "1:8", "after '|' or '>' the text begins on the next line."),
+            ("%x\nname: y\n", "2:1", "expected '---' after lines that begin with '%', found a value."),
+        ]
+    ),
     Row(5, "? [a, b]\n: c\n", "E1006", "config.yaml:1:3", "a key must be"),
     Row(5, 'name: "\\UFFFFFFFF"\n', "E1006", "config.yaml:1:", "YAML syntax"),
     Row(5, 'name: "\\ud800"\n', "E1003", "config.yaml:1:7", "surrogate"),
@@ -257,6 +301,24 @@ ROWS = [
         "config.yaml:3:8",
         "power loss",
     ),
+    *(
+        Row(
+            33,
+            connection(f"store: '{url}'"),
+            "E1303",
+            "config.yaml:5:10 connections.local",
+            "the database of the store",
+        )
+        for url in ("sqlite:///orders.db", "sqlite:///./x/../orders.db", "sqlite:///orders.db?timeout=5")
+    ),
+    *(
+        Row(33, connection(f"store: '{url}'").replace("sqlite:///orders.db", store), "E1303", "config.yaml:5:10")
+        for store, url in [
+            ("postgresql://u@h/d?options=-csearch_path%3Dx", "postgresql+psycopg://v:w@h/d?options=-csearch_path%3Dx"),
+            ("sqlite:////d/x.db", "sqlite:////d/x.db"),
+        ]
+    ),
+    Row(33, GOOD.replace("orders.db", "correlator-broker.db"), "E1303", "config.yaml:5:10"),
     Row(
         35,
         engine("duplicate_detection: {per_source_window_size: 0, expiry_time: 0s}"),

@@ -78,5 +78,6 @@ class Holds(Monitor, persistent=True):
 def test_a_checkpoint_names_the_attribute_that_no_store_takes(kind: str) -> None:
     context = a_context(Holds())
     deliver(context, Tick(number=1, kind=kind))
-    with pytest.raises(StateError, match=r"E4102 monitor Holds\.value: value cannot be stored"):
+    with pytest.raises(StateError, match=r"E4102 monitor Holds\.value: value cannot be stored") as raised:
         context.take_state()
+    assert "Its last handler before this checkpoint was tick. With on_error: skip or" in str(raised.value)

@@ -34,7 +34,7 @@ def test_messages_go_from_receivers_to_senders_and_are_counted(any_world):
     assert [status.pipelines[name].sent for name in ("all", "some")] == [4, 1]
 
 
-def test_a_message_that_cannot_be_mapped_becomes_a_dead_letter(world):
+def test_a_message_that_cannot_be_mapped_becomes_a_dead_letter(world, logs):
     bridges = (bridge(mapping={"key": "${body.a}"}),)
     with world.engine(receiver(), sender(), bridges=bridges) as engine:
         world.publish(message("x"), message("{}"))
@@ -42,6 +42,8 @@ def test_a_message_that_cannot_be_mapped_becomes_a_dead_letter(world):
         world.wait(lambda: engine.status().totals()["dead letters"] == 1)
     [reason] = world.dead_letters()
     assert reason.startswith("E5101 bridge b.mapping: ")
+    (told,) = [one for one in logs if one["event"] == "rows became dead letters"]
+    assert (told["receiver"], told["number"], told["unique_id"]) == ("in", 1, "x")
 
 
 def test_a_receiver_of_a_bridge_needs_no_monitor(world):

@@ -3,16 +3,21 @@
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from correlator.core import faults
 from correlator.errors import HandlerFailed, MappingError, StoreError, UsageError
+from correlator.events import Headers
+from correlator.runtime import engine as engine_module
 from correlator.storage import inspect
+from correlator.testing.memory import MemoryBroker
 from tests.runtime.flows import Forwards, Hears, Keeps
 from tests.runtime.world import (
     AT_LEAST_ONCE,
     BEST_EFFORT,
     EXACTLY_ONCE,
+    PATIENCE_S,
     message,
     monitor,
     numbered,
@@ -52,18 +57,21 @@ def test_z8_a_message_that_cannot_be_mapped_becomes_a_dead_letter(any_world, scr
         ("mapping", "in", b'{"id": "x"}'),
     ]
     assert [one.reason[:5] for one in letters] == ["E5101", "E5102"]
-    assert [one["log_level"] for one in logs if one["event"] == "message cannot be mapped"] == ["error"] * 2
+    told = [one for one in logs if one["event"] == "message cannot be mapped"]
+    assert [(one["log_level"], one["unique_id"]) for one in told] == [("error", "not JSON"), ("error", '{"id": "x"}')]
 
 
 def test_z8_on_mapping_error_drop_keeps_no_letter_but_says_so(world, script, logs):
     with world.engine(receiver(event=ORDER, on_mapping_error="drop"), monitors=[Keeps]) as engine:
-        world.publish("not JSON", '{"id": 1}')
+        bad = message("not JSON", "")
+        world.publish(msgspec.structs.replace(bad, headers=Headers(message_id="broker's 7")), '{"id": 1}')
         world.wait(lambda: script.of("Keeps") == ["order 1"])
         status = engine.status()
     assert (status.receivers["in"][1].unmapped, status.receivers["in"][1].dead_letters) == (1, 0)
     assert status.totals()["dead letters"] == 0
     assert world.dead_letters() == []
-    assert len([one for one in logs if one["event"] == "message cannot be mapped"]) == 1
+    (told,) = [one for one in logs if one["event"] == "message cannot be mapped"]
+    assert (told["unique_id"], told["message_id"]) == (None, "broker's 7")
 
 
 def test_z8_on_mapping_error_stop_acknowledges_nothing(world, script):
@@ -312,6 +320,51 @@ def test_a_stop_does_not_wait_longer_for_a_handler_than_it_was_told(world, scrip
     gate.set()
     with world.engine(receiver(), monitors=[Keeps]) as again:
         world.wait(lambda: the_monitor(again, Keeps).bodies == ["a"])
+
+
+@pytest.fixture
+def stop_tells_at_once(monkeypatch):
+    """Steps of a stop that still wait say so without a delay."""
+    monkeypatch.setattr(engine_module, "TELL_WAIT_AFTER_S", 0.0)
+
+
+def test_a_stop_says_what_it_waits_for_while_a_broker_is_down(world, logs, stop_tells_at_once):
+    away = MemoryBroker()
+    away.down = True
+    connections = {"memory": world.broker.connection(), "away": away.connection("away")}
+    parts = receiver(), sender("out", connection="away"), sender("other", connection="memory")
+    engine = world.engine(*parts, monitors=[Forwards], connections=connections, stop_timeout=3600.0)
+    engine.start()
+    world.publish("a", "b")
+    world.wait(lambda: the_monitor(engine, Forwards).count == 2)
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    world.wait(lambda: any(one.startswith("sender ") for one in waits(logs)))
+    away.down = False
+    stopping.join(PATIENCE_S)
+    assert not stopping.is_alive()
+    (one,) = [one for one in waits(logs) if one.startswith("sender ")]
+    assert one == "sender out (2 not confirmed, no connection)"
+    assert {line["at_most_s"] for line in logs if line["event"] == "the stop waits"} == {3600.0}
+
+
+def test_a_stop_says_that_it_waits_for_a_handler(world, script, gate, logs, stop_tells_at_once):
+    script.message = lambda *_: gate.wait()
+    engine = world.engine(receiver(), monitors=[Keeps], stop_timeout=3600.0)
+    engine.start()
+    world.publish("a")
+    world.wait(lambda: script.of("Keeps") == ["a"])
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    world.wait(lambda: "context main" in waits(logs))
+    gate.set()
+    stopping.join(PATIENCE_S)
+    assert not stopping.is_alive()
+
+
+def waits(logs):
+    """What a stop has said that it waits for."""
+    return [line["waits_for"] for line in logs if line["event"] == "the stop waits"]
 
 
 def test_t66_what_would_end_the_process_quietly_is_told_as_a_failure(world, script):

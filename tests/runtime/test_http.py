@@ -201,6 +201,8 @@ def test_a_receiver_that_waits_for_room_is_shown_and_a_paused_one_is_not_waiting
         engine.pause("out")
         broker.publish("queue:in", [message("a")])
         wait_until(lambda: client.samples()["correlator_receiver_waiting", "in"] == 1)
+        sender_shown = client.json("/status")["senders"]["out"]
+        assert (sender_shown["outstanding"], sender_shown["max_outstanding"]) == (1, 1)
         engine.resume("out")
         wait_until(lambda: client.samples()["correlator_receiver_waiting", "in"] == 0)
         engine.pause("in")

@@ -323,6 +323,7 @@ def a_status(engine_time: float, received: int = 0, sent: int = 0, **fields) -> 
         "monitors": {},
         "oldest_events": {},
         "oldest_sends": {},
+        "outbox_limits": {},
         "latencies": {},
         "store_fails": None,
         "unhandled": {"a": 3, "b": 4},

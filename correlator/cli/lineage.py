@@ -86,9 +86,7 @@ def _refuse_unknown(kind: str, name: str, known: Iterable[tuple[str, str]]) -> N
     names = sorted(one for its_kind, one in known if its_kind == kind and one)
     if name not in names:
         what = f"{quoted(name)} is not a {kind} of this log"
-        raise UsageError(
-            "E2004", f"correlator lineage --{kind}", what, known_names(names), did_you_mean(name, names)
-        )
+        raise UsageError("E2004", f"correlator lineage --{kind}", what, known_names(names), did_you_mean(name, names))
 
 
 def _sent(one: Handling, sender: str, number: int | None, key: str | None) -> bool:

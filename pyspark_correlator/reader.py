@@ -132,7 +132,7 @@ class LetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads dead letters as a stream. An offset is the number of the last letter, and the epoch of the store.
 
     A store gives a number to one letter only, and numbers have no gaps. So a range can be read again until somebody
-    replays or discards a letter of it, and a missing letter shows.
+    replays, discards or sends a letter of it, and a missing letter shows.
     """
 
     def __init__(self, options: Reading) -> None:
@@ -203,7 +203,8 @@ class LetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise StoreError(
             "E2204",
             self._options.where,
-            f"the dead letters {first} to {last} are no longer there: somebody has replayed or discarded them",
+            f"the dead letters {first} to {last} are no longer there: somebody has replayed or discarded them, or the"
+            " engine has sent them (dead_letter_sender)",
             "A stream never leaves out a letter by itself",
             f"To go on without them: missing_up_to={last}",
         )

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from correlator.connector import readable
+from correlator.connector import SIMPLE, readable
+from correlator.errors import quoted
 from correlator.events import LONGEST_LIFE_MS, Headers, Message
 
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
@@ -47,9 +48,12 @@ def encode(message: Message) -> bytes:
         message = msgspec.structs.replace(message, destination=None, headers=_of_sender(message.headers))
     try:
         content = _encoder.encode(message)
-        _decoder.decode(content)
+        read = _decoder.decode(content)
     except (TypeError, OverflowError, ValueError, msgspec.MsgspecError) as error:
         raise ValueError(str(error)) from error
+    for name, value in read.properties.items():
+        if type(value) not in SIMPLE:
+            raise ValueError(f"property {quoted(name)} is neither a text nor a number nor bytes")
     if len(content) > MAX_CONTENT_BYTES:
         raise ValueError(f"{len(content)} bytes are more than {MAX_CONTENT_BYTES}")
     return content

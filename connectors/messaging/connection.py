@@ -12,13 +12,12 @@ from connectors.messaging.link import Link
 from connectors.messaging.listening import Listening
 from connectors.messaging.owner import Owner
 from connectors.messaging.selections import Selections
-from connectors.messaging.send_options import outside
+from connectors.messaging.send_options import check_function, outside
 from connectors.messaging.session import ConnectionOptions, Session, Shared
 from connectors.messaging.temporaries import Temporaries
 from correlator import connector as port
 from correlator.connector import MessageService, ServiceClient
 from correlator.errors import UsageError
-from correlator.handlers import refuse_deferred
 from correlator.processes import Maker
 
 
@@ -111,11 +110,12 @@ class Connection:
         are logged.
 
         Raises:
-            UsageError: E7501 if this connection is closed, E4117 for a function that is `async def` or a generator.
+            UsageError: E7501 if this connection is closed, E4117 for a function that is `async def` or a generator,
+                E7540 for what is no function.
         """
         self._check()
         if listener is not None:
-            refuse_deferred(listener, "exception listener")
+            check_function(listener, "exception listener")
         self._housekeeping.listener = listener
 
     def start(self) -> None:

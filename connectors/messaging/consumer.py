@@ -15,10 +15,10 @@ from connectors.messaging.intake import Intake
 from connectors.messaging.link import Link
 from connectors.messaging.listening import Listener, Listening
 from connectors.messaging.origin import read
-from connectors.messaging.send_options import seconds
+from connectors.messaging.send_options import check_function, seconds
 from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Message
-from correlator.handlers import refuse_deferred, refuse_result
+from correlator.handlers import refuse_result
 from correlator.selector import Selector
 
 T = TypeVar("T")
@@ -161,11 +161,11 @@ class Consumer:
 
         Raises:
             UsageError: E7501 if the consumer is closed, E7505 in a thread that does not own the session, E4117 for a
-                listener that is `async def` or a generator.
+                listener that is `async def` or a generator, E7540 for what is no function.
         """
         self._check()
         if listener is not None:
-            refuse_deferred(listener, f"listener of {self.where}")
+            check_function(listener, f"listener of {self.where}")
         self._listener = listener
         if listener is not None:
             self._listening.add(self)

@@ -14,13 +14,12 @@ from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage, converted
 from connectors.messaging.listening import Listening
 from connectors.messaging.origin import stamped
-from connectors.messaging.send_options import SendOptions
+from connectors.messaging.send_options import SendOptions, check_function
 from connectors.messaging.transaction import Transaction
 from correlator import tracing
 from correlator.connector import Sink
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Headers, Message, Outgoing
-from correlator.handlers import refuse_deferred
 
 _NO_HEADERS = Headers()
 _log = logging.getLogger("connectors.messaging")
@@ -193,10 +192,11 @@ class Producer:
             trace: as for `send`.
 
         Raises:
-            UsageError: as `send`, and E4117 for a completion that is `async def` or a generator.
+            UsageError: as `send`, and E4117 for a completion that is `async def` or a generator, E7540 for what is
+                no function.
         """
         self._check()
-        refuse_deferred(on_completion, f"completion of {self._where}")
+        check_function(on_completion, f"completion of {self._where}")
         given = SendOptions(priority, time_to_live_ms, persistent, delivery_delay_ms)
         given.check(self._where)
         outgoing = self._outgoing(message, given, trace=trace)

@@ -5,6 +5,7 @@ from typing import NamedTuple, Self
 
 from correlator.errors import UsageError, quoted
 from correlator.events import LONGEST_LIFE_MS, Headers
+from correlator.handlers import refuse_deferred
 
 HIGHEST_PRIORITY = 9
 
@@ -59,6 +60,13 @@ def check_whole(where: str, value: object, most: int, least: int = 0) -> None:
     """Raise `UsageError` E7540 unless the value is `None`, or a whole number from `least` to `most`."""
     if value is not None and (type(value) is not int or not least <= value <= most):
         raise outside(where, value, f"A whole number from {least} to {most}")
+
+
+def check_function(function: object, where: str) -> None:
+    """Raise `UsageError` for what a session cannot call: E7540, and E4117 for what is `async def` or a generator."""
+    if not callable(function):
+        raise outside(where, function, "A function")
+    refuse_deferred(function, where)
 
 
 def seconds(where: str, timeout_s: object) -> float:

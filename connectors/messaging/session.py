@@ -28,9 +28,9 @@ from connectors.messaging.traces import TracedDeliveries
 from connectors.messaging.transaction import Transaction
 from correlator import connector as port
 from correlator.connector import IN_USE, Browsable, Order, Subscriber, Subscribing, Unsubscribable, Work, order_of
-from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, SendRejected, UsageError
+from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, SendRejected, UsageError, quoted
 from correlator.events import Message
-from correlator.options import check_destination
+from correlator.options import check_destination, is_name
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings, SenderSettings
 
@@ -678,6 +678,9 @@ class Session:
         self, where: str, is_topic: bool, wanted: Selector | None, kind: Subscriber, subscribing: Subscribing | None
     ) -> None:
         features = self._broker.features
+        if is_topic and (kind.durable or kind.shared) and not (isinstance(kind.name, str) and is_name(kind.name)):
+            what = f"{quoted(str(kind.name))} cannot be the name of a subscription"
+            raise UsageError("E7503", where, what, "1 to 500 characters without control characters")
         if wanted is not None and not is_topic and not features.selects:
             what = "this broker cannot leave unselected messages in a queue for other consumers"
             raise ConfigError("E1220", f"{where}.selector", what, "Only topics allow selectors")

@@ -1,6 +1,6 @@
 """`correlator lineage`: which inputs caused a send, and what came of a message, from an input log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +10,11 @@ import typer
 from correlator.cli.arguments import LogConfiguration, Share
 from correlator.cli.loading import importable, load_engine
 from correlator.cli.output import write_line
-from correlator.errors import UsageError
+from correlator.configuration.rules import known_names
+from correlator.configuration.words import did_you_mean
+from correlator.errors import UsageError, quoted
 from correlator.runtime.lineage import Call, Handling, Input, Letter, lineage
+from correlator.runtime.replay import opened
 
 
 def add_to(app: typer.Typer) -> None:
@@ -55,19 +58,35 @@ def show_lineage(
         _refuse("--id finds a received message; a send has a number")
     with importable(config or Path("-")):
         settings = None if config is None else load_engine(config, share=share).settings
+        start, _, _ = opened(log)
+        known = {(one.kind, one.id) for one in start.endpoints}
         for one in lineage(log, settings):
+            known.add(("receiver", one.input.receiver))
+            known.update(("sender", send.sender) for call in one.calls for send in call.sends)
             if (sender is None or _sent(one, sender, number, key)) and (
                 receiver is None or _comes_from(one.origin, receiver, number, message_id, key)
             ):
                 if json:
                     write_line(msgspec.json.encode(one).decode())
                 else:
-                    for line in _lines(one):
+                    for line in _lines(one, persistent=start.persistent):
                         write_line(line)
+    if sender is not None:
+        _refuse_unknown("sender", sender, known)
+    if receiver is not None:
+        _refuse_unknown("receiver", receiver, known)
 
 
 def _refuse(what: str) -> None:
     raise UsageError("E2004", "correlator lineage", what, "--sender with --number and --key; --receiver also with --id")
+
+
+def _refuse_unknown(kind: str, name: str, known: Iterable[tuple[str, str]]) -> None:
+    """Refuse a name that no part had at the start, and under which nothing was received or sent."""
+    names = sorted(one for its_kind, one in known if its_kind == kind and one)
+    if name not in names:
+        what = f"{quoted(name)} is not a {kind} of this log"
+        raise UsageError("E2004", f"correlator lineage --{kind}", what, known_names(names), did_you_mean(name, names))
 
 
 def _sent(one: Handling, sender: str, number: int | None, key: str | None) -> bool:
@@ -87,10 +106,10 @@ def _comes_from(origin: Input, receiver: str, number: int | None, message_id: st
     )
 
 
-def _lines(one: Handling) -> Iterator[str]:
+def _lines(one: Handling, *, persistent: bool) -> Iterator[str]:
     """The input, and each call with what it did on a line of its own."""
     begun = f", sent by {one.sent_by}, begun by {_named(one.origin)}" if one.sent_by else ""
-    kept = "" if one.checkpoint else ", in no checkpoint"
+    kept = ", in no checkpoint" if persistent and not one.checkpoint else ""
     yield f"{one.line} {_named(one.input)} in context {one.input.context}{begun}{kept}"
     yield from (f"  {_dead(letter)}" for letter in one.dead_letters)
     for call in one.calls:

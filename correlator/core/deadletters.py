@@ -15,11 +15,12 @@ import msgspec
 from correlator.core.commit import Endpoint, OutboundSegment, ReceiveSegment, SenderCut
 from correlator.core.pieces import pieces, size_of
 from correlator.errors import UsageError
-from correlator.events import DeadLetter, Headers, Message, PropertyValue
+from correlator.events import SOURCE_ID, UNIQUE_ID, DeadLetter, Headers, Message, PropertyValue
 from correlator.reliability import RECEIVING, SENDING, Reliability
 
 Letter = tuple[int, DeadLetter]
 """A dead letter with its number in the store."""
+_IDS = UNIQUE_ID, SOURCE_ID
 
 
 class DeadLetterKind(StrEnum):
@@ -137,8 +138,9 @@ def together(letters: Iterable[tuple[int, DeadLetter]]) -> list[list[int]]:
 def forwarded(number: int, letter: DeadLetter) -> Message:
     """The message that a sender of dead letters sends for a dead letter: the same body, and properties that tell why.
 
-    It goes to the sender's own destination, and lives until somebody takes it, however short the life of the original
-    message was.
+    It goes to the sender's own destination, and does not expire with the original message. It does not have the unique
+    id of that message as its own: a receiver that drops duplicates would drop the second of two dead letters about one
+    message.
     """
     message = letter.message
     about: dict[str, PropertyValue] = {
@@ -149,9 +151,10 @@ def forwarded(number: int, letter: DeadLetter) -> Message:
         "dead_letter_receiver": letter.receiver or None,
         "dead_letter_message": letter.number or None,
         "dead_letter_destination": message.destination,
-        "dead_letter_unique_id": letter.unique_id,
+        "dead_letter_unique_id": letter.unique_id or message.properties.get(UNIQUE_ID),
     }
-    properties = {**message.properties, **{name: value for name, value in about.items() if value is not None}}
+    others = {name: value for name, value in message.properties.items() if name not in _IDS and name not in about}
+    properties = {**others, **{name: value for name, value in about.items() if value is not None}}
     headers = msgspec.structs.replace(
         message.headers or Headers(), persistent=None, time_to_live_ms=None, expiration=None, delivery_delay_ms=None
     )

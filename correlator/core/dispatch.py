@@ -63,6 +63,7 @@ class Dispatcher:
         keeps_dead_letters: whether checkpoints store the dead letters.
 
     Attributes:
+        keeps_dead_letters: as above.
         outbox: its sends.
         counters: what the sender has done; any thread may read them.
     """
@@ -84,7 +85,7 @@ class Dispatcher:
         self._interval_s = settings.max_batch_interval_ms / 1000
         self._backoff = Backoff(settings.retry_interval, settings.max_retry_interval)
         self._jitter = jitter
-        self._keeps_dead_letters = keeps_dead_letters
+        self.keeps_dead_letters = keeps_dead_letters
         self._retries: list[SendBatch] = []
         self._opened_at: float | None = None
         self._failed_since_flush = 0
@@ -147,7 +148,7 @@ class Dispatcher:
             given_up = refused
         elif refused:
             again = [send for send, _ in refused]
-        dead = self._dead_letters(given_up, engine_time) if given_up and self._keeps_dead_letters else ()
+        dead = self._dead_letters(given_up, engine_time) if given_up and self.keeps_dead_letters else ()
         if batch.refusals:
             self._settle_retry(batch, dead, again)
         else:

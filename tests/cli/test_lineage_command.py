@@ -56,6 +56,18 @@ def test_as_text(recorded):
     ]
 
 
+def test_a_life_without_a_store_has_no_checkpoints_to_tell_of(tmp_path):
+    place = fill(tmp_path)
+    fleeting = ENGINE.replace("store: sqlite:///store/trades.db\n", "").replace("EXACTLY_ONCE", "BEST_EFFORT")
+    write(place / "fleeting.yaml", [fleeting, "input_log: input.log"])
+    module = place / "positions.py"
+    module.write_text(module.read_text().replace(", persistent=True", ""))
+    assert run("run", "fleeting.yaml", cwd=place).returncode == 0
+    found = run("lineage", "input.log.1", "--sender", "out", "--number", "4", cwd=place).stdout.splitlines()
+    assert found[0].endswith("in context main")
+    assert found[2] == "    sent out 4 to queue:out"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -68,6 +80,12 @@ def test_as_text(recorded):
 )
 def test_options_that_do_not_fit_together(recorded, arguments):
     assert_fails(run("lineage", "input.log.1", *arguments, cwd=recorded), "E2004", 2, "correlator lineage")
+
+
+@pytest.mark.parametrize(("option", "name", "near"), [("--sender", "outt", "out"), ("--receiver", "trade", "trades")])
+def test_a_name_that_the_log_does_not_know_is_refused(recorded, option, name, near):
+    failed = run("lineage", "input.log.1", option, name, cwd=recorded)
+    assert_fails(failed, "E2004", 2, f"correlator lineage {option}: '{name}'", f"Did you mean '{near}'?")
 
 
 def test_other_code_and_other_files_are_refused(recorded):

@@ -2,6 +2,7 @@
 
 import sqlite3
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -103,6 +104,9 @@ WRONGLY_TYPED = {
     "no properties": Message(b"x", None),
     "key": Message(b"x", {}, 5),
     "header": Message(b"x", headers=Headers(priority="high")),
+    "list as a property": Message(b"x", {"a": [1]}),
+    "mapping as a property": Message(b"x", {"a": {"b": 1}}),
+    "time as a property": Message(b"x", {"a": datetime(2026, 1, 31, tzinfo=UTC)}),
 }
 
 

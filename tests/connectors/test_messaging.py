@@ -1127,9 +1127,10 @@ def test_a_subscription_is_named_where_the_broker_keeps_something_for_one_reader
 
 def test_what_is_no_destination_is_refused(memory):
     session = memory.session()
-    for create in (session.create_producer, session.create_browser):
-        with pytest.raises(ConfigError, match="^E1215"):
-            create("q")
+    for create in (session.create_producer, session.create_browser, session.create_consumer):
+        for wrong in ("q", None, 5):  # `None`: the `reply_to` of a question that wants no answer
+            with pytest.raises(ConfigError, match="^E1215"):
+                create(wrong)
 
 
 @pytest.mark.parametrize("closes", ["itself", "session", "connection"])

@@ -220,6 +220,17 @@ def test_a_listener_whose_call_would_run_nothing_is_refused(memory):
         producer.send_async(numbered(1)[0], listener)
 
 
+def test_what_cannot_be_called_is_refused(memory):
+    session = memory.session(CLIENT)
+    consumer, producer = session.create_consumer("queue:q"), session.create_producer("queue:q")
+    with pytest.raises(UsageError, match=r"E7540 listener of consumer of queue:q: '5' is not allowed. A function"):
+        consumer.set_listener(5)
+    with pytest.raises(UsageError, match=r"E7540 completion of producer of queue:q: 'None' is not allowed"):
+        producer.send_async(numbered(1)[0], None)
+    with pytest.raises(UsageError, match=r"E7540 exception listener: 'log' is not allowed"):
+        memory.connection.set_exception_listener("log")
+
+
 def test_a_listener_that_hides_such_a_call_has_failed(memory, caplog):
     async def later(message): ...
 

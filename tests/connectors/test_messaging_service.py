@@ -961,6 +961,15 @@ def test_a_timeout_that_is_no_time_is_refused_before_anything_is_sent(service, t
     assert consumer.receive(-1) is None
 
 
+@pytest.mark.parametrize("name", [None, "", 5, "a\0b"])
+def test_a_subscription_without_a_name_is_refused(service, name):
+    """Otherwise each of two consumers that are to share the messages of a topic would get all of them."""
+    session = service.session()
+    for create in (session.create_shared_consumer, session.create_shared_durable_consumer):
+        with pytest.raises(UsageError, match="^E7503 consumer of topic:t"):
+            create("topic:t", name)
+
+
 @pytest.mark.parametrize("mode", ["auto", 5, None])
 def test_an_unknown_mode_is_refused(service, mode):
     with pytest.raises(UsageError, match="^E7540 session.mode: .* is not allowed. One of AUTO, CLIENT, "):

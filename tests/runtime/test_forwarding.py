@@ -5,7 +5,7 @@ import pytest
 from connectors.file import FileConnection
 from correlator.core.deadletters import forwarded
 from correlator.errors import ConfigError, NotDone
-from correlator.events import DeadLetter, Headers, Message
+from correlator.events import SOURCE_ID, UNIQUE_ID, DeadLetter, Headers, Message
 from correlator.runtime import forwarding
 from correlator.settings import ConnectionSettings
 from correlator.storage import inspect
@@ -120,6 +120,32 @@ def test_the_message_lives_longer_than_the_one_that_failed():
         "dead_letter_origin": "out",
         "dead_letter_reason": "E1",
         "dead_letter_destination": "queue:elsewhere",
+    }
+
+
+def test_letters_about_one_message_are_no_duplicates_of_one_another(any_world, script):
+    """A receiver of the letters that deduplicates would drop the second one."""
+    script.message = fails_on_all
+    failing = [monitor(one, on_error="dead_letter") for one in (Keeps, Hears)]
+    takes = sender("letters", AT_LEAST_ONCE)
+    with any_world.engine(receiver(), takes, monitors=failing, dead_letter_sender="letters"):
+        any_world.publish(message("a", source="s"))
+        any_world.wait(lambda: len(told(any_world)) == 2)
+    assert [one["unique_id"] for one in told(any_world)] == ["a", "a"]
+    assert all(not {UNIQUE_ID, SOURCE_ID} & one.properties.keys() for one in any_world.broker.received(LETTERS))
+
+
+def test_what_an_earlier_letter_told_is_left_out():
+    """A program has sent the message again, with the properties that it had as a dead letter."""
+    before = {"dead_letter_receiver": "in", "dead_letter_message": 3, "dead_letter_destination": "queue:x"}
+    failed = Message(b"x", {"a": 1, **before})
+    sent = forwarded(9, DeadLetter(kind="handler", origin="m", reason="E1", message=failed))
+    assert sent.properties == {
+        "a": 1,
+        "dead_letter_number": 9,
+        "dead_letter_kind": "handler",
+        "dead_letter_origin": "m",
+        "dead_letter_reason": "E1",
     }
 
 

@@ -364,6 +364,16 @@ def test_a2_11_z7_a_refused_message_becomes_a_dead_letter_after_a_few_tries(any_
     assert (line["log_level"], line["destination"], line["sequence"]) == ("error", "queue:out", 2)
 
 
+def test_a_refused_message_of_an_engine_without_a_store_is_dropped_and_told(no_store, script, logs):
+    script.message = sends_on
+    no_store.broker.faults = Refuses(b"m1", times=1)
+    with no_store.engine(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT, max_tries=1), monitors=[Hears]):
+        no_store.publish("m1", "m2")
+        no_store.wait_for("m2")
+    (told,) = [one["event"] for one in logs if one["event"].startswith("message refused")]
+    assert told == "message refused; dropped, since there is no store"
+
+
 def test_a2_11_a_message_that_is_accepted_at_last_is_no_dead_letter(world):
     world.broker.faults = Refuses(b"1:m1", times=2)
     with world.engine(receiver(), sender(), monitors=[Forwards]):

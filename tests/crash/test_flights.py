@@ -13,6 +13,7 @@ import pytest
 
 from connectors.embedded import EmbeddedConnection
 from correlator.settings import ConnectionSettings
+from tests.docs.test_transcripts import blocks, environment, run_transcripts
 from tests.pipeline.test_flights import reference, sample
 
 ROOT = Path(__file__).parents[2]
@@ -100,3 +101,13 @@ def test_u9_flights_killed_again_and_again_give_the_outputs_that_plain_python_co
 
     assert (killed / "config/data/delayed.jsonl").read_bytes() == delayed
     assert by_carrier(alerts(killed)) == by_carrier([body.encode() for body in expected_alerts]) != {}
+    the_page_draws_its_pictures_of(killed)
+
+
+def the_page_draws_its_pictures_of(directory: Path) -> None:
+    """The commands of docs/flights.md that follow a run: the pictures of the page are those of this output."""
+    (directory / "docs").symlink_to(ROOT / "docs")
+    variables = {**environment(), "PYTHONPATH": str(ROOT)}
+    assert run_transcripts(blocks("flights.md"), directory, variables) > 0
+    drawn = {path.name: path.read_bytes() for path in (directory / "pictures").iterdir()}
+    assert drawn == {path.name: path.read_bytes() for path in (ROOT / "docs/images").glob("flights-*.svg")} != {}

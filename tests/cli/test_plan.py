@@ -212,7 +212,7 @@ def test_values_of_a_table_that_no_longer_fit(place, planned, monkeypatch):
     assert err.endswith(
         "Declare a type that takes the stored values, too: a union, or new fields with default values.\n"
     )
-    refused = run("run", "engine.yaml", cwd=place)
+    refused = run("run", "engine.yaml", "--log-level", "ERROR", cwd=place)
     assert (refused.returncode, refused.stderr) == (6, err)
     rewrite(place, monitor=with_table.replace("StateTable[str, int]", "StateTable[str, int | str]"))
     assert planned()[1] == 0

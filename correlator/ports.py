@@ -64,8 +64,8 @@ class Store(Protocol):
         ...
 
     def read_letters(self, above: int, most: int) -> Sequence[Letter]:
-        """Read dead letters with larger numbers than `above`, in the order of their numbers, at most `most`. The writer
-        calls it for the sender that dead letters go to.
+        """Read the next dead letters with larger numbers than `above`, in the order of their numbers: at most `most`,
+        and about 16 MiB together, but at least one. The writer calls it for the sender that dead letters go to.
         """
         ...
 

@@ -98,8 +98,9 @@ _ALWAYS = (
     "-Dderby.connection.requireAuthentication=false",
 )
 """Options of the launcher, without the module for machine learning, about which Java warns on stderr (see `java`)."""
-_WITHOUT_SIGINT = ("/bin/sh", "-c", 'trap "" INT; exec "$0" "$@"')
-"""Runs a program that ignores SIGINT: an interrupt at the terminal stops the engine, and the engine stops Spark."""
+_DEAF = ("/bin/sh", "-c", 'trap "" INT TERM; exec "$0" "$@"')
+"""Runs a program that ignores SIGINT and SIGTERM: a terminal, and some supervisors, send them to all processes of a
+group. They stop the engine, which still needs Spark while it stops, and then ends it."""
 
 
 def spark_home() -> Path:
@@ -370,7 +371,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str], file: Path)
         _GATEWAY_FILE: str(file),
     }
     with not_forking():
-        process = subprocess.Popen([*_WITHOUT_SIGINT, *command], stdin=subprocess.PIPE, env=variables)  # noqa: S603
+        process = subprocess.Popen([*_DEAF, *command], stdin=subprocess.PIPE, env=variables)  # noqa: S603
         assert process.stdin is not None
         keep(process.stdin)  # the JVM ends with this process, even if a forked child lives on
     return process

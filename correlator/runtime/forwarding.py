@@ -16,7 +16,7 @@ from correlator.runtime.requests import LettersRequest
 from correlator.runtime.writer import Writer
 
 MOST = 100
-"""The largest number of dead letters that one checkpoint moves into the outbox."""
+"""The largest number of dead letters that one checkpoint moves into the outbox; fewer if they are large."""
 _BUSY_WAIT_S = 0.05
 """Seconds until the next look, while a handler runs, a checkpoint is taken or somebody brings dead letters back."""
 
@@ -99,7 +99,7 @@ class Forwarder(Actor):
                 return _BUSY_WAIT_S
         if found:
             self._passed = found[-1][0]
-        self._more = self._more or len(found) == MOST
+        self._more = self._more or bool(found)
         self._found = None
         self._letters.release()
         return 0

@@ -18,6 +18,7 @@ from correlator.core.commit import (
 )
 from correlator.core.deadletters import Letter
 from correlator.core.delivery import Received
+from correlator.core.pieces import pieces
 from correlator.events import DeadLetter
 from correlator.storage import codec, tables
 from correlator.storage.owned import Database
@@ -183,9 +184,16 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
 
 
 def letters_above(connection: Connection, above: int, most: int) -> list[Letter]:
-    """Read dead letters with larger numbers, by number, at most `most`. Raises `RecoveryRefused` as `letter_of`."""
-    number = tables.dead_letter.c.number
-    query = select(tables.dead_letter).where(number > above).order_by(number).limit(most)
+    """Read the next dead letters with larger numbers, by number: at most `most`, and about `MOST_BYTES` together, but
+    at least one. Raises `RecoveryRefused` as `letter_of`.
+    """
+    number, content = tables.dead_letter.c.number, tables.dead_letter.c.content
+    beyond = select(number, func.length(content)).where(number > above).order_by(number).limit(most)
+    sizes = dict(map(tuple, connection.execute(beyond)))
+    if not sizes:
+        return []
+    last = pieces([*sizes], [*sizes.values()], most)[0][-1]
+    query = select(tables.dead_letter).where(number > above, number <= last).order_by(number)
     return [(row.number, letter_of(row)) for row in connection.execute(query)]
 
 

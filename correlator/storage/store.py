@@ -176,7 +176,9 @@ class SqlStore:
             return loading.state_by_number(connection, numbers)
 
     def read_letters(self, above: int, most: int) -> Sequence[Letter]:
-        """Read dead letters with larger numbers than `above`, in the order of their numbers, at most `most`."""
+        """Read the next dead letters with larger numbers than `above`, in the order of their numbers: at most `most`,
+        and about 16 MiB together, but at least one.
+        """
         with self._opened().transaction() as connection:
             return loading.letters_above(connection, above, most)
 

@@ -110,7 +110,8 @@ def test_o16_systemd_accepts_the_unit(project):
 
 def test_the_unit_waits_as_long_as_the_engine_does():
     unit = files_of(ProjectTemplate.EMBEDDED, "shop")["shop.service"]
-    assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=2min", "TimeoutStopSec=100"} <= set(unit.split("\n"))
+    lines = {"Type=notify", "NotifyAccess=main", "WatchdogSec=2min", "TimeoutStopSec=100", "KillMode=mixed"}
+    assert lines <= set(unit.split("\n"))
 
 
 def test_what_is_there_is_not_overwritten(tmp_path):

@@ -99,7 +99,7 @@ def test_a1_7_to_a1_12_what_a_start_refuses(change, part, code, done, planned, c
     assert parts[part]["refusals"][0]["todo"]
     assert status == 6
     assert (done / "store" / "trades.db").read_bytes() == before
-    assert main.execute(["run", "engine.yaml"]) == 6
+    assert main.execute(["run", "engine.yaml", "--log-level", "ERROR"]) == 6
     assert set(capsys.readouterr().err.strip().splitlines()) <= set(err.strip().splitlines())
 
 
@@ -159,7 +159,7 @@ class Fails(Monitor):
     (refusal,) = parts["delivery trades to b"]["refusals"]
     assert (refusal["code"], status) == ("E4315", 6)
     assert "has not handled 10 messages of receiver 'trades', and the configuration has no such context" in err
-    assert main.execute(["run", "engine.yaml"]) == 6
+    assert main.execute(["run", "engine.yaml", "--log-level", "ERROR"]) == 6
     assert set(capsys.readouterr().err.strip().splitlines()) <= set(err.strip().splitlines())
 
 
@@ -212,7 +212,7 @@ def test_values_of_a_table_that_no_longer_fit(place, planned, monkeypatch):
     assert err.endswith(
         "Declare a type that takes the stored values, too: a union, or new fields with default values.\n"
     )
-    refused = run("run", "engine.yaml", cwd=place)
+    refused = run("run", "engine.yaml", "--log-level", "ERROR", cwd=place)
     assert (refused.returncode, refused.stderr) == (6, err)
     rewrite(place, monitor=with_table.replace("StateTable[str, int]", "StateTable[str, int | str]"))
     assert planned()[1] == 0
@@ -259,7 +259,7 @@ def test_what_only_the_connector_of_a_dynamic_part_refuses(place, planned, monke
     assert (parts["receiver late"]["refusals"][0]["code"], status) == ("E4305", 6)
     assert ("E4305 receiver 'late'" in err, "follow" in err) == (True, True)
     assert ((place / "store" / "trades.db").read_bytes(), (place / "b.db").exists()) == (before, False)
-    assert main.execute(["run", "engine.yaml"]) == 6
+    assert main.execute(["run", "engine.yaml", "--log-level", "ERROR"]) == 6
     assert set(capsys.readouterr().err.strip().splitlines()) <= set(err.strip().splitlines())
 
 

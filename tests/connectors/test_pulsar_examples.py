@@ -268,8 +268,8 @@ class Bridge:
             self._process = None
 
     def stop(self) -> None:
-        """Stop the command in order; it sends everything that it has."""
-        self._process.send_signal(signal.SIGTERM)
+        """Stop the command in order; it sends everything that it has, also if all its processes get the signal."""
+        os.killpg(self.pid, signal.SIGTERM)
         status = self._process.wait(PATIENCE_S)
         self._process = None
         assert status == 128 + signal.SIGTERM, self._log.read_text()

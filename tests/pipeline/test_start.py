@@ -1,6 +1,7 @@
 """How a local Spark starts: the command of its JVM, and the archive of classes in the cache."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,6 +181,13 @@ def test_a_jvm_that_was_launched_ahead_is_used(ahead):
         assert (os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]) == ("4711", "secret")
     assert dict(os.environ) == before
     assert process.poll() is not None
+
+
+def test_a_jvm_ignores_the_signals_that_stop_the_engine(no_gateway):
+    """Java keeps ignoring what it ignores when it begins."""
+    with jvm.gateway(Path(sys.executable), ["-c", LISTENS]) as process:
+        (ignored,) = re.findall(r"SigIgn:\s+(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+    assert all(int(ignored, 16) >> number - 1 & 1 for number in (signal.SIGINT, signal.SIGTERM))
 
 
 @pytest.mark.parametrize("differs", ["command", "environment"])

@@ -11,6 +11,7 @@ from correlator.storage.inspect import Selection, dead_letters
 from pyspark_correlator import options
 from pyspark_correlator.options import TABLES
 from pyspark_correlator.reader import LetterStream
+from tests.spark_programs.queries import finish
 from tests.spark_programs.test_tables import address
 
 
@@ -33,7 +34,7 @@ def run(spark, url, checkpoint, into, **more):
         into.append((batch, sorted(row.number for row in frame.collect())))
 
     writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    finish(writer.trigger(availableNow=True).start)
 
 
 def test_a_stream_reads_each_letter_once_over_restarts(spark, tmp_path, sqlite_store):
@@ -132,5 +133,4 @@ def test_tables_whose_rows_go_are_no_streams(table, sqlite_store):
 def test_the_refusal_arrives_in_the_error_of_spark(spark, sqlite_store, tmp_path):
     frame = spark.readStream.format("correlator").option("store", sqlite_store.url).option("table", "outbox").load()
     with pytest.raises(Exception, match=r"E2203 correlator\.table: outbox cannot be read as a stream"):
-        query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
-        query.awaitTermination()
+        finish(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start)

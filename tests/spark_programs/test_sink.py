@@ -13,6 +13,7 @@ from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageEr
 from correlator.events import Message
 from pyspark_correlator import options
 from pyspark_correlator.sink import Portion, QueueSink, _encoder
+from tests.spark_programs.queries import finish
 from tests.spark_programs.test_tables import address
 
 FIRST, SECOND = "0f8fad5b-d9cb-469f-a165-70867728950e", "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -221,12 +222,12 @@ def test_rows_become_messages_each_once_over_restarts(spark, broker, tmp_path):
         "map('colour', 'red', 'none', CAST(NULL AS STRING)) AS properties",
         "named_struct('priority', n, 'correlation_id', concat('c', n), 'type', CAST(NULL AS STRING)) AS headers",
     )
-    start(frame, broker, tmp_path / "c").awaitTermination()
+    finish(lambda: start(frame, broker, tmp_path / "c"))
     for path in (tmp_path / "c" / "commits").glob("*1*"):  # as if the driver had died before its commit log
         path.unlink()
-    start(frame, broker, tmp_path / "c").awaitTermination()
+    finish(lambda: start(frame, broker, tmp_path / "c"))
     drop(tmp_path / "in", "3.json", 4)
-    start(frame, broker, tmp_path / "c").awaitTermination()
+    finish(lambda: start(frame, broker, tmp_path / "c"))
     found = taken(broker, "queue:q", "queue:r")
     assert sorted(message.body for message in found) == [b'{"n":%d}' % n for n in (1, 2, 3, 4)]
     first = next(message for message in found if message.key == "1")
@@ -238,13 +239,12 @@ def test_rows_become_messages_each_once_over_restarts(spark, broker, tmp_path):
 def test_a_removed_checkpoint_directory_is_refused_with_the_remedy(spark, broker, tmp_path):
     drop(tmp_path / "in", "1.json", 1, 2)
     frame = rate(spark, tmp_path / "in").selectExpr("CAST(n AS STRING) AS body")
-    query = start(frame, broker, tmp_path / "c", to="queue:q")
-    query.awaitTermination()
+    query = finish(lambda: start(frame, broker, tmp_path / "c", to="queue:q"))
     shutil.rmtree(tmp_path / "c")
     with pytest.raises(Exception, match=f"E8111 producer w: belongs to the query {query.id}.*takeover={query.id}"):
-        start(frame, broker, tmp_path / "c", to="queue:q").awaitTermination()
+        finish(lambda: start(frame, broker, tmp_path / "c", to="queue:q"))
     shutil.rmtree(tmp_path / "c")
-    start(frame, broker, tmp_path / "c", to="queue:q", takeover=str(query.id)).awaitTermination()
+    finish(lambda: start(frame, broker, tmp_path / "c", to="queue:q", takeover=str(query.id)))
     assert sorted(bodies(broker)) == ["1", "1", "2", "2"]
 
 
@@ -253,12 +253,12 @@ def test_refusals_arrive_in_the_error_of_spark(spark, tmp_path):
     drop(tmp_path / "in", "1.json", 1)
     frame = rate(spark, tmp_path / "in")
     with pytest.raises(Exception, match=r"E2202 correlator: a row has the column 'n'"):
-        start(frame, broker, tmp_path / "c1", to="queue:q").awaitTermination()
+        finish(lambda: start(frame, broker, tmp_path / "c1", to="queue:q"))
     body = frame.selectExpr("CAST(n AS STRING) AS body")
     with pytest.raises(Exception, match=r"E1020 correlator\.queue: unknown key"):
-        start(body, broker, tmp_path / "c2", queue="q").awaitTermination()
+        finish(lambda: start(body, broker, tmp_path / "c2", queue="q"))
     counted = frame.groupBy("q").count().selectExpr("q AS body")
     writer = counted.writeStream.format("correlator").option("store", broker).option("name", "w").outputMode("complete")
     with pytest.raises(Exception, match=r"E2206 .*'complete' replaces all rows"):
-        writer.option("checkpointLocation", str(tmp_path / "c3")).trigger(availableNow=True).start().awaitTermination()
+        finish(writer.option("checkpointLocation", str(tmp_path / "c3")).trigger(availableNow=True).start)
     assert not (tmp_path / "broker.db").exists()

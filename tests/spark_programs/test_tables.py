@@ -16,6 +16,7 @@ from pyspark_correlator import options, rows
 from pyspark_correlator.options import TABLES
 from pyspark_correlator.reader import FilteringReader, TableReader
 from pyspark_correlator.source import CorrelatorSource
+from tests.spark_programs.queries import finish
 from tests.storage import values
 
 SECRET = "hunter2"
@@ -327,7 +328,7 @@ def test_no_password_in_plans_and_errors(spark, postgres_server, opened, tmp_pat
         load(spark, nowhere, "state")
     texts.append(str(caught.value))
     with pytest.raises(Exception, match=r"E1215") as caught:
-        written.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination()
+        finish(written.option("checkpointLocation", str(tmp_path / "c")).start)
     texts.append(str(caught.value))
     assert [one for one in texts if secret in one] == []
 

@@ -192,6 +192,21 @@ def test_dead_letters_are_numbered_and_numbers_are_never_used_again(make_store: 
         assert [row.number for row in inspect.newest_dead_letters(url, inspect.ALL, below, most)] == numbers
 
 
+def test_few_large_dead_letters_are_read_at_a_time(
+    make_store: MakeStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(url)
+    opened(store)
+    store.commit(1, [values.checkpoint(1, dead_letters=[values.letter(str(number)) for number in range(1, 5)])])
+
+    def numbers(above: int, most: int) -> list[int]:
+        return [number for number, _ in store.read_letters(above, most)]
+
+    assert [numbers(0, 3), numbers(2, 3), numbers(4, 3)] == [[1, 2, 3], [3, 4], []]
+    monkeypatch.setattr("correlator.core.pieces.MOST_BYTES", 10)
+    assert [numbers(0, 3), numbers(3, 3)] == [[1], [4]]
+
+
 def test_t26_what_a_start_handles_is_found_with_one_death_more(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
     opened(store)

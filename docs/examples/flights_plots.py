@@ -51,7 +51,7 @@ def hours(delayed: list[dict[str, Any]]) -> list[Bar]:
     """A bar for each hour of the day."""
     found = sorted({local(row).hour for row in delayed})
     every = range(found[0], found[-1] + 1)
-    return [bar(f"{hour}:00", (row for row in delayed if local(row).hour == hour)) for hour in every]
+    return [bar(str(hour), (row for row in delayed if local(row).hour == hour)) for hour in every]
 
 
 def airlines(delayed: list[dict[str, Any]]) -> list[Bar]:

@@ -6,11 +6,12 @@ that a script can distinguish the cases.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from correlator.secrets import without_secrets
 
 _LONGEST_QUOTED_VALUE = 60
+E = TypeVar("E", bound="CorrelatorError")
 
 
 def quoted(value: object) -> str:
@@ -168,6 +169,12 @@ class SendRejected(CorrelatorError):
 
     `Sink.send` returns this error for a message; it does not raise it.
     """
+
+
+def told_with(error: E, more: str) -> E:
+    """Return the same error with one more sentence, such as what has become of the call that it ends."""
+    todo = f"{error.todo.rstrip('.')}. {more}" if error.todo else more
+    return type(error)(error.code, error.where, error.what, error.allowed, todo)
 
 
 class CallAgain(Exception):

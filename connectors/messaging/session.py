@@ -28,7 +28,7 @@ from connectors.messaging.traces import TracedDeliveries
 from connectors.messaging.transaction import Transaction
 from correlator import connector as port
 from correlator.connector import IN_USE, Browsable, Order, Subscriber, Subscribing, Unsubscribable, Work, order_of
-from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, SendRejected, UsageError, quoted
+from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError, quoted, told_with
 from correlator.events import Message
 from correlator.options import check_destination, is_name
 from correlator.selector import Selector
@@ -581,13 +581,13 @@ class Session:
             self._holdings.unacknowledged.add(deliveries)
             with suppress(ConnectionLost):
                 self._give_back()
-            raise _rolled_back(refused) from refused
+            raise told_with(refused, _UNDONE) from refused
         except ConnectionLost as error:
             self._transaction.clear()
             for intake in tokens:
                 intake.let_go()
             self._holdings.unacknowledged.take_all()
-            raise (error if error.code == "E7518" else _rolled_back(error)) from error
+            raise (error if error.code == "E7518" else told_with(error, _UNDONE)) from error
         except BaseException:  # such as an interrupt: it may be committed, so its messages must not be sent again
             self._transaction.clear()
             for intake in tokens:
@@ -714,9 +714,3 @@ def _nothing() -> None:
 
 def _shared_durable(subscription: str) -> Subscriber:
     return Subscriber(subscription, durable=True, shared=True)
-
-
-def _rolled_back(error: CorrelatorError) -> CorrelatorError:
-    """Return the same error with a text that also says what happened to the transaction."""
-    todo = f"{error.todo.rstrip('.')}. {_UNDONE}" if error.todo else _UNDONE
-    return type(error)(error.code, error.where, error.what, error.allowed, todo)

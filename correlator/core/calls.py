@@ -15,7 +15,7 @@ from correlator.core.monitor import Monitor
 from correlator.core.queue import InputQueue, Run
 from correlator.core.staging import Staging
 from correlator.core.tracecontext import TraceContext, carrying, context_of, sampled_context_of
-from correlator.errors import CorrelatorError, HandlerFailed, StateError, UsageError, storable
+from correlator.errors import CorrelatorError, HandlerFailed, StateError, UsageError, storable, told_with
 from correlator.events import DeadLetter, Message
 from correlator.handlers import refuse_result
 
@@ -353,12 +353,6 @@ _CURES = {
     "dead_letter": "Correct the handler, then replay the dead letter",
     "skip": "Correct the handler",
 }
-
-
-def told_with(error: StateError, more: str) -> StateError:
-    """Return the same error with one more sentence, such as the handler that caused it."""
-    todo = f"{error.todo.rstrip('.')}. {more}" if error.todo else more
-    return type(error)(error.code, error.where, error.what, error.allowed, todo)
 
 
 def _failure(instance: Instance, method: Callable[[Any], object], event: Any, error: Exception) -> CorrelatorError:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from correlator.core.attempts import Attempts
-from correlator.core.calls import HandlerCalls, name_of, told_with
+from correlator.core.calls import HandlerCalls, name_of
 from correlator.core.classnames import ClassNames
 from correlator.core.commit import StateEntry
 from correlator.core.expressions import Pattern
@@ -26,7 +26,7 @@ from correlator.core.queue import InputQueue
 from correlator.core.routes import Routes
 from correlator.core.state import encode
 from correlator.core.timers import Timers
-from correlator.errors import StateError
+from correlator.errors import StateError, told_with
 
 CONFIGURED = "0"
 """Number of the instance that the configuration names."""

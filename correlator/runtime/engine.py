@@ -507,19 +507,17 @@ class Engine:
 
         A thread that has not ended by then is in a handler, and whatever it still does has no effect.
         """
-        late, longest = list(reversed(self.actors())), self.settings.stop_timeout
-        late = self._not_joined(late, min(TELL_WAIT_AFTER_S, longest))
-        if late and longest > TELL_WAIT_AFTER_S:
-            self._tell_wait([f"thread {one.name}" for one in late])
-            late = self._not_joined(late, longest - TELL_WAIT_AFTER_S)
+        late = list(reversed(self.actors()))
+
+        def join(seconds: float) -> Sequence[str]:
+            deadline = self._clock.monotonic() + seconds
+            late[:] = [one for one in late if not one.join(max(0.0, deadline - self._clock.monotonic()))]
+            return [f"thread {one.name}" for one in late]
+
+        self._wait_and_tell(join)
         if late:
             names = [one.name for one in late]
             self._log.error("threads do not end; what they do has no effect any more", threads=names)
-
-    def _not_joined(self, actors: Sequence[Actor], seconds: float) -> list[Actor]:
-        """Wait for these threads, together at most so many seconds; return those that have not ended."""
-        deadline = self._clock.monotonic() + seconds
-        return [one for one in actors if not one.join(max(0.0, deadline - self._clock.monotonic()))]
 
     def _finish_unstarted(self) -> None:
         """Release what actors without a thread own, since their thread could not start. Other actors do so in their
@@ -936,30 +934,42 @@ class Engine:
         point("stop.close")
 
     def _wait(self, missing: Callable[[], Sequence[str]]) -> None:
-        """Wait until nothing is missing, at most `stop_timeout` seconds; after a while, log what is."""
-        began, told = self._clock.monotonic(), False
-        while names := missing():
-            waited = self._clock.monotonic() - began
-            if self.failure is not None or waited > self.settings.stop_timeout:
-                return
-            if waited >= TELL_WAIT_AFTER_S and not told:
-                told = True
-                self._tell_wait(names)
-            self._supervisor.wait(0.01)
+        """Wait until nothing is missing, or a thread has failed."""
+
+        def look(seconds: float) -> Sequence[str]:
+            deadline = self._clock.monotonic() + seconds
+            while (names := missing()) and self.failure is None:
+                if self._clock.monotonic() > deadline:
+                    return names
+                self._supervisor.wait(0.01)
+            return ()
+
+        self._wait_and_tell(look)
 
     def _wait_for_checkpoint(self, *, forced: bool) -> None:
-        """Do the same for a checkpoint, which is `forced` as for `Checkpointer.ask`."""
-        if self.checkpointer is None:
+        """Wait until a checkpoint is done, which is `forced` as for `Checkpointer.ask`."""
+        checkpointer = self.checkpointer
+        if checkpointer is None:
             return
-        number, longest = self.checkpointer.ask(forced=forced), self.settings.stop_timeout
-        done = self.checkpointer.wait_answered(number, min(TELL_WAIT_AFTER_S, longest))
-        if not done and longest > TELL_WAIT_AFTER_S and not self.checkpointer.stopping:
-            self._tell_wait(["checkpoint"])
-            self.checkpointer.wait_answered(number, longest - TELL_WAIT_AFTER_S)
+        number = checkpointer.ask(forced=forced)
 
-    def _tell_wait(self, names: Sequence[str]) -> None:
-        shown = ", ".join([*names[:_MOST_TOLD], *(["…"] if len(names) > _MOST_TOLD else [])])
-        self._log.info("the stop waits", waits_for=shown, at_most_s=self.settings.stop_timeout)
+        def answered(seconds: float) -> Sequence[str]:
+            return () if checkpointer.wait_answered(number, seconds) or checkpointer.stopping else ("checkpoint",)
+
+        self._wait_and_tell(answered)
+
+    def _wait_and_tell(self, wait: Callable[[float], Sequence[str]]) -> None:
+        """Wait at most `stop_timeout` seconds; after a while, log for what.
+
+        Args:
+            wait: waits so many seconds, and returns what is still missing.
+        """
+        longest = self.settings.stop_timeout
+        names = wait(min(TELL_WAIT_AFTER_S, longest))
+        if names and longest > TELL_WAIT_AFTER_S:
+            shown = ", ".join([*names[:_MOST_TOLD], *(["…"] if len(names) > _MOST_TOLD else [])])
+            self._log.info("the stop waits", waits_for=shown, at_most_s=longest)
+            wait(longest - TELL_WAIT_AFTER_S)
 
     def _close_all(self, *, in_order: bool) -> None:
         if self._parts.recording is not None:

@@ -14,7 +14,7 @@ from correlator.configuration.rules import known_names
 from correlator.configuration.words import did_you_mean
 from correlator.errors import UsageError, quoted
 from correlator.runtime.lineage import Call, Handling, Input, Letter, lineage
-from correlator.runtime.replay import opened
+from correlator.runtime.replay import started
 
 
 def add_to(app: typer.Typer) -> None:
@@ -58,7 +58,7 @@ def show_lineage(
         _refuse("--id finds a received message; a send has a number")
     with importable(config or Path("-")):
         settings = None if config is None else load_engine(config, share=share).settings
-        start, _, _ = opened(log)
+        start, _ = started(log)
         known = {(one.kind, one.id) for one in start.endpoints}
         for one in lineage(log, settings):
             known.add(("receiver", one.input.receiver))

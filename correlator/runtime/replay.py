@@ -169,11 +169,17 @@ def opened(path: str | Path) -> tuple[Start, list[State], Iterator[Record]]:
     """Open an input log: return the state with which the life began, and the records after it. Raises as `replay`,
     E2041 to E4323.
     """
+    start, records = started(path)
+    return start, [_state(path, next(records, None)) for _ in range(start.states)], records
+
+
+def started(path: str | Path) -> tuple[Start, Iterator[Record]]:
+    """Open an input log: return how the life began, and all records after it. Raises as `opened`."""
     records = read_log(Path(path))
     start = next(records, None)
     if not isinstance(start, Start):
         raise RecoveryRefused("E4323", str(path), "does not begin with the state with which the engine began")
-    return start, [_state(path, next(records, None)) for _ in range(start.states)], records
+    return start, records
 
 
 def settings_in(start: Start) -> EngineSettings:

@@ -100,12 +100,12 @@ def read(kind: type[T], where: str, content: bytes, crc: int) -> T:
         ) from error
 
 
-def altered(where: str) -> RecoveryRefused:
-    """Return the refusal (E4201) of a row whose content somebody has changed."""
+def altered(where: str, what: str = "content does not match its digest") -> RecoveryRefused:
+    """Return the refusal (E4201) of a row whose content somebody has changed; `what` shows it."""
     return RecoveryRefused(
         "E4201",
         where,
-        "content does not match its digest",
+        what,
         "Rows of a store are written by the engine only",
         "Restore a backup of the store",
     )

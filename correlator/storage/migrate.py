@@ -11,9 +11,9 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, select
 from sqlalchemy import inspect as inspect_schema
 
 from correlator.core.faults import point
-from correlator.errors import RecoveryRefused, StoreError, quoted
+from correlator.errors import StoreError, quoted
+from correlator.storage import codec, revising, tables
 from correlator.storage import database as databases
-from correlator.storage import revising, tables
 from correlator.storage.owned import Database, foreign, no_store
 
 HEAD = "0004"
@@ -128,9 +128,7 @@ def _version(connection: Connection, names: set[str]) -> str:
         return ""
     current = str(connection.execute(select(_versions.c.version_num)).scalar() or "")
     if current and not revising.is_revision(current):
-        what = f"{quoted(current)} is not the number of a schema"
-        allowed, todo = "Rows of a store are written by the engine only", "Restore a backup of the store"
-        raise RecoveryRefused("E4201", VERSION_TABLE, what, allowed, todo)
+        raise codec.altered(VERSION_TABLE, f"{quoted(current)} is not the number of a schema")
     return current
 
 

@@ -80,13 +80,13 @@ def _of(settings: EngineSettings, shown: Shown, store: str | None) -> Shown:
 
     The names of shares begin with that of the settings, and each share has a store of its own.
     """
-    name = str(shown.get("name"))
+    name, address = str(shown.get("name")), settings.store
     todo = "Give each engine a port of its own, or use the file with which the engine was started"
     if name != settings.name and (settings.shares is None or not name.startswith(settings.name)):
         what = f"engine {quoted(name)} answers at this port, and not {quoted(settings.name)}"
         raise UsageError("E2046", "http.port", what, "", todo)
-    if None not in (store, settings.store) and settings.shares is None and store != digest_of(str(settings.store)):
-        what = f"the engine {quoted(name)} at this port has another store than {quoted(location(str(settings.store)))}"
+    if store is not None and address is not None and settings.shares is None and store != digest_of(address):
+        what = f"the engine {quoted(name)} at this port has another store than {quoted(location(address))}"
         raise UsageError("E2046", "http.port", what, "", todo)
     return shown
 

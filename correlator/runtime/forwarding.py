@@ -99,7 +99,7 @@ class Forwarder(Actor):
                 return _BUSY_WAIT_S
         if found:
             self._passed = found[-1][0]
-        self._more = self._more or bool(found)
+            self._more = True
         self._found = None
         self._letters.release()
         return 0

@@ -208,8 +208,8 @@ class Sender(Actor):
         given_up = self.dispatcher.settle(batch, results, self._clock.monotonic(), now)
         if self.outbox.stored:
             self.latency.confirmed(batch.sends, results, again=batch.refusals > 0, now=now)
-        kept = "kept as a dead letter" if self.dispatcher.keeps_dead_letters else "dropped, since there is no store"
         for send, refusal in given_up:
+            kept = "kept as a dead letter" if self.dispatcher.keeps_dead_letters else "dropped, since there is no store"
             self._log.error(
                 f"message refused; {kept}",
                 destination=send.destination,

@@ -219,25 +219,21 @@ def forget(path):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
-def test_a_damaged_number_of_the_schema_is_refused(first):
+@pytest.mark.parametrize(
+    ("number", "refusal"),
+    [
+        pytest.param("0099", rf"^E7006 .*schema 99, this is {int(schema.HEAD)}", id="newer"),
+        pytest.param("out", "^E7003 .*'out' is not the number of a schema", id="damaged"),
+    ],
+)
+def test_a_broker_with_another_number_of_the_schema_is_refused_and_not_changed(first, number, refusal):
     open_link(first).close()
     link = open_link(first)
     with link.transaction() as connection:
-        connection.exec_driver_sql("UPDATE broker_version SET version_num = 'out'")
+        connection.exec_driver_sql(f"UPDATE broker_version SET version_num = '{number}'")
     link.close()
     for use in (lambda: open_link(first), lambda: connection_to(first).queues()):
-        with pytest.raises(ConnectionLost, match="^E7003 .*'out' is not the number of a schema"):
-            use()
-
-
-def test_a_newer_broker_is_refused_and_not_changed(first):
-    open_link(first).close()
-    link = open_link(first)
-    with link.transaction() as connection:
-        connection.exec_driver_sql("UPDATE broker_version SET version_num = '0099'")
-    link.close()
-    for use in (lambda: open_link(first), lambda: connection_to(first).queues()):
-        with pytest.raises(ConnectionLost, match=rf"^E7006 .*schema 99, this is {int(schema.HEAD)}"):
+        with pytest.raises(ConnectionLost, match=refusal):
             use()
 
 

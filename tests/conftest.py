@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings
 
+from correlator.runtime import logs as engine_logs
 from tests.compiling import compile_once
 from tests.kafka_server import KafkaServer
 from tests.mysql_server import MysqlServer
@@ -85,6 +87,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.groups import scheduler  # noqa: PLC0415  # a run without workers needs no pytest-xdist
 
     return scheduler(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _log_of_each_test() -> Iterator[None]:
+    """A test, or a command that it executes in this process, sets up the log for itself alone."""
+    yield
+    structlog.reset_defaults()
+    engine_logs._levels.clear()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import structlog
 
 from correlator import Engine, Reliability, replay, rerun
 from correlator.configuration.connectors import connector
@@ -284,38 +283,34 @@ def test_no_output_or_file_of_an_engine_has_a_secret(everything, tmp_path, capsy
     (tmp_path / "store").mkdir(0o700)
     settings = engine_settings(with_own_ports(everything), tmp_path, http=HttpSettings(port=0, token=SENTINEL))
     assert_silent(settings, *settings.connections.values(), *settings.receivers, *settings.senders)
-    before = structlog.get_config()
     logs.configure(level="DEBUG")
-    try:
-        with Engine(settings) as engine:
-            waiting = [*settings.receivers, *settings.senders]
+    with Engine(settings) as engine:
+        waiting = [*settings.receivers, *settings.senders]
 
-            def tried() -> bool:
-                conditions = engine.status().conditions
-                return all(conditions[one.id].status is not PartStatus.CONNECTING for one in waiting)
+        def tried() -> bool:
+            conditions = engine.status().conditions
+            return all(conditions[one.id].status is not PartStatus.CONNECTING for one in waiting)
 
-            wait_until(tried)
-            status = engine.status()
-            assert_silent(status, json.dumps(status.to_dict()))
-            client = Client(engine.http_address)
-            bearer = {"Authorization": f"Bearer {SENTINEL}"}
-            for path in (
-                "/status",
-                "/metrics",
-                "/letters",
-                "/state",
-                "/control",
-                "/ready",
-                "/",
-                "/paths?part=s0",
-                "/checkpoints",
-                "/settings",
-            ):
-                answer = client.ask(path, **bearer)
-                assert_silent(answer[1], str(answer[2]))
-            assert_silent(*client.ask("/status", Authorization="Bearer wrong")[1:])
-    finally:
-        structlog.configure(**before)
+        wait_until(tried)
+        status = engine.status()
+        assert_silent(status, json.dumps(status.to_dict()))
+        client = Client(engine.http_address)
+        bearer = {"Authorization": f"Bearer {SENTINEL}"}
+        for path in (
+            "/status",
+            "/metrics",
+            "/letters",
+            "/state",
+            "/control",
+            "/ready",
+            "/",
+            "/paths?part=s0",
+            "/checkpoints",
+            "/settings",
+        ):
+            answer = client.ask(path, **bearer)
+            assert_silent(answer[1], str(answer[2]))
+        assert_silent(*client.ask("/status", Authorization="Bearer wrong")[1:])
     said = capsys.readouterr()
     assert "serving HTTP" in said.err
     assert_silent(said.err, said.out)

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import structlog.testing
 
 from correlator.core import faults
-from correlator.runtime import logs as engine_logs
 from tests.runtime.flows import SCRIPT
 from tests.runtime.world import Children, World
 from tests.servers import PostgresServer, database_of
@@ -96,19 +94,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def kept_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The log of a program that has not set it up yet; the test may do so."""
-    monkeypatch.setattr(engine_logs, "_levels", {})
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
-
-
-@pytest.fixture
 def logs() -> Iterator[list[Any]]:
-    """The lines that the engine logs in this test, whatever level an earlier test has chosen."""
-    before = structlog.get_config()
-    structlog.reset_defaults()
+    """The lines that the engine logs in this test."""
     with structlog.testing.capture_logs() as lines:
         yield lines
-    structlog.configure(**before)

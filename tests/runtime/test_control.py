@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -222,8 +221,7 @@ def test_what_cannot_be_controlled_is_refused(world, no_store):
 # --- the socket ---
 
 
-def test_the_socket_does_what_the_engine_does(world, script, monkeypatch):
-    monkeypatch.setattr(engine_logs, "_levels", {})  # as in a program that sets up its log by itself
+def test_the_socket_does_what_the_engine_does(world, script):
     script.message = sends
     with world.engine(receiver(), sender(), monitors=[Hears], interval=3600.0) as engine:
         at = place(engine)
@@ -491,7 +489,6 @@ def test_a_drain_whose_client_hangs_up_ends(world, script, gate, monkeypatch):
 
 
 def test_the_level_of_the_log_changes(world, capsys):
-    before = structlog.get_config()
     log = logging.getLogger("tests.some_library")
     try:
         engine_logs.configure(level="INFO")
@@ -511,10 +508,8 @@ def test_the_level_of_the_log_changes(world, capsys):
         assert "heard" in shown
         assert shown.count("of a library") == 1
     finally:
-        engine_logs._levels.clear()
         log.handlers.clear()
         log.propagate = True
-        structlog.configure(**before)
 
 
 # --- the timeline ---

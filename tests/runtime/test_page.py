@@ -162,7 +162,7 @@ def test_the_page_lists_checkpoints_and_takes_one(chromium, tmp_path):
             shown(page, "A checkpoint makes state")
 
 
-def test_the_page_shows_settings_and_changes_the_level_of_the_log_in_each_window(chromium, kept_logs):
+def test_the_page_shows_settings_and_changes_the_level_of_the_log_in_each_window(chromium):
     engine_logs.configure(level="INFO")
     parts = receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT)
     with served(*parts, monitors=[Hears], token=TOKEN) as (_, _, client), several(chromium, client) as windows:

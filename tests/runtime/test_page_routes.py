@@ -313,7 +313,7 @@ def test_settings_are_shown_only_with_a_token_and_versions_always(url, monkeypat
         assert hidden["versions"] == shown["versions"]
 
 
-def test_the_level_of_the_log_is_shown_and_changed_and_its_change_is_an_event(url, kept_logs):
+def test_the_level_of_the_log_is_shown_and_changed_and_its_change_is_an_event(url):
     level = {"command": "loglevel", "level": "WARNING"}
     with shop(url) as (engine, _, client):
         assert client.json("/settings", **BEARER)["log_level"] is None

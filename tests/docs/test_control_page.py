@@ -32,8 +32,8 @@ def test_the_commands_print_what_the_page_shows(place):
         result = run(*command.split()[1:], cwd=place)
         assert re.fullmatch(pattern(lines), result.stdout), f"{command}: {result.stdout}{result.stderr}"
         assert result.returncode == 0
-    shown = run("status", "shop.yaml", cwd=place).stdout.splitlines()
-    assert re.match(r"receiver orders\tPAUSED\t.*\tpaused$", shown[2])
+    paused = re.compile(r"^receiver orders\tPAUSED\t.*\tpaused$", re.MULTILINE)
+    wait_until(lambda: paused.search(run("status", "shop.yaml", cwd=place).stdout))
     assert json.loads(run("receiver", "shop.yaml", "orders", "resume", "--json", cwd=place).stdout)["paused"] is False
     told = run("events", "shop.yaml", cwd=place).stdout
     assert re.search(r"^\S+Z paused receiver=orders$", told, re.MULTILINE)

@@ -101,8 +101,8 @@ def seconds(where: str, timeout_s: object) -> float:
     """
     if timeout_s is None:
         return math.inf
-    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-    if not is_number or not -math.inf <= timeout_s <= math.inf:  # NaN
+    is_bool = isinstance(timeout_s, bool)
+    if not isinstance(timeout_s, int | float) or is_bool or not -math.inf <= timeout_s <= math.inf:  # or NaN
         raise outside(f"{where}.timeout_s", timeout_s, "A number of seconds, or None to wait for ever")
     return math.inf if timeout_s > sys.float_info.max else max(0.0, timeout_s)
 

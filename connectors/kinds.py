@@ -46,6 +46,8 @@ def text_message(
             cannot hold.
     """
     with _fitting(TEXT):
+        if not isinstance(text, str):
+            raise TypeError(f"a {type(text).__name__} is not a text")
         body = text.encode()
     return _message(TEXT, body, properties, group, group_sequence, headers)
 

@@ -39,10 +39,10 @@ def is_name(text: str) -> bool:
 
 def check_destination(where: str, text: str) -> Destination:
     """The parts of the destination of a receiver or sender. Raises `ConfigError` E1215 if `parse_destination` fails."""
-    destination = parse_destination(str(text))  # a program may give a `reply_to` that is missing
+    destination = parse_destination(text) if isinstance(text, str) else None  # a program may give a missing `reply_to`
     if destination is None:
         raise ConfigError(
-            "E1215", f"{where}.destination", f"{quoted(str(text))} is not a destination", "Use queue:NAME or topic:NAME"
+            "E1215", f"{where}.destination", f"{quoted(text)} is not a destination", "Use queue:NAME or topic:NAME"
         )
     return destination
 

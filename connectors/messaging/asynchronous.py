@@ -21,7 +21,7 @@ from connectors.messaging.deliveries import AcknowledgeMode
 from connectors.messaging.factory import ConnectionFactory
 from connectors.messaging.failures import closed
 from connectors.messaging.producer import Producer
-from connectors.messaging.send_options import seconds
+from connectors.messaging.send_options import outside, seconds
 from connectors.messaging.session import Session
 from correlator.errors import UsageError
 from correlator.events import Message
@@ -249,7 +249,9 @@ class AsyncConnection:
 
     @classmethod
     async def connect(cls, factory: ConnectionFactory, *, client_id: str | None = None) -> Self:
-        """Make a connection as `ConnectionFactory.create_connection`, with its errors."""
+        """Make a connection as `ConnectionFactory.create_connection`, with its errors; E7540 for another factory."""
+        if not isinstance(factory, ConnectionFactory):
+            raise outside("connection.factory", factory, "A ConnectionFactory")
         make = functools.partial(factory.create_connection, client_id=client_id)
         making = asyncio.get_running_loop().run_in_executor(None, make)
         return cls(await _made(making, lambda close: Thread(target=close, name="close unwanted").start()))

@@ -73,7 +73,7 @@ class Browser:
             ConnectionLost: the broker cannot be reached. Call it again.
         """
         self._check_open()
-        most = self._read_max if self._read_max > 0 else sys.maxsize
+        most = min(self._read_max, sys.maxsize) if self._read_max > 0 else sys.maxsize
         with self._using:
             examined = self._connection.browse(self._destination, most)
         return _given_away(deque(one for one in examined if self._shows(one)))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from connectors.messaging.connection import Connection
-from connectors.messaging.send_options import check_whole
+from connectors.messaging.send_options import check_flag, check_name, check_options, check_whole, outside
 from connectors.messaging.session import MOST_FLOW, ConnectionOptions
 from connectors.messaging.transaction import MOST_SENDS
 from correlator import connector as port
@@ -70,17 +70,20 @@ class ConnectionFactory:
 
         Raises:
             UsageError: E7515 if another connection has the client id, E7545 if the connector has no client ids, E7540
-                for a limit out of its range.
+                for a setting of the factory, or a client id, that is of a wrong type or out of its range.
             ConnectionLost: there is a client id, and the broker cannot be reached.
             ConfigError: there is a client id, and an option of the connection is wrong.
         """
-        check_whole("factory.flow_limit", self.flow_limit, MOST_FLOW, least=1)
-        check_whole("factory.tx_producer_max_num_msgs", self.tx_producer_max_num_msgs, MOST_FLOW, least=1)
+        if client_id is None:
+            client_id = self.client_id
+        if client_id is not None:
+            check_name("factory.client_id", client_id)
+        self._check()
         settings = ConnectionSettings(type=_NAME, options=dict(self.options))
         return Connection(
             partial(self.connector, _NAME, settings),
             ConnectionOptions(
-                client_id=self.client_id if client_id is None else client_id,
+                client_id=client_id,
                 queue_browser_read_max=self.queue_browser_read_max,
                 emulates_transactions=self.emulate_transactions,
                 flow_limit=self.flow_limit,
@@ -89,3 +92,17 @@ class ConnectionFactory:
                 ack_on_non_persistent=self.ack_on_non_persistent,
             ),
         )
+
+    def _check(self) -> None:
+        if not callable(self.connector):
+            raise outside("factory.connector", self.connector, "The entry point of a connector: EmbeddedConnection")
+        check_options("factory.options", self.options)
+        if type(self.queue_browser_read_max) is not int:
+            allowed = "A whole number; 0 for no limit"
+            raise outside("factory.queue_browser_read_max", self.queue_browser_read_max, allowed)
+        if self.flow_limit is not None:
+            check_whole("factory.flow_limit", self.flow_limit, MOST_FLOW, least=1)
+        check_whole("factory.tx_producer_max_num_msgs", self.tx_producer_max_num_msgs, MOST_FLOW, least=1)
+        check_flag("factory.emulate_transactions", self.emulate_transactions)
+        check_flag("factory.prefetch", self.prefetch)
+        check_flag("factory.ack_on_non_persistent", self.ack_on_non_persistent)

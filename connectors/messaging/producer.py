@@ -14,7 +14,7 @@ from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage, converted
 from connectors.messaging.listening import Listening
 from connectors.messaging.origin import stamped
-from connectors.messaging.send_options import SendOptions, check_function
+from connectors.messaging.send_options import SendOptions, check_flag, check_function, outside
 from connectors.messaging.transaction import Transaction
 from correlator import tracing
 from correlator.connector import Sink
@@ -79,13 +79,16 @@ class Producer:
     def defaults(self) -> SendOptions:
         """Priority, time to live, persistence and delivery delay of messages that do not name their own.
 
-        Setting them raises `UsageError` E7540 or E7548 for a value out of its range.
+        Setting them raises `UsageError` E7540 for anything but `SendOptions`, and E7540 or E7548 for a value out of its
+        range.
         """
         return self._defaults
 
     @defaults.setter
     def defaults(self, options: SendOptions) -> None:
-        """Set the defaults. Raises `UsageError` E7540 or E7548 for a value out of range; nothing has changed then."""
+        """Set the defaults. Raises `UsageError` E7540 or E7548; nothing has changed then."""
+        if not isinstance(options, SendOptions):
+            raise outside(f"{self._where}.defaults", options, "SendOptions(…)")
         options.check(self._where)
         self._defaults = options
 
@@ -142,6 +145,7 @@ class Producer:
         self._check()
         given = SendOptions(priority, time_to_live_ms, persistent, delivery_delay_ms)
         given.check(self._where)
+        check_flag(f"{self._where}.trace", trace)
         outgoing = self._outgoing(message, given, trace=trace)
         if self._transaction is not None:
             self._transaction.add(outgoing)
@@ -199,6 +203,7 @@ class Producer:
         check_function(on_completion, f"completion of {self._where}")
         given = SendOptions(priority, time_to_live_ms, persistent, delivery_delay_ms)
         given.check(self._where)
+        check_flag(f"{self._where}.trace", trace)
         outgoing = self._outgoing(message, given, trace=trace)
         self._in_doubt = None
         if self._transaction is not None:

@@ -51,9 +51,9 @@ class Requests:
 
     def _ask(self, destination: str, question: ForeignMessage, timeout_s: float | None) -> Message | None:
         wait_s = seconds("request", timeout_s)
+        native = converted(question, f"request to {destination}")
         if self._answers is None:
             self._answers = self._consumer()
-        native = converted(question, f"request to {destination}")
         correlation = uuid.uuid4().hex
         headers = msgspec.structs.replace(native.headers or Headers(), correlation_id=correlation, reply_to=self._queue)
         producer = self._session.create_producer(destination)

@@ -1,11 +1,14 @@
 """How a message is to be delivered, and the ranges of the values that sessions take."""
 
 import math
+import sys
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from correlator.errors import UsageError, quoted
 from correlator.events import LONGEST_LIFE_MS, Headers
 from correlator.handlers import refuse_deferred
+from correlator.options import is_name
 
 HIGHEST_PRIORITY = 9
 
@@ -41,11 +44,14 @@ class SendOptions(NamedTuple):
 
     def check(self, where: str) -> None:
         """Raise `UsageError` E7540 for a value out of its range."""
-        check_whole(f"{where}.priority", self.priority, HIGHEST_PRIORITY)
-        check_whole(f"{where}.time_to_live_ms", self.time_to_live_ms, LONGEST_LIFE_MS)
-        check_whole(f"{where}.delivery_delay_ms", self.delivery_delay_ms, LONGEST_LIFE_MS)
-        if self.persistent is not None and type(self.persistent) is not bool:
-            raise outside(f"{where}.persistent", self.persistent, "True or False")
+        if self.priority is not None:
+            check_whole(f"{where}.priority", self.priority, HIGHEST_PRIORITY)
+        if self.time_to_live_ms is not None:
+            check_whole(f"{where}.time_to_live_ms", self.time_to_live_ms, LONGEST_LIFE_MS)
+        if self.delivery_delay_ms is not None:
+            check_whole(f"{where}.delivery_delay_ms", self.delivery_delay_ms, LONGEST_LIFE_MS)
+        if self.persistent is not None:
+            check_flag(f"{where}.persistent", self.persistent)
         self.check_delay(where)
 
     def check_delay(self, where: str) -> None:
@@ -57,9 +63,27 @@ class SendOptions(NamedTuple):
 
 
 def check_whole(where: str, value: object, most: int, least: int = 0) -> None:
-    """Raise `UsageError` E7540 unless the value is `None`, or a whole number from `least` to `most`."""
-    if value is not None and (type(value) is not int or not least <= value <= most):
+    """Raise `UsageError` E7540 unless the value is a whole number from `least` to `most`."""
+    if type(value) is not int or not least <= value <= most:
         raise outside(where, value, f"A whole number from {least} to {most}")
+
+
+def check_flag(where: str, value: object) -> None:
+    """Raise `UsageError` E7540 unless the value is `True` or `False`: a text such as "false" would count as true."""
+    if type(value) is not bool:
+        raise outside(where, value, "True or False")
+
+
+def check_name(where: str, value: object) -> None:
+    """Raise `UsageError` E7540 unless the value is a text that every broker can take as a name."""
+    if not isinstance(value, str) or not is_name(value):
+        raise outside(where, value, "A text of 1 to 500 characters without control characters")
+
+
+def check_options(where: str, value: object) -> None:
+    """Raise `UsageError` E7540 unless the value is a mapping, without repeating it: it may contain a password."""
+    if not isinstance(value, Mapping):
+        raise UsageError("E7540", where, f"a {type(value).__name__} is not allowed", "A mapping of options by name")
 
 
 def check_function(function: object, where: str) -> None:
@@ -77,9 +101,10 @@ def seconds(where: str, timeout_s: object) -> float:
     """
     if timeout_s is None:
         return math.inf
-    if not isinstance(timeout_s, int | float) or math.isnan(timeout_s):
+    is_bool = isinstance(timeout_s, bool)
+    if not isinstance(timeout_s, int | float) or is_bool or not -math.inf <= timeout_s <= math.inf:  # or NaN
         raise outside(f"{where}.timeout_s", timeout_s, "A number of seconds, or None to wait for ever")
-    return max(0.0, timeout_s)
+    return math.inf if timeout_s > sys.float_info.max else max(0.0, timeout_s)
 
 
 def outside(where: str, value: object, allowed: str) -> UsageError:

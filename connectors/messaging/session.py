@@ -22,13 +22,13 @@ from connectors.messaging.listening import Listening
 from connectors.messaging.producer import Producer
 from connectors.messaging.requests import Requests
 from connectors.messaging.selections import Selections
-from connectors.messaging.send_options import check_whole
+from connectors.messaging.send_options import check_flag, check_name, check_options, check_whole, outside
 from connectors.messaging.temporaries import Temporaries
 from connectors.messaging.traces import TracedDeliveries
 from connectors.messaging.transaction import Transaction
 from correlator import connector as port
 from correlator.connector import IN_USE, Browsable, Order, Subscriber, Subscribing, Unsubscribable, Work, order_of
-from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError, quoted, told_with
+from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError, printable, quoted, told_with
 from correlator.events import Message
 from correlator.options import check_destination, is_name
 from correlator.selector import Selector
@@ -155,7 +155,7 @@ class Session:
                 itself, and errors of the connector for wrong options.
             UsageError: E7503 if the name of a subscription is missing, E7516 if the subscription does not allow this
                 consumer, E7517 if it has another selector, E7521 for a temporary destination of another connection,
-                E7540 for a flow limit out of its range, E7501 if the session is closed.
+                E7540 for an argument of a wrong type or a flow limit out of its range, E7501 if the session is closed.
             ConnectionLost: the broker cannot be reached. No consumer was made: call it again.
         """
         kind = Subscriber("", durable=False, shared=False) if subscription is None else _shared_durable(subscription)
@@ -184,7 +184,9 @@ class Session:
         if self._link.service is not None and self._shared.options.client_id is None:
             what = "a durable subscription for one consumer belongs to a client id, and the connection has none"
             todo = "Give the factory a client_id, or use create_shared_durable_consumer"
-            raise UsageError("E7546", f"consumer of {topic}", what, "", todo)
+            where = _named("consumer", topic)
+            check_destination(where, topic)
+            raise UsageError("E7546", where, what, "", todo)
         kind = Subscriber(subscription, durable=True, shared=False)
         return self._consumer(topic, selector, kind, no_local, flow_limit, prefetch, options)
 
@@ -231,11 +233,14 @@ class Session:
 
         Raises:
             ConfigError: E1215 for a wrong destination, and errors of the connector for wrong options.
-            UsageError: E7526 if the destination has as many producers as it may, E7501 if the session is closed.
+            UsageError: E7526 if the destination has as many producers as it may, E7540 for options that are not a
+                mapping, E7501 if the session is closed.
             ConnectionLost: the broker cannot be reached. No producer was made: call it again.
         """
         self._check()
-        check_destination(f"producer of {destination}", destination)
+        where = _named("producer", destination)
+        check_destination(where, destination)
+        check_options(f"{where}.options", options)
         sender = SenderSettings(id="producer", connection="", destination=destination, options=dict(options))
         producer = Producer(
             destination,
@@ -258,16 +263,17 @@ class Session:
             selector: show only matching messages; possible with every broker, since the browser itself applies it.
 
         Raises:
-            UsageError: E2110 for a topic, E2014 if the connector cannot show messages, E7501 if the session is closed.
+            UsageError: E2110 for a topic, E2014 if the connector cannot show messages, E7540 for a selector that is not
+                a text, E7501 if the session is closed.
             ConfigError: E1215 for a wrong destination, E6003 to E6007 for a selector that cannot be read.
         """
         self._check()
-        where = f"browser of {destination}"
+        where = _named("browser", destination)
         if check_destination(where, destination).kind == "topic":
             raise UsageError("E2110", where, "only queues can be browsed", "", "Use a consumer with a subscription")
         if not isinstance(self._broker, Browsable):
             raise UsageError("E2014", where, "its connector cannot show messages")
-        wanted = Selector.optional(selector, f"{where}.selector")
+        wanted = _selector(where, selector)
         most = self._shared.options.queue_browser_read_max
         sees_expired = self._link.service is None
         return Browser(self._broker, self._check, destination, wanted, most, self._link.lock, sees_expired=sees_expired)
@@ -337,18 +343,20 @@ class Session:
             subscription: name of the subscription.
 
         Raises:
-            UsageError: E7510 if the topic or the name is missing, E7511 if the connector cannot delete subscriptions,
-                E7512 if there is no such subscription, E7513 while it has a consumer, E7501 if the session is closed.
+            UsageError: E7510 if the topic or the name is missing, E7503 for what cannot be the name of a subscription,
+                E7511 if the connector cannot delete subscriptions, E7512 if there is no such subscription, E7513 while
+                it has a consumer, E7501 if the session is closed.
             ConfigError: E1215 for a wrong destination, E1222 for a queue, E1022 for a name that the connector refuses.
             ConnectionLost: the broker cannot be reached, or does not allow it.
         """
         self._check()
-        where = f"unsubscribe {topic}"
+        where = f"unsubscribe {printable(topic)}" if isinstance(topic, str) else "unsubscribe"
         if subscription is None:
             what = "a topic and a subscription must be named: many topics may have a subscription of this name"
             raise UsageError("E7510", where, what, "", 'Call it as unsubscribe("topic:NAME", "SUBSCRIPTION")')
         if check_destination(where, topic).kind != "topic":
             raise ConfigError("E1222", where, "only topics have subscriptions")
+        _check_subscription(where, subscription)
         if not isinstance(self._broker, Unsubscribable):
             what = "its connector cannot delete subscriptions"
             raise UsageError("E7511", where, what, "", "Delete it with the tools of the broker")
@@ -370,9 +378,11 @@ class Session:
         Raises:
             ConnectionLost: the broker cannot be reached. Messages of the consumer that has lost its connection may be
                 redelivered; all others are acknowledged.
-            UsageError: E7501 if the session is closed.
+            UsageError: E7540 for what is not a message, E7501 if the session is closed.
         """
         self._check()
+        if message is not None and not isinstance(message, Message):
+            raise outside("session.acknowledge", message, "A message that was received, or None for all of them")
         if not self._mode.is_client:
             return
         held = self._holdings.unacknowledged
@@ -430,13 +440,14 @@ class Session:
         Until then nobody sees its sends, and nobody gets its received messages.
 
         Raises:
-            UsageError: E7519 if the broker has a transaction of this name; the transaction stays open. E7543 if the
-                connector is not a message service; and as `commit`.
+            UsageError: E7519 if the broker has a transaction of this name, E7540 for what cannot be a name: the
+                transaction stays open. E7543 if the connector is not a message service; and as `commit`.
             SendRejected: as `commit`.
             ConnectionLost: as `commit`.
         """
         self._check_transacted()
         service = self._message_service("prepared")
+        check_name("prepare.name", name)
         with self._link.lock:
             self._end_transaction(partial(service.prepare, name))
 
@@ -447,12 +458,14 @@ class Session:
         Repeating a call with the same outcome does nothing. Sessions of every mode may call this.
 
         Raises:
-            UsageError: E7520 if there is no such transaction, or if it has the other outcome; E7543 if the connector is
-                no message service; E7501 if the session is closed.
+            UsageError: E7520 if there is no such transaction, or if it has the other outcome; E7540 for an argument of
+                a wrong type; E7543 if the connector is no message service; E7501 if the session is closed.
             ConnectionLost: the broker cannot be reached. Call it again.
         """
         self._check()
         service = self._message_service("resolved")
+        check_name("resolve.name", name)
+        check_flag("resolve.commit", commit)
         with self._link.lock:
             service.resolve(name, commit=commit)
 
@@ -608,9 +621,11 @@ class Session:
         options: Mapping[str, Any],
     ) -> Consumer:
         self._check()
-        where = f"consumer of {destination}"
+        where = _named("consumer", destination)
         is_topic = check_destination(where, destination).kind == "topic"
-        wanted = Selector.optional(selector, f"{where}.selector")
+        wanted = _selector(where, selector)
+        check_flag(f"{where}.no_local", no_local)
+        check_options(f"{where}.options", options)
         subscribing = self._broker if is_topic and isinstance(self._broker, Subscribing) else None
         self._check_reader(where, is_topic, wanted, kind, subscribing)
         if no_local and not is_topic:
@@ -666,7 +681,10 @@ class Session:
         return consumer
 
     def _flow(self, where: str, flow_limit: int | None, prefetch: bool | None) -> Flow:
-        check_whole(f"{where}.flow_limit", flow_limit, MOST_FLOW, least=1)
+        if flow_limit is not None:
+            check_whole(f"{where}.flow_limit", flow_limit, MOST_FLOW, least=1)
+        if prefetch is not None:
+            check_flag(f"{where}.prefetch", prefetch)
         limit = self._shared.options.flow_limit if flow_limit is None else flow_limit
         if limit is None:
             at_once = self._mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE)
@@ -678,9 +696,8 @@ class Session:
         self, where: str, is_topic: bool, wanted: Selector | None, kind: Subscriber, subscribing: Subscribing | None
     ) -> None:
         features = self._broker.features
-        if is_topic and (kind.durable or kind.shared) and not (isinstance(kind.name, str) and is_name(kind.name)):
-            what = f"{quoted(str(kind.name))} cannot be the name of a subscription"
-            raise UsageError("E7503", where, what, "1 to 500 characters without control characters")
+        if kind.durable or kind.shared:
+            _check_subscription(where, kind.name)
         if wanted is not None and not is_topic and not features.selects:
             what = "this broker cannot leave unselected messages in a queue for other consumers"
             raise ConfigError("E1220", f"{where}.selector", what, "Only topics allow selectors")
@@ -710,6 +727,24 @@ class Session:
 
 def _nothing() -> None:
     """Do nothing: nothing else changes when the consumer is closed."""
+
+
+def _named(role: str, destination: object) -> str:
+    """Name a consumer, producer or browser for errors."""
+    return f"{role} of {printable(destination)}" if isinstance(destination, str) else role
+
+
+def _selector(where: str, text: str | None) -> Selector | None:
+    where = f"{where}.selector"
+    if text is not None and not isinstance(text, str):
+        raise outside(where, text, "A text, or None for all messages")
+    return Selector.optional(text, where)
+
+
+def _check_subscription(where: str, name: object) -> None:
+    if not isinstance(name, str) or not is_name(name):
+        what = f"{quoted(name)} cannot be the name of a subscription"
+        raise UsageError("E7503", where, what, "1 to 500 characters without control characters")
 
 
 def _shared_durable(subscription: str) -> Subscriber:

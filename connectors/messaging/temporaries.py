@@ -6,7 +6,7 @@ from threading import Lock
 
 from correlator import connector as port
 from correlator.connector import Deletable, MakesTemporaries, ServiceClient, is_temporary, temporary
-from correlator.errors import ConnectionLost, UsageError
+from correlator.errors import ConnectionLost, UsageError, printable, quoted
 
 _log = logging.getLogger("connectors.messaging")
 
@@ -61,7 +61,8 @@ class Temporaries:
         """Delete one of the temporary destinations. Raises `UsageError` E7512 and E7513, `ConnectionLost`."""
         with self._lock:
             if destination not in self._names:
-                raise UsageError("E7512", destination, "this connection has no such temporary destination")
+                where = printable(destination) if isinstance(destination, str) else quoted(destination)
+                raise UsageError("E7512", where, "this connection has no such temporary destination")
             if self._client is not None:
                 self._client.delete_temporary(destination)
             else:

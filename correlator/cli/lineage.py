@@ -26,7 +26,7 @@ def show_lineage(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="Input log of one life of an engine.", show_default=False)],
     sender: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only what sent messages by this sender.", show_default=False),
+        typer.Option(metavar="ID", help="Only what gave messages to this sender.", show_default=False),
     ] = None,
     receiver: Annotated[
         str | None,
@@ -47,7 +47,7 @@ def show_lineage(
     share: Share = None,
     json: Annotated[bool, typer.Option("--json", help="Print each input as a line of JSON.")] = False,
 ) -> None:
-    """Show what an engine handled in one life, which handlers it called, and what each of them sent and changed.
+    """Show what an engine handled in one life, which handlers it called, what each changed and what it gave to senders.
 
     --sender finds the cause of a send, --receiver finds what came of a received message. The command repeats the life
     as `correlator replay` does: it sends nothing, and opens no connection and no store.
@@ -130,7 +130,8 @@ def _effects(call: Call) -> Iterator[str]:
     for event in call.events:
         yield f"sent event {event.event} to channel {event.channel}"
     for send in call.sends:
-        yield f"sent {send.sender} {send.number} to {send.destination}" + (f" key {send.key}" if send.key else "")
+        key = f" key {send.key}" if send.key else ""  # not "sent": the log does not have the answer of the broker
+        yield f"gave message {send.number} to sender {send.sender}, for {send.destination}{key}"
     if call.failure:
         yield f"failed: {call.failure}"
     yield from map(_dead, call.dead_letters)

@@ -16,6 +16,8 @@ _MISSING: Any = object()
 _INSTALLED = ("site-packages", "dist-packages")
 """Names of directories that hold no modules of the user."""
 _RENAME = "Rename your module"
+_OWN = tuple(Path(__file__).parents[2] / name for name in ("correlator", "connectors", "pyspark_correlator"))
+"""The directories of correlator's own code, which tells a user nothing about a mistake in a module."""
 
 
 def import_object(path: str, where: str = "") -> Any:
@@ -86,10 +88,12 @@ def _summary(exc: BaseException) -> str:
 def _user_frames(trace: TracebackType | None) -> str:
     """The lines of the user's modules in a traceback, without lines of correlator and of the import system."""
     frames = traceback.extract_tb(trace)
-    own = [frame for frame in frames if frame.filename != __file__ and not _is_machinery(frame.filename)]
-    lines = [f"\n  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in own[-_MOST_FRAMES:]]
+    users = [frame for frame in frames if not _is_machinery(frame.filename)]
+    lines = [f"\n  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in users[-_MOST_FRAMES:]]
     return f"Raised at{''.join(lines)}" if lines else ""
 
 
 def _is_machinery(file: str) -> bool:
-    return file.startswith("<frozen ") or Path(file) == Path(importlib.__file__)
+    path = Path(file)
+    is_own = any(path.is_relative_to(place) for place in _OWN)
+    return is_own or file.startswith("<frozen ") or path == Path(importlib.__file__)

@@ -235,7 +235,7 @@ class HandlerCalls:
                 refuse_result(result, method, f"handler {instance.monitor.state_name}")
         except Exception as error:
             self._effects.clear()
-            failure = _failure(instance, method, event, error)
+            failure = _failure(instance, method, event, error, self._cure(instance))
             self.failure = str(failure)
             raise failure from error
         if instance.monitor.persistent:
@@ -272,7 +272,7 @@ class HandlerCalls:
 
     def _pass_over(self, instance: Instance, method: Callable[[Any], object], event: Any, error: Exception) -> None:
         """Report a failed handler, and with `on_error: dead_letter` keep its event."""
-        failure = _failure(instance, method, event, error)
+        failure = _failure(instance, method, event, error, self._cure(instance))
         cause = self._cause(event)
         if instance.on_error == "dead_letter":
             receiver, number, message = cause or ("", 0, from_inside(self._as_it_came(event)))
@@ -289,6 +289,10 @@ class HandlerCalls:
         about = f"message {cause[1]} of receiver '{cause[0]}'" if cause else "from inside the engine"
         self.failure = str(failure)
         self._failed(instance.on_error, failure, about)
+
+    def _cure(self, instance: Instance) -> str:
+        logged_only = instance.on_error == "dead_letter" and not self._staging.stored
+        return _LOGGED_ONLY if logged_only else _CURES[instance.on_error]
 
     def _as_it_came(self, event: Any) -> Any:
         """Return the present event as another context sent it: handlers may have changed its values."""
@@ -353,9 +357,12 @@ _CURES = {
     "dead_letter": "Correct the handler, then replay the dead letter",
     "skip": "Correct the handler",
 }
+_LOGGED_ONLY = "Correct the handler, then send the message again: an engine without a store keeps no dead letters"
 
 
-def _failure(instance: Instance, method: Callable[[Any], object], event: Any, error: Exception) -> CorrelatorError:
+def _failure(
+    instance: Instance, method: Callable[[Any], object], event: Any, error: Exception, cure: str
+) -> CorrelatorError:
     if isinstance(error, StateError):
         handled = f", handling {type(event).__name__}" if event is not None else ""
         return told_with(error, f"Raised in {name_of(method)} of monitor {instance.monitor.state_name}{handled}")
@@ -367,7 +374,7 @@ def _failure(instance: Instance, method: Callable[[Any], object], event: Any, er
         f"monitor {instance.monitor.state_name}",
         f"{shown} raised {storable(f'{type(error).__name__}: {_text_of(error)}')}",
         "",
-        _CURES[instance.on_error],
+        cure,
     )
 
 

@@ -91,7 +91,7 @@ class Context:
     ) -> None:
         self.name = name
         self.queue = InputQueue() if queue is None else queue
-        self.staging = Staging()
+        self.staging = Staging(stored=stored)
         self.cut_requested = False
         self.handled = 0
         self.fired = 0

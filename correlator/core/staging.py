@@ -13,14 +13,19 @@ class Staging:
 
     Owner: the context's thread, and the checkpointer while it holds the context's lock. Any thread may call `count`.
 
+    Args:
+        stored: whether checkpoints take what is staged; without them, dead letters are only logged.
+
     Attributes:
+        stored: as above.
         sends: the staged sends by sender. The context appends to these lists; each is valid until the next cut.
         dead_letters: the staged dead letters; the list is valid until the next cut.
     """
 
-    __slots__ = ("_returned", "dead_letters", "sends")
+    __slots__ = ("_returned", "dead_letters", "sends", "stored")
 
-    def __init__(self) -> None:
+    def __init__(self, *, stored: bool = True) -> None:
+        self.stored = stored
         self.sends: defaultdict[str, list[Message]] = defaultdict(list)
         self.dead_letters: list[DeadLetter] = []
         self._returned: list[int] = []

@@ -50,7 +50,10 @@ class Input(Cause, frozen=True, omit_defaults=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """A message that a handler sent, with the number under which the sender sends it."""
+    """A message that a handler gave to a sender, with the number under which the sender sends it.
+
+    The log does not tell what the broker answered: it may have refused the message.
+    """
 
     sender: str
     number: int

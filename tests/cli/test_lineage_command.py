@@ -52,7 +52,7 @@ def test_as_text(recorded):
     assert result.stdout.splitlines() == [
         f"{cause['line']} message {taken['number']} of trades (id {taken['id']}) in context main",
         "  positions:Positions.trade",
-        "    sent out 4 to queue:out",
+        "    gave message 4 to sender out, for queue:out",
     ]
 
 
@@ -65,7 +65,7 @@ def test_a_life_without_a_store_has_no_checkpoints_to_tell_of(tmp_path):
     assert run("run", "fleeting.yaml", cwd=place).returncode == 0
     found = run("lineage", "input.log.1", "--sender", "out", "--number", "4", cwd=place).stdout.splitlines()
     assert found[0].endswith("in context main")
-    assert found[2] == "    sent out 4 to queue:out"
+    assert found[2] == "    gave message 4 to sender out, for queue:out"
 
 
 @pytest.mark.parametrize(

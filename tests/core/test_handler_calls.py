@@ -37,12 +37,12 @@ class Threads:
 class Calls:
     """Handler calls, and what they have led to."""
 
-    def __init__(self, monitor: Monitor, on_error: OnError = "stop") -> None:
+    def __init__(self, monitor: Monitor, on_error: OnError = "stop", *, stored: bool = True) -> None:
         self.monitor = monitor
         self.made: list[Any] = []
         self.woken = 0
         self.failures: list[tuple[str, str]] = []
-        self.staging = Staging()
+        self.staging = Staging(stored=stored)
         self.threads = Threads()
         self.calls = HandlerCalls(
             InputQueue(), self.staging, resolve, self._failed, self._wake, self.threads, Moment(5.0, 0.0)
@@ -107,6 +107,13 @@ def test_a_failed_handler_has_no_effect_then_or_later(on_error):
     assert world.made == [2]
     letters = [(one.origin, one.time) for one in world.staging.take_dead_letters()]
     assert letters == ([("Keeps", 5.0)] if on_error == "dead_letter" else [])
+
+
+def test_without_a_store_the_cure_of_a_failed_handler_is_to_send_the_message_again():
+    world = Calls(Plain(), "dead_letter", stored=False)
+    world.call(world.handler(1, fails=True))
+    cure = "Correct the handler, then send the message again: an engine without a store keeps no dead letters."
+    assert world.calls.failure.endswith(f" {cure}")
 
 
 @pytest.mark.parametrize(("monitor", "count"), [(Plain(), 0), (Keeps(), 1)])

@@ -20,6 +20,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (package / "lacks.py").write_text("import pricing_library\n")
     (package / "raises.py").write_text("def limit():\n    return 1 // 0\n\n\nLIMIT = limit()\n")
     (package / "reads.py").write_text("import json\n\n\nLIMITS = json.loads('{')\n")
+    (package / "refused.py").write_text(
+        "from correlator.options import check_destination\n\n\ncheck_destination('here', 'nowhere')\n"
+    )
     (package / "wrong.py").write_text("class Trade:\n    def:\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
@@ -61,3 +64,10 @@ def test_what_is_wrong_is_told_with_the_lines_of_the_user(name: str, said: str, 
         resolve(name, "monitors[0].type")
     assert str(refusal.value).startswith("E1501 monitors[0].type: ")
     assert said.replace("DIRECTORY", str(tmp_path / "trading_desk")) in str(refusal.value)
+
+
+def test_what_correlator_refuses_in_a_module_is_told_without_the_lines_of_correlator(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        resolve("trading_desk.refused:A")
+    file = tmp_path / "trading_desk" / "refused.py"
+    assert refusal.value.todo == f"Raised at\n  {file}:4 in <module>: check_destination('here', 'nowhere')"

@@ -51,7 +51,8 @@ class _Descriptor:
 
 
 def _detached(descriptor: Any) -> int:
-    return descriptor.detach()
+    number: int = descriptor.detach()
+    return number
 
 
 def can_fork(variables: Mapping[str, str]) -> bool:

@@ -13,10 +13,11 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka as kafka
 from confluent_kafka import IsolationLevel
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -307,7 +308,7 @@ class KafkaServer(ProcessServer):
     def revoke(self, kind: ResourceType, name: str) -> None:
         """Take all rights of `USER` for this away."""
         any_ = AclOperation.ANY, AclPermissionType.ANY
-        rights = AclBindingFilter(kind, name, ResourcePatternType.LITERAL, f"User:{USER}", None, *any_)
+        rights = AclBindingFilter(kind, name, ResourcePatternType.LITERAL, f"User:{USER}", None, *any_)  # type: ignore[arg-type]  # any host
         for removed in self.admin.delete_acls([rights]).values():
             removed.result(ANSWER_S)
 
@@ -317,7 +318,7 @@ class KafkaServer(ProcessServer):
         upsertion = UserScramCredentialUpsertion(user, made, password.encode())
         self.admin.alter_user_scram_credentials([upsertion])[user].result(ANSWER_S)
 
-    def publish(self, topic: str, *records: Mapping[str, object]) -> None:
+    def publish(self, topic: str, *records: Mapping[str, Any]) -> None:
         """Put records into a topic; each has the arguments of `Producer.produce`."""
         producer = kafka.Producer(self._client(), logger=LOG)
         for record in records:
@@ -347,7 +348,8 @@ class KafkaServer(ProcessServer):
             while (record := consumer.poll(ANSWER_S)) is not None and record.error() is None:
                 found.append(record)
             assert record is not None
-            assert record.error().code() == kafka.KafkaError._PARTITION_EOF
+            assert (end := record.error()) is not None
+            assert end.code() == kafka.KafkaError._PARTITION_EOF
         consumer.close()
         return found
 
@@ -363,11 +365,11 @@ class KafkaServer(ProcessServer):
     def _ends(self, topic: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> list[int]:
         """The end of each partition as readers with this isolation see it."""
         numbers = self.admin.list_topics(topic, ANSWER_S).topics[topic].partitions
-        wanted = {kafka.TopicPartition(topic, number): OffsetSpec.latest() for number in numbers}
+        wanted = {kafka.TopicPartition(topic, number): OffsetSpec.latest() for number in numbers}  # type: ignore[no-untyped-call]
         answers = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
         return [answers[place].result().offset for place in wanted]
 
-    def _client(self) -> dict[str, object]:
+    def _client(self) -> dict[str, Any]:
         return {"bootstrap.servers": self.servers}
 
     def _is_ready(self) -> bool:

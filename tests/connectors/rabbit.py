@@ -5,11 +5,14 @@ import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
 from correlator import Reliability
-from correlator.errors import ConnectionLost
+from correlator.connector import Source
+from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S, bodies
@@ -18,16 +21,29 @@ from correlator.testing.network import FaultProxy
 LONG_S = 120.0
 
 
-def receiver(queue, **options):
+class End(Protocol):
+    """A source or a sink."""
+
+    def connect(self) -> None:
+        """Connect."""
+
+    def close(self) -> None:
+        """Close."""
+
+
+AnEnd = TypeVar("AnEnd", bound=End)
+
+
+def receiver(queue: str, **options: Any) -> ReceiverSettings:
     return ReceiverSettings(id="r", connection="rabbit", destination=f"queue:{queue}", options=options)
 
 
-def sender(queue, **options):
+def sender(queue: str | None, **options: Any) -> SenderSettings:
     destination = None if queue is None else f"queue:{queue}"
     return SenderSettings(id="s", connection="rabbit", destination=destination, options=options)
 
 
-def outgoing(queue, *contents):
+def outgoing(queue: str, *contents: Message | bytes) -> list[Outgoing]:
     return [
         Outgoing(number, "life", f"queue:{queue}", content if isinstance(content, Message) else Message(content))
         for number, content in enumerate(contents, 1)
@@ -35,7 +51,7 @@ def outgoing(queue, *contents):
 
 
 @contextlib.contextmanager
-def opened(end):
+def opened(end: AnEnd) -> Generator[AnEnd]:
     try:
         end.connect()
         yield end
@@ -43,14 +59,14 @@ def opened(end):
         end.close()
 
 
-def lost(call) -> ConnectionLost:
+def lost(call: Callable[[], object]) -> ConnectionLost:
     """The `ConnectionLost` that the call raises."""
     with pytest.raises(ConnectionLost) as raised:
         call()
     return raised.value
 
 
-def lost_by(source) -> ConnectionLost:
+def lost_by(source: Source) -> ConnectionLost:
     """The `ConnectionLost` that ends receiving."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -61,9 +77,9 @@ def lost_by(source) -> ConnectionLost:
     raise AssertionError("nothing ends")
 
 
-def drained(source, different):
+def drained(source: Source, different: int) -> list[bytes]:
     """All bodies, repeats included, until `different` bodies have come and no further message does."""
-    received = []
+    received: list[bytes] = []
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         chunk = source.receive(1000, 0.2)
@@ -78,30 +94,41 @@ class Seen:
     """Counts how often each body was handled. These engines never crash, so the counts need not be state."""
 
     def __init__(self) -> None:
-        self.counts = Counter()
+        self.counts: Counter[bytes] = Counter()
         self._changed = threading.Condition()
         self._most = math.inf
 
-    def add(self, body):
+    def add(self, body: bytes) -> None:
         """Count a message; waits while there are as many as `hold_at` allows."""
         with self._changed:
             self.counts[body] += 1
             self._changed.notify_all()
             self._changed.wait_for(lambda: len(self.counts) < self._most, LONG_S)
 
-    def hold_at(self, most):
+    def hold_at(self, most: float) -> None:
         """Let the handler wait when it has seen so many different messages; `math.inf` lets it go on."""
         with self._changed:
             self._most = most
             self._changed.notify_all()
 
-    def wait_for(self, different):
+    def wait_for(self, different: int) -> None:
         with self._changed:
             enough = self._changed.wait_for(lambda: len(self.counts) >= different, LONG_S)
             assert enough, f"{len(self.counts)} of {different}"
 
 
-def forwarding(name, store, monitor, source, target, *, receiver_id="in", batch=20, sent=20, **settings):
+def forwarding(
+    name: str,
+    store: str | None,
+    monitor: str,
+    source: str,
+    target: str,
+    *,
+    receiver_id: str = "in",
+    batch: int = 20,
+    sent: int = 20,
+    **settings: Any,
+) -> EngineSettings:
     """An engine whose monitor sends to the sender `out`, EXACTLY_ONCE on both sides."""
     mode = Reliability.EXACTLY_ONCE
     return EngineSettings(
@@ -126,7 +153,9 @@ def forwarding(name, store, monitor, source, target, *, receiver_id="in", batch=
     )
 
 
-def lose_again_and_again(port, source_at, times, hold=lambda source: None):
+def lose_again_and_again(
+    port: int, source_at: Callable[[int], Source], times: int, hold: Callable[[Source], object] = lambda _: None
+) -> None:
     """Let a source lose its connection, and be refused, through a proxy; checks that no thread is left.
 
     Where the client connects again by itself, only a message that is held shows it: `hold` takes one.
@@ -146,5 +175,5 @@ def lose_again_and_again(port, source_at, times, hold=lambda source: None):
     assert threading.active_count() <= before
 
 
-def codes(results):
-    return [result and result.code for result in results]
+def codes(results: Sequence[SendRejected | None]) -> list[str | None]:
+    return [None if result is None else result.code for result in results]

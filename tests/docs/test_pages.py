@@ -34,7 +34,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_examples_of_a_page_run(page, tmp_path):
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     run_examples(page, tmp_path)
 
 

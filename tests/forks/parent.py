@@ -120,7 +120,7 @@ def hold_for_ever(lock: AbstractContextManager[object]) -> None:
     held.wait()
 
 
-OPEN = {
+OPEN: dict[str, Callable[..., Uses]] = {
     "store": open_store,
     "source": open_source,
     "sink": open_sink,

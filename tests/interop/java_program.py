@@ -37,7 +37,7 @@ class JavaProgram:
         program = _HERE / name
         self._path = f"{classes}:{fetch_jars(program / 'pom.xml')}/*"
         sources = [_SHARED, program / "Program.java"]
-        compiler = ["javac", "-proc:none", "-Xlint:all,-classfile", "-Werror", "-d", classes, "-cp", self._path]
+        compiler = ["javac", "-proc:none", "-Xlint:all,-classfile", "-Werror", "-d", str(classes), "-cp", self._path]
         subprocess.run([*compiler, *sources], check=True, timeout=TIMEOUT_S)
 
     def run(self, *arguments: str) -> list[dict[str, Any]]:

@@ -18,12 +18,19 @@ from correlator.core.commit import (
     StateSegment,
     Suspect,
 )
-from correlator.events import DeadLetter, Headers, Message
+from correlator.events import DeadLetter, Headers, Message, PropertyValue
 from correlator.ports import Store
 
 
 def message(text: str) -> Message:
-    properties = {"uniqueMessageId": text, "price": 1.5, "count": 2**62, "flag": True, "raw": b"\x00\xff", "none": None}
+    properties: dict[str, PropertyValue] = {
+        "uniqueMessageId": text,
+        "price": 1.5,
+        "count": 2**62,
+        "flag": True,
+        "raw": b"\x00\xff",
+        "none": None,
+    }
     return Message(text.encode(), properties, "key", "queue:orders", Headers(message_id=text, priority=4))
 
 

@@ -69,4 +69,4 @@ def forget_the_source(sink_type: type[Any]) -> None:
         results: Sequence[SendRejected | None] = send(sink, own)
         return results
 
-    sink_type.send = renamed  # type: ignore[method-assign]
+    sink_type.send = renamed

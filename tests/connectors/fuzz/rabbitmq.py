@@ -33,7 +33,7 @@ _FIXED = {
     "T": 8,
     "D": 5,
 }
-_KINDS = (*_FIXED, *"SSSxVAF")
+_KINDS: tuple[str, ...] = (*_FIXED, *"SSSxVAF")
 
 
 class RabbitFeed:
@@ -145,7 +145,7 @@ def _frame(kind: int, payload: bytes) -> bytes:
 def _properties(random: Random) -> bytes:
     """All properties that the protocol has, with a table of headers of any kind."""
     short = lambda one: text(one).encode()[:255].decode(errors="ignore")  # noqa: E731
-    fields = Fields(
+    values = [
         *(maybe(random, 0.2, short) for _ in range(2)),
         None,
         maybe(random, 0.3, lambda one: one.randrange(256)),
@@ -153,7 +153,8 @@ def _properties(random: Random) -> bytes:
         *(maybe(random, 0.2, short) for _ in range(4)),
         maybe(random, 0.2, lambda one: one.choice((0, 1, 2**32, 2**63, mutations.LARGEST))),
         *(maybe(random, 0.1, short) for _ in range(4)),
-    )
+    ]
+    fields = Fields(*values)
     encoded = encode_fields(fields)
     table = b"".join(_entry(random) for _ in range(random.randrange(6)))
     if not table:

@@ -180,7 +180,8 @@ def _patched(feed: Any) -> Iterator[None]:
     if feed.patched is None:
         yield
     else:
-        with mock.patch.object(*feed.patched, feed.link):
+        owner, name = feed.patched
+        with mock.patch.object(owner, name, feed.link):
             yield
 
 

@@ -30,7 +30,7 @@ _FIXED = {
     **dict.fromkeys((0x80, 0x81, 0x82, 0x83, 0x84), 8),
     **dict.fromkeys((0x94, 0x98), 16),
 }
-_CODES = (*_FIXED, *[0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3] * 3, 0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0, 0x00)
+_CODES: tuple[int, ...] = (*_FIXED, *[0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3] * 3, 0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0, 0x00)
 
 
 class Delivered(NamedTuple):
@@ -249,5 +249,5 @@ def _value(random: Random, depth: int) -> bytes:
     content = b"".join(pieces)
     width = 1 if code < 0xD0 or code == 0xE0 else 4
     count = len(pieces) if random.random() < 0.9 else 255
-    size = (len(content) + width) % 256**width
+    size = (len(content) + width) % (1 << 8 * width)
     return bytes((code,)) + size.to_bytes(width, "big") + count.to_bytes(width, "big") + content

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from correlator import Engine, Message, Monitor, Reliability, StateTable, on
+from correlator.connector import Connection
 from correlator.events import PartStatus
 from correlator.settings import CheckpointSettings, EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from tests.connectors.campaign.board import Board, name_of
@@ -155,7 +156,9 @@ def engine_of(
 ) -> Engine:
     """Make one of the two engines; each of its connections has a port of its own."""
     source = place.queues[name == "counting"]
-    connections = {role: place.rabbit.connection(port=port, queue_type=this.queue_type) for role, port in ports.items()}
+    connections: dict[str, Connection] = {
+        role: place.rabbit.connection(port=port, queue_type=this.queue_type) for role, port in ports.items()
+    }
     settings = EngineSettings(
         name=name,
         store=place.store(name),

@@ -162,10 +162,10 @@ def arm(kill: int, of: Collection[str]) -> None:
 
         return saved
 
-    SqlSink._transaction = writing  # type: ignore[method-assign]
-    CaptureSource._save = saving(CaptureSource._save)  # type: ignore[method-assign]
-    PolledSource._save = saving(PolledSource._save)  # type: ignore[method-assign]
-    OutboxSource.acknowledge = acknowledging  # type: ignore[method-assign]
+    SqlSink._transaction = writing  # type: ignore[method-assign, assignment]
+    CaptureSource._save = saving(CaptureSource._save)  # type: ignore[method-assign, assignment]
+    PolledSource._save = saving(PolledSource._save)  # type: ignore[method-assign, assignment]
+    OutboxSource.acknowledge = acknowledging  # type: ignore[method-assign, assignment]
 
 
 def forget_the_source() -> None:
@@ -176,7 +176,7 @@ def forget_the_source() -> None:
         sink._sends_again = False
         return send(sink, [msgspec.structs.replace(out, source=f"{out.source}:{os.getpid()}") for out in batch])
 
-    SqlSink.send = renamed  # type: ignore[method-assign]
+    SqlSink.send = renamed  # type: ignore[method-assign, assignment]
 
 
 def live(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import structlog
 
@@ -53,7 +53,7 @@ class Death(NamedTuple):
 def arm(death: Death) -> None:
     """Let the process kill itself."""
     if death.place in (BEFORE_THE_ANSWER, BEHIND_THE_ANSWER):
-        web.arm(death.place, death.number)
+        web.arm(cast("web.Place", death.place), death.number)
     elif death.place in (BEFORE_THE_TABLE, BEHIND_THE_TABLE):
         tables.arm(death.number if death.place == BEFORE_THE_TABLE else -death.number, (tables.SINK,))
     else:

@@ -169,7 +169,8 @@ class Engine:
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
         used = functools.partial(in_use, settings, origin)
         orders = RequestHandler(self, used)
-        control = ControlServer(functools.partial(sockets_of, settings), orders.answer)
+        file = Path(origin.places.file).resolve() if origin.places.file else None
+        control = ControlServer(functools.partial(sockets_of, settings, file), orders.answer)
         self._stored = settings.store if store is None else None
         shown = Shown(
             self.status,

@@ -320,7 +320,7 @@ CARRIES = {
     "a call": (
         "file",
         {"path": "."},
-        {"destination": "queue:letters.jsonl", "call": CallSettings(f"{__name__}:with_reason")},
+        {"destination": "queue:letters.jsonl", "call": CallSettings(function=f"{__name__}:with_reason")},
     ),
     "a column of objects": ("objects", {"path": "."}, {"destination": "queue:l/*.parquet", "options": COLUMN}),
     "a column of a lake": ("lake", {"path": ".", "format": "parquet"}, {"options": COLUMN}),

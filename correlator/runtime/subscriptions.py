@@ -9,7 +9,7 @@ from dataclasses import replace
 from correlator.configuration.connectors import connector
 from correlator.connector import Connection, Grouping, Placing, routing_options
 from correlator.core.commit import Endpoint
-from correlator.core.registry import RECEIVER, SENDER, without_secret_options
+from correlator.core.registry import RECEIVER, SENDER, Settings, without_secret_options
 from correlator.errors import ConfigError
 from correlator.settings import EngineSettings, ReceiverSettings
 
@@ -30,7 +30,7 @@ def subscriptions(
         provided: connections that the program passes to the engine in place of the configured ones.
     """
     added = [RECEIVER.decode(one.settings) for one in stored if one.origin == "dynamic" and one.kind == "receiver"]
-    found = {}
+    found: dict[str, str] = {}
     with ExitStack() as made:
         connections: dict[str, Connection | None] = {}
         for receiver in (*settings.receivers, *added):
@@ -58,9 +58,10 @@ def unmoved(
         provided: connections that the program passes to the engine in place of the configured ones.
     """
     known = {(one.kind, one.id): one for one in stored if one.origin == "static"}
-    found = set()
+    parts: list[Settings] = [*settings.receivers, *settings.senders]
+    found: set[str] = set()
     with ExitStack() as made:
-        for part in (*settings.receivers, *settings.senders):
+        for part in parts:
             receives = isinstance(part, ReceiverSettings)
             entry = known.get(("receiver" if receives else "sender", part.id))
             if entry is None or entry.connection != part.connection:

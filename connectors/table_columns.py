@@ -18,7 +18,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _NOT_NULL = re.compile(r"\bnot\s+null\b", re.IGNORECASE)
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _LARGEST_FLOAT = 3.4028234663852886e38
-_OPTIONS = ("schema", "extra_fields", "key_column", "unique_id_column", "properties_column", "missing_up_to")
+PROPERTIES_COLUMN = "properties_column"
+"""The option that names the column with the properties of a message."""
+_OPTIONS = ("schema", "extra_fields", "key_column", "unique_id_column", PROPERTIES_COLUMN, "missing_up_to")
 
 
 def _whole(bits: int) -> Any:
@@ -98,7 +100,7 @@ def columns_from(where: str, options: Mapping[str, Any], *, has_times: bool) -> 
     of_body = _of_body(f"{where}.schema", text_option(where, options, "schema"), types)
     key, unique_id, properties = (
         text_option(where, options, name) if name in options else ""
-        for name in ("key_column", "unique_id_column", "properties_column")
+        for name in ("key_column", "unique_id_column", PROPERTIES_COLUMN)
     )
     extra_fields = choice_option(where, options, "extra_fields", ("refuse", "ignore"), "refuse")
     found = Columns(of_body, key, unique_id, properties, extra_fields == "ignore")

@@ -95,6 +95,8 @@ class Features:
         misses_numbers: the sink raises `ConnectionLost` if a number is missing between two messages, since somebody may
             have removed what held it. So its senders must send each message: they may have no `call`, which may lead to
             no message (E1532).
+        carries_properties: a sink sends all properties of a message with it. If this is false, it leaves them out,
+            except for those that its options name (`Carrying`).
         delays: a sink honours the header `delivery_delay_ms`. If this is false, it refuses a message with such a
             header.
         selects: a source of a queue takes only messages that match the receiver's `selector`, and leaves the others to
@@ -119,6 +121,7 @@ class Features:
     acknowledgements_written_within_s: float = 0.0
     deduplicates_sends: bool = False
     misses_numbers: bool = False
+    carries_properties: bool = True
     delays: bool = False
     selects: bool = False
     shares: bool = True
@@ -451,6 +454,43 @@ class Routing(Protocol):
 def routing_options(connector: object) -> Collection[str]:
     """The options of senders that say where messages go; see `Routing`."""
     return connector.routing_options if isinstance(connector, Routing) else ()
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A connection with options of which different values can name the same place, a default that is written out for
+    example.
+    """
+
+    def is_same_place(
+        self, before: ReceiverSettings | SenderSettings, after: ReceiverSettings | SenderSettings
+    ) -> bool:
+        """Whether a receiver or sender takes from, or sends to, the same place with these settings, which differ in
+        options only.
+
+        A start that finds other options than in the store calls it. It may ask the broker, and returns false if the
+        broker cannot tell. Raises `ConfigError` as `Connection.source` and `Connection.sink`.
+        """
+        ...
+
+
+@runtime_checkable
+class Carrying(Protocol):
+    """A connection whose senders leave out properties, except for those that their options name."""
+
+    def carries(self, sender: SenderSettings, name: str) -> bool:
+        """Whether a sender carries the property `name`. Depends on settings alone.
+
+        Raises `ConfigError` as `Connection.sink`.
+        """
+        ...
+
+
+def carries(connection: Connection, sender: SenderSettings, name: str) -> bool:
+    """Whether a sender carries the property `name` of messages; see `Carrying.carries`."""
+    if isinstance(connection, Carrying):
+        return connection.carries(sender, name)
+    return connection.features.carries_properties
 
 
 @runtime_checkable

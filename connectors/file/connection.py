@@ -25,7 +25,13 @@ class FileConnection:
         ("0600") sets the permissions of new files.
     """
 
-    features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, shares=False)
+    features = Features(
+        order=Order.POSITION,
+        acknowledges_surely=True,
+        deduplicates_sends=True,
+        carries_properties=False,
+        shares=False,
+    )
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"

@@ -58,6 +58,7 @@ class HttpConnection:
             redelivers=False,
             answers=True,
             shares=False,
+            carries_properties=False,
             deduplicates_sends=flag_option(where, options, "deduplication"),
         )
 
@@ -86,6 +87,10 @@ class HttpConnection:
             what = "sends to no service, since its connection has none"
             raise ConfigError("E1216", f"{where}.destination", what, "", f"Set {self._where}.url")
         return HttpSink(self._service, _calling(where, sender))
+
+    def carries(self, sender: SenderSettings, name: str) -> bool:
+        """Whether a property becomes a header of requests; see `correlator.connector.Carrying`."""
+        return name in _headers(f"senders.{sender.id}", sender.options)
 
     def listen(self) -> None:
         """Begin to listen. Until the receiver of a path is connected, the path answers 503. Raises

@@ -11,7 +11,7 @@ from connectors.lake.places import TablePlace, table_name
 from connectors.lake.plain import ParquetLog
 from connectors.lake.sink import LakeSink
 from connectors.lake.tables import TABLE_ERRORS, TableLog, unusable
-from connectors.table_columns import Columns, columns_from
+from connectors.table_columns import PROPERTIES_COLUMN, Columns, columns_from
 from connectors.table_rows import RowMaker
 from correlator.connector import Advice, Features
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
@@ -32,7 +32,7 @@ class LakeConnection:
         `missing_up_to` (0), the number up to which the table may lack messages of the sender.
     """
 
-    features = Features(deduplicates_sends=True, misses_numbers=True)
+    features = Features(deduplicates_sends=True, misses_numbers=True, carries_properties=False)
     redelivery_options: Collection[str] = ()
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
@@ -62,6 +62,10 @@ class LakeConnection:
         missing_up_to = whole_option(where, sender.options, "missing_up_to", 0, _LAST_NUMBER, least=0)
         place = TablePlace(where, self._path, table)
         return LakeSink(sender, place, self._log(place, maker.arrow, sender), maker, missing_up_to)
+
+    def carries(self, sender: SenderSettings, _name: str) -> bool:
+        """Whether a sender has a column for properties; see `correlator.connector.Carrying`."""
+        return PROPERTIES_COLUMN in sender.options
 
     def examine(
         self, _receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]

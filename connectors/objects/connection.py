@@ -12,6 +12,7 @@ from connectors.objects.formats import ENDINGS, writer
 from connectors.objects.sink import ObjectsSink
 from connectors.objects.source import ObjectsSource, Reading
 from connectors.objects.stores import Store
+from connectors.table_columns import PROPERTIES_COLUMN
 from correlator.connector import Advice, Features, Order
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
 from correlator.options import (
@@ -54,7 +55,12 @@ class ObjectsConnection:
     """
 
     features = Features(
-        order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, misses_numbers=True, shares=False
+        order=Order.POSITION,
+        acknowledges_surely=True,
+        deduplicates_sends=True,
+        misses_numbers=True,
+        carries_properties=False,
+        shares=False,
     )
     redelivery_options: Collection[str] = ()
 
@@ -119,6 +125,10 @@ class ObjectsConnection:
         made = writer(where, place.ending, sender.options)
         missing_up_to = whole_option(where, sender.options, "missing_up_to", 0, _LAST_NUMBER, least=0)
         return ObjectsSink(sender, self._store(writes=True), place.folder, place.ending, made, missing_up_to)
+
+    def carries(self, sender: SenderSettings, _name: str) -> bool:
+        """Whether a sender has a column for properties; see `correlator.connector.Carrying`."""
+        return PROPERTIES_COLUMN in sender.options
 
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]

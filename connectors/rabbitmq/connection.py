@@ -75,6 +75,12 @@ class RabbitConnection:
         """The queue of a receiver; see `correlator.connector.Grouping`."""
         return destination_of_receiver(receiver, self._broker).queue
 
+    def is_same_place(
+        self, before: ReceiverSettings | SenderSettings, after: ReceiverSettings | SenderSettings
+    ) -> bool:
+        """Whether messages take the same way; see `correlator.connector.Placing`."""
+        return self._way(before) == self._way(after)
+
     def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> RabbitSource:
         """A consumer of the queue of a subscription; see `correlator.connector.Subscribing`."""
         destination = destination_of_subscriber(receiver, subscriber, self._broker)
@@ -152,3 +158,10 @@ class RabbitConnection:
 
     def close(self) -> None:
         """Do nothing: sources and sinks share no resources."""
+
+    def _way(self, part: ReceiverSettings | SenderSettings) -> tuple[str, ...]:
+        """The queue of a receiver; the exchange and the routing key of a sender, if it has a destination."""
+        if isinstance(part, ReceiverSettings):
+            return (destination_of_receiver(part, self._broker).queue,)
+        found = destination_of_sender(part, self._broker)
+        return () if found is None else (found.exchange, found.routing_key)

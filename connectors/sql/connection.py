@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from connectors.sql.capture import CaptureSource
-from connectors.sql.database import address, open_database, translated
+from connectors.sql.database import address, open_database, same_table, translated
 from connectors.sql.examination import look
 from connectors.sql.mysql import check_name
 from connectors.sql.options import (
@@ -19,6 +19,7 @@ from connectors.sql.options import (
     place_of,
     poll_interval_of,
     polled_of,
+    schema_of,
     writing_of,
 )
 from connectors.sql.outbox import OutboxSource
@@ -59,7 +60,13 @@ class SqlConnection:
     sender.
     """
 
-    features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, misses_numbers=True)
+    features = Features(
+        order=Order.POSITION,
+        acknowledges_surely=True,
+        deduplicates_sends=True,
+        misses_numbers=True,
+        carries_properties=False,
+    )
     redelivery_options: Collection[str] = ()
     routing_options: Collection[str] = ("schema",)
 
@@ -100,6 +107,21 @@ class SqlConnection:
             return receiver.subscription
         outbox = outbox_of(receiver)
         return outbox.table if outbox.schema is None else f"{outbox.schema}.{outbox.table}"
+
+    def is_same_place(
+        self, before: ReceiverSettings | SenderSettings, after: ReceiverSettings | SenderSettings
+    ) -> bool:
+        """Whether the schemas, of which one may not be written out, have the same table; asks PostgreSQL. See
+        `correlator.connector.Placing`.
+        """
+        schemas = [schema_of(place_of(part), part.options) for part in (before, after)]
+        if schemas[0] == schemas[1]:
+            return True
+        table = (after.destination or "").partition(":")[2]
+        if self._url.get_backend_name() == "postgresql":
+            return same_table(self._where, self._url, table, schemas)
+        default = "main" if self._url.get_backend_name() == "sqlite" else self._url.database
+        return all(schema in (None, default) for schema in schemas)
 
     def sink(self, sender: SenderSettings) -> SqlSink:
         """Make a writer of the table. Raises `ConfigError`."""

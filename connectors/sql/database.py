@@ -3,7 +3,7 @@
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -139,6 +139,20 @@ def oid_of(connection: Connection, table: str, schema: str | None) -> int:
     inspector = inspect(connection)
     assert isinstance(inspector, PGInspector)
     return inspector.get_table_oid(table, schema=schema)
+
+
+def same_table(where: str, url: URL, table: str, schemas: Sequence[str | None]) -> bool:
+    """Whether a table of PostgreSQL is the same one in two schemas; `None` is the one that the database searches first.
+
+    False if there is no such table, or the database cannot be asked.
+    """
+    names = [identifier(table) if one is None else f"{identifier(one)}.{identifier(table)}" for one in schemas]
+    try:
+        with open_database(where, url) as connection:
+            found = connection.exec_driver_sql("SELECT to_regclass(%s) = to_regclass(%s)", tuple(names)).scalar()
+    except (SQLAlchemyError, StoreError, OSError):
+        return False
+    return found is True
 
 
 def identifier(name: str) -> str:

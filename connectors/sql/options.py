@@ -72,7 +72,7 @@ def polled_of(receiver: ReceiverSettings) -> Polled:
     return Polled(
         where,
         table,
-        _schema(where, options),
+        schema_of(where, options),
         text_option(where, options, "order_column"),
         _key_columns(f"{where}.key_columns", options),
         lag_s,
@@ -85,7 +85,7 @@ def outbox_of(receiver: ReceiverSettings) -> Outbox:
     where = place_of(receiver)
     check_options(where, receiver.options, _OF_OUTBOXES)
     table = _table(where, receiver.destination)
-    return Outbox(where, table, _schema(where, receiver.options), _columns(f"{where}.columns", receiver.options))
+    return Outbox(where, table, schema_of(where, receiver.options), _columns(f"{where}.columns", receiver.options))
 
 
 def poll_interval_of(receiver: ReceiverSettings) -> float:
@@ -127,7 +127,7 @@ def writing_of(sender: SenderSettings) -> Writing:
     keys = _key_columns(f"{where}.key_columns", options)
     if keys and mode == "insert":
         raise ConfigError("E1022", f"{where}.key_columns", "has no meaning without mode: upsert or mode: delete")
-    return Writing(where, _target(where, sender), _schema(where, options), mode, keys, extra_fields == "ignore")
+    return Writing(where, _target(where, sender), schema_of(where, options), mode, keys, extra_fields == "ignore")
 
 
 def _target(where: str, sender: SenderSettings) -> str:
@@ -138,7 +138,8 @@ def _target(where: str, sender: SenderSettings) -> str:
     return _table(where, sender.destination)
 
 
-def _schema(where: str, options: Mapping[str, Any]) -> str | None:
+def schema_of(where: str, options: Mapping[str, Any]) -> str | None:
+    """Return the option `schema`; `None` for the schema that the database searches first. Raises `ConfigError`."""
     return text_option(where, options, "schema") if "schema" in options else None
 
 

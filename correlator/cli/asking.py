@@ -33,11 +33,14 @@ class RefusedByEngine(CorrelatorError):
 
 
 def place_of(file: Path, settings: PipelineFile, share: int | None) -> Sequence[Path]:
-    """Return where the control socket of an engine is. Raises `UsageError` E2060 without the number of a share."""
+    """Return where the control socket of an engine may be. Raises `UsageError` E2060 without the number of a share.
+
+    An engine without a store is looked for by its file first, and then by its name, because code may have made it.
+    """
     if share is not None:
         settings = of_share(settings, share)
     refuse_shares(str(file), settings)
-    return sockets_of(settings)
+    return list(dict.fromkeys([*sockets_of(settings, file.resolve()), *sockets_of(settings)]))
 
 
 def ask(place: Sequence[Path], request: Request, wait_s: float = 0.0) -> dict[str, Any]:

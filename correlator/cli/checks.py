@@ -13,8 +13,9 @@ from typing import Any
 from correlator.configuration import Findings
 from correlator.configuration.connectors import connector
 from correlator.configuration.rules import check_known, check_references
-from correlator.connector import Connection, group_of
-from correlator.core.admission import refuse_beside, refuse_call, refuse_for_pipelines, selection
+from correlator.connector import Connection, carries, group_of
+from correlator.core.admission import leaves_out_reasons, refuse_beside, refuse_call, refuse_for_pipelines, selection
+from correlator.core.deadletters import REASON
 from correlator.core.fields import FieldMapping, check_forwarding, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
@@ -54,6 +55,7 @@ def check_and_hint(settings: PipelineFile, findings: Findings) -> None:
     with _connections(settings, findings) as connections:
         _check_endpoints(settings, connections, findings)
         repeats = {name: not connection.features.deduplicates_sends for name, connection in connections.items()}
+        _hint_reasons(settings, connections, findings)
     for path, endpoint in _endpoints(settings):
         if isinstance(endpoint, ReceiverSettings) and endpoint.selector is not None:
             _hint_selection(path, endpoint, settings, findings)
@@ -85,6 +87,17 @@ def _check_endpoints(settings: PipelineFile, connections: Mapping[str, Connectio
         connection = connections.get(endpoint.connection)
         if connection is not None:
             _check_endpoint(path, endpoint, connection, settings, findings)
+
+
+def _hint_reasons(settings: PipelineFile, connections: Mapping[str, Connection], findings: Findings) -> None:
+    sender = next((one for one in settings.senders if one.id == settings.dead_letter_sender), None)
+    connection = connections.get(sender.connection) if sender is not None else None
+    if sender is None or connection is None:
+        return
+    with contextlib.suppress(ConfigError):  # `_check_endpoint` reports it
+        warning = leaves_out_reasons(sender, carries=carries(connection, sender, REASON))
+        if warning is not None:
+            findings.warn(warning.code, warning.where, warning.what, warning.allowed, warning.todo)
 
 
 def _hint_windows(path: str, settings: PipelineFile, findings: Findings) -> None:

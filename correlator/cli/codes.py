@@ -120,6 +120,7 @@ CODES = {
     "E1532": "A sender with a call has a connection that counts a missing message as lost.",
     "E1541": "The sender that is to send the dead letters cannot do so.",
     "W1542": "A receiver takes the dead letters of its own engine: what fails again goes round without end.",
+    "W1543": "The sender that is to send the dead letters leaves out the properties with their reasons.",
     "E1537": "The format of a decode step needs a package that is not installed.",
     "E1538": "A module that the workers of a Spark cluster need is native, so it cannot be packed.",
     "E1523": "An inline test names a receiver or sender that is not defined.",

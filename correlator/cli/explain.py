@@ -15,8 +15,20 @@ from correlator.cli.failures import say, telling
 from correlator.cli.loading import connection_of, importable, load_engine
 from correlator.cli.output import write_json, write_line, write_table
 from correlator.configuration.problems import OVERRIDDEN, Position
-from correlator.connector import Connection, notes_of
-from correlator.core.guarantee import Guarantee, PathEnd, PathMiddle, described, guarantee, needs
+from correlator.connector import Connection, carries, notes_of
+from correlator.core.admission import leaves_out_reasons
+from correlator.core.deadletters import REASON
+from correlator.core.guarantee import (
+    Guarantee,
+    PathEnd,
+    PathMiddle,
+    described,
+    described_letters,
+    guarantee,
+    guarantee_of_letters,
+    needs,
+    needs_of_letters,
+)
 from correlator.core.monitor import Monitor
 from correlator.core.registry import default_domain, default_senders
 from correlator.errors import UsageError, quoted
@@ -68,8 +80,9 @@ def explain(
     """Explain an error code, or what a configuration file guarantees after a crash, and why.
 
     For a file, the command shows each path from a receiver to a sender with its guarantee, its weakest link and what
-    the guarantee needs. Then it shows the default senders, the receivers whose messages no monitor handles, and the
-    settings that follow from other settings. It opens no connection and no store.
+    the guarantee needs. Then it shows the default senders, the path of the dead letters if a sender sends them, the
+    receivers whose messages no monitor handles, and the settings that follow from other settings. It opens no
+    connection and no store.
     """
     if _CODE.fullmatch(subject) or not subject:
         _explain_code(subject)
@@ -92,11 +105,14 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
         with telling(loaded.secrets.redact):
             unhandled = list(unhandled_of(loaded.settings))
             paths = list(paths_of(loaded.settings, unhandled))
+            letters = letters_of(loaded.settings)
             settings = list(settings_of(loaded.settings, loaded.places.positions))
     if as_json:
         effective = [setting._asdict() for setting in settings]
         nobody = [_unhandled_as_json(one) for one in unhandled]
-        write_json({"paths": [described(*path) for path in paths], "unhandled": nobody, "settings": effective})
+        sent = described_letters(letters) if letters is not None else None
+        ways = [described(*path) for path in paths]
+        write_json({"paths": ways, "dead_letters": sent, "unhandled": nobody, "settings": effective})
         return
     unnamed = {sender.id for sender in default_senders(loaded.settings)}
     by_default: dict[PathEnd, list[Guarantee]] = {}
@@ -107,6 +123,8 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
             _write_path(path, guarantee(*path))
     for sender, promises in by_default.items():
         _write_default_sender(sender, min(promises, key=lambda promise: promise.grade))
+    if letters is not None:
+        _write_promise(f"dead letters -> {_named(letters)}", guarantee_of_letters(letters), needs_of_letters(letters))
     for one in unhandled:
         _write_unhandled(one)
     write_table("Settings", EffectiveSetting._fields, settings)
@@ -148,6 +166,18 @@ def paths_of(settings: PipelineFile, unhandled: Iterable[UnhandledType]) -> Iter
             ends: Sequence[PathEnd | None] = reached or [None]
             for sender in ends:
                 yield MessagePath(_end(receiver, connections), middle, sender)
+
+
+def letters_of(settings: PipelineFile) -> PathEnd | None:
+    """Return the sender that sends the dead letters; `None` if they stay in the store."""
+    for sender in settings.senders:
+        if sender.id == settings.dead_letter_sender:
+            connections = _connections(settings)
+            carried = carries(connections[sender.connection], sender, REASON)
+            warning = leaves_out_reasons(sender, carries=carried)
+            notes = [] if warning is None else ["It leaves out the properties that tell why messages failed (W1543)"]
+            return _end(sender, connections)._replace(notes=notes)
+    return None
 
 
 def _senders(settings: PipelineFile) -> list[SenderSettings]:
@@ -238,10 +268,13 @@ def _source(path: str, positions: Mapping[str, Position]) -> str:
 
 def _write_path(path: MessagePath, promise: Guarantee) -> None:
     steps = [_named(path.receiver), path.middle.name, *([_named(path.sender)] if path.sender else ["no sender"])]
-    write_line(" -> ".join(steps))
+    _write_promise(" -> ".join(steps), promise, needs(path.receiver, path.sender))
+
+
+def _write_promise(title: str, promise: Guarantee, needed: Sequence[str]) -> None:
+    write_line(title)
     write_line(f"  {promise.sentence}")
     write_line(f"  Weakest link: {promise.weakest.part}: {promise.weakest.why}.")
-    needed = needs(path.receiver, path.sender)
     if needed:
         write_line(f"  Needs: {'; '.join(needed)}.")
     for note in promise.notes:

@@ -38,7 +38,7 @@ from correlator.runtime import phases
 from correlator.runtime.dynamic_parts import compare_made, compare_stored
 from correlator.runtime.names import resolve
 from correlator.runtime.restart import State, stored_monitor, stored_monitors, stored_tables
-from correlator.runtime.subscriptions import routing, subscriptions
+from correlator.runtime.subscriptions import routing, subscriptions, unmoved
 from correlator.secrets import is_secret_name, url_passwords
 from correlator.settings import MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.storage import inspect as store
@@ -128,7 +128,8 @@ def differences(settings: PipelineFile, url: str, directory: str, places: Places
     monitors = _monitors(settings.monitors, held.state, layout.monitors)
     read = subscriptions(settings, usable)
     defaults = default_senders(settings)
-    parts = compare_parts(usable, static, defaults, settings.destinations, read, routing(settings))
+    same = unmoved(settings, usable)
+    parts = compare_parts(usable, static, defaults, settings.destinations, read, routing(settings), same)
     return [
         _instance(settings, url, held),
         *parts,

@@ -1,5 +1,5 @@
-"""Which receivers an engine refuses, because of their own settings, a pipeline or other receivers; and which senders
-with a `call` it refuses.
+"""Which receivers an engine refuses, because of their own settings, a pipeline or other receivers; which senders with
+a `call` it refuses; and which sender of dead letters it warns of.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -55,6 +55,21 @@ def refuse_call(sender: SenderSettings, where: str, features: Features) -> None:
         what = "a call may lead to no message, and this connection counts a missing message as lost"
         todo = "Let this sender write into a queue, and a bridge send on from there"
         raise ConfigError("E1532", f"{where}.call", what, "", todo)
+
+
+def leaves_out_reasons(sender: SenderSettings, *, carries: bool) -> ConfigError | None:
+    """Return the warning W1543 if a sender of dead letters (`dead_letter_sender`) does not tell why messages failed.
+
+    Args:
+        sender: settings of the sender.
+        carries: whether it carries the property with the reason (`connector.carries`). A call may put it into the body.
+    """
+    if carries or sender.call is not None:
+        return None
+    what = f"sender '{sender.id}' leaves out the properties of messages, so nobody sees there why a message failed"
+    allowed = "Senders to brokers carry properties"
+    todo = "Choose one of them, name the property in an option of this sender if it has one, or give it a 'call'"
+    return ConfigError("W1543", "dead_letter_sender", what, allowed, todo)
 
 
 def refuse_beside(

@@ -21,6 +21,8 @@ from correlator.reliability import RECEIVING, SENDING, Reliability
 Letter = tuple[int, DeadLetter]
 """A dead letter with its number in the store."""
 _IDS = UNIQUE_ID, SOURCE_ID
+REASON = "dead_letter_reason"
+"""The property of a sent dead letter that tells why its message failed."""
 
 
 class DeadLetterKind(StrEnum):
@@ -147,7 +149,7 @@ def forwarded(number: int, letter: DeadLetter) -> Message:
         "dead_letter_number": number,
         "dead_letter_kind": letter.kind,
         "dead_letter_origin": letter.origin,
-        "dead_letter_reason": letter.reason,
+        REASON: letter.reason,
         "dead_letter_receiver": letter.receiver or None,
         "dead_letter_message": letter.number or None,
         "dead_letter_destination": message.destination,

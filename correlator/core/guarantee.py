@@ -34,13 +34,22 @@ WITHOUT_SENDER = {
     **SENTENCES,
     Grade.ONCE: "Nothing is lost, and every message changes state once, within the windows of duplicate detection.",
 }
+OF_DEAD_LETTERS = {
+    Grade.MAY_LOSE: "A crash may lose dead letters that were sent.",
+    Grade.MAY_REPEAT: "No dead letter of the store is lost; after a crash one may be sent more than once.",
+    Grade.REPEATS_WITH_ID: (
+        "No dead letter of the store is lost; after a crash one may arrive again, with the same id and the same bytes: "
+        "its consumers must deduplicate by the id."
+    ),
+    Grade.ONCE: "No dead letter of the store is lost, and each arrives once.",
+}
 
 
 class PathEnd(NamedTuple):
     """A receiver or a sender: its id, its mode, the name of its connection, and what its broker can do.
 
-    `calls` names the function that a sender calls with each message; "" for none. `notes` are exceptions from the
-    guarantees of a receiver.
+    `calls` names the function that a sender calls with each message; "" for none. `notes` are other facts that its user
+    should know, such as exceptions from the guarantees of a receiver.
     """
 
     id: str
@@ -87,7 +96,9 @@ class Guarantee(NamedTuple):
 
 def guarantee(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> Guarantee:
     """The promise of one path; `sender` is `None` if the path sends nothing."""
-    links = [*_receiving(receiver), *_acknowledging(receiver, sender), *(_sending(sender, receiver) if sender else ())]
+    links = [*_receiving(receiver), *_acknowledging(receiver, sender)]
+    if sender is not None:
+        links += _sending(sender, flushed=RECEIVING[receiver.reliability].acknowledged_by_application)
     weakest = min(links, key=lambda link: link.grade)
     sentences = SENTENCES if sender else WITHOUT_SENDER
     return Guarantee(weakest.grade, sentences[weakest.grade], weakest, _notes(receiver, middle, sender))
@@ -105,6 +116,29 @@ def described(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> 
         "weakest": promise.weakest.part,
         "why": promise.weakest.why,
         "needs": needs(receiver, sender),
+        "notes": list(promise.notes),
+    }
+
+
+def guarantee_of_letters(sender: PathEnd) -> Guarantee:
+    """The promise for the dead letters of the store, which this sender sends (docs/dead-letters.md)."""
+    weakest = min(_sending(sender, flushed=False), key=lambda link: link.grade)
+    notes = [*sender.notes, f"Dead letters about sends of '{sender.id}' stay in the store"]
+    if sender.calls:
+        notes.append(_note_on_calls(sender))
+    return Guarantee(weakest.grade, OF_DEAD_LETTERS[weakest.grade], weakest, notes)
+
+
+def described_letters(sender: PathEnd) -> dict[str, object]:
+    """The path of the dead letters and its promise as values that JSON has."""
+    promise = guarantee_of_letters(sender)
+    return {
+        "sender": sender.id,
+        "grade": promise.grade.name,
+        "guarantee": promise.sentence,
+        "weakest": promise.weakest.part,
+        "why": promise.weakest.why,
+        "needs": needs_of_letters(sender),
         "notes": list(promise.notes),
     }
 
@@ -142,9 +176,8 @@ def _acknowledging(receiver: PathEnd, sender: PathEnd | None) -> list[PathLink]:
     return []
 
 
-def _sending(sender: PathEnd, receiver: PathEnd) -> list[PathLink]:
-    part = f"sender '{sender.id}'"
-    links = [_sender_link(part, sender, flushed=RECEIVING[receiver.reliability].acknowledged_by_application)]
+def _sending(sender: PathEnd, *, flushed: bool) -> list[PathLink]:
+    links = [_sender_link(f"sender '{sender.id}'", sender, flushed=flushed)]
     if SENDING[sender.reliability].stored and not sender.features.durable:
         why = "its broker loses confirmed messages when it restarts"
         links.append(PathLink(f"connection '{sender.connection}'", Grade.MAY_LOSE, why))
@@ -201,9 +234,16 @@ def needs(receiver: PathEnd, sender: PathEnd | None) -> list[str]:
         needed.append("clients that repeat each request until it is answered")
     if RECEIVING[receiver.reliability].acknowledged_by_application:
         needed.append("an application that calls acknowledge_and_resume()")
-    if sender is not None and _asks_receivers(sender):
-        needed.append("consumers that drop repeats by the id")
-    return needed
+    return [*needed, *(_of_consumers(sender) if sender is not None else ())]
+
+
+def needs_of_letters(sender: PathEnd) -> list[str]:
+    """Return the requirements without which dead letters are not sent as promised; see `needs`."""
+    return ["a store", *_of_consumers(sender)]
+
+
+def _of_consumers(sender: PathEnd) -> list[str]:
+    return ["consumers that drop repeats by the id"] if _asks_receivers(sender) else []
 
 
 def _asks_receivers(sender: PathEnd) -> bool:

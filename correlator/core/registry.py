@@ -150,6 +150,7 @@ def reconcile(
     subscriptions: Mapping[str, str] = _NO_NAMES,
     *,
     routing: Mapping[str, Collection[str]] = _NO_OPTIONS,
+    unmoved: Collection[str] = (),
     layout: Layout,
     received: Received,
 ) -> RegistryCommit:
@@ -162,13 +163,14 @@ def reconcile(
         destinations: physical destinations by logical name.
         subscriptions: names of the subscriptions that receivers read, by id, as far as their connections tell.
         routing: names of the options of senders that say where messages go, by name of the connection.
+        unmoved: ids of parts whose options name the same place as those in the registry.
         layout: the contexts of the configuration.
         received: the numbers of the received messages that the store holds.
 
     Raises `RecoveryRefused` E4301 to E4304, E4315 and E4316, which names every difference and what to do.
     """
     known = {endpoint.id: endpoint for endpoint in stored}
-    parts = compare_parts(known.values(), configured, defaults, destinations, subscriptions, routing)
+    parts = compare_parts(known.values(), configured, defaults, destinations, subscriptions, routing, unmoved)
     endpoints = registry_after(known.values(), parts)
     found = compare_deliveries(endpoints, layout, received)
     refuse([*parts, *found])
@@ -212,6 +214,7 @@ def compare_parts(
     destinations: Mapping[str, str] = _NO_NAMES,
     subscriptions: Mapping[str, str] = _NO_NAMES,
     routing: Mapping[str, Collection[str]] = _NO_OPTIONS,
+    unmoved: Collection[str] = (),
 ) -> list[PartDifference]:
     """Return every receiver and sender of the configuration and of the registry, and what a start does with it.
 
@@ -222,11 +225,19 @@ def compare_parts(
         destinations: physical destinations by logical name.
         subscriptions: names of the subscriptions that receivers read, by id, as far as their connections tell.
         routing: names of the options of senders that say where messages go, by name of the connection.
+        unmoved: ids of parts whose options name the same place as those in the registry.
     """
     by_id = {endpoint.id: endpoint for endpoint in stored}
     read = subscriptions.get
     found = [
-        _compare(by_id.get(one.id), one, destinations, read(one.id, ""), routing.get(one.connection, ()))
+        _compare(
+            by_id.get(one.id),
+            one,
+            destinations,
+            read(one.id, ""),
+            routing.get(one.connection, ()),
+            unmoved=one.id in unmoved,
+        )
         for one in configured
     ]
     named = {settings.id for settings in configured}
@@ -245,6 +256,8 @@ def _compare(
     destinations: Mapping[str, str],
     subscription: str,
     routing: Collection[str],
+    *,
+    unmoved: bool,
 ) -> PartDifference:
     wanted = endpoint_of(settings, dynamic=False, known=known, destinations=destinations, subscription=subscription)
     if known is None:
@@ -254,6 +267,9 @@ def _compare(
         return _part(known, Verdict.REFUSED, Rule.NEW_ID, refusals=[refusal])
     if known == wanted:
         return _part(known, Verdict.UNCHANGED)
+    if unmoved:
+        same = msgspec.structs.replace(known, subscription=wanted.subscription)
+        return _changed_part(same, wanted, settings, destinations, ())
     return _changed_part(known, wanted, settings, destinations, routing)
 
 

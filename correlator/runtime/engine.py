@@ -15,9 +15,11 @@ from typing import Any, Self
 
 from correlator.configuration import IN_CODE, EngineFile, Origin, Provided, check_engine_settings, read_file, require
 from correlator.connector import Connection
+from correlator.core.admission import leaves_out_reasons
 from correlator.core.bridge import bridges_of
 from correlator.core.checkpoint import Checkpoint, Cut
 from correlator.core.commit import Endpoint, Recovered, Suspect
+from correlator.core.deadletters import REASON
 from correlator.core.delivery import layout_of
 from correlator.core.faults import point
 from correlator.core.instances import OnError
@@ -169,7 +171,8 @@ class Engine:
         watchdog = Watchdog(self._watched, settings.handler_warning_after, self._clock)
         used = functools.partial(in_use, settings, origin)
         orders = RequestHandler(self, used)
-        control = ControlServer(functools.partial(sockets_of, settings), orders.answer)
+        file = Path(origin.places.file).resolve() if origin.places.file else None
+        control = ControlServer(functools.partial(sockets_of, settings, file), orders.answer)
         self._stored = settings.store if store is None else None
         shown = Shown(
             self.status,
@@ -784,6 +787,9 @@ class Engine:
         if name is None or checkpointer is None or letters is None or parts.writer is None:
             return None
         sender = parts.senders[name]
+        warning = leaves_out_reasons(sender.settings, carries=parts.carries(sender.settings, REASON))
+        if warning is not None:
+            self._log.warning(str(warning))
         return Forwarder(
             name,
             letters,

@@ -15,7 +15,7 @@ from correlator.core.registry import OTHER_IDS, default_senders, endpoint_of, id
 from correlator.runtime.dynamic_parts import compare_stored
 from correlator.runtime.logs import get_logger
 from correlator.runtime.restart import received_of
-from correlator.runtime.subscriptions import routing, subscriptions
+from correlator.runtime.subscriptions import routing, subscriptions, unmoved
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 
@@ -74,6 +74,7 @@ class Registry:
             self._settings.destinations,
             subscriptions(self._settings, recovered.endpoints, self._provided.connections),
             routing=routing(self._settings, self._provided.connections),
+            unmoved=unmoved(self._settings, recovered.endpoints, self._provided.connections),
             layout=layout,
             received=received_of(recovered),
         )

@@ -128,6 +128,57 @@ def test_a_default_sender_is_no_path_of_the_file_as_text(here):
     assert text.count("A crash may lose messages") == 1
 
 
+WITH_LETTERS = """
+name: letters
+store: sqlite:///letters.db
+connections: {{files: {{type: file, path: .}}, to: {to}}}
+receivers: [{{id: in, connection: files, destination: "queue:in.jsonl", reliability: EXACTLY_ONCE}}]
+senders:
+  - {{id: out, connection: to, destination: "queue:out.jsonl", reliability: EXACTLY_ONCE}}
+  - {{id: failed, connection: to, destination: "queue:failed.jsonl", reliability: {mode}}}
+bridges: [{{name: copy, from: [in], to: [out]}}]
+dead_letter_sender: failed
+"""
+
+
+@pytest.mark.parametrize(
+    ("to", "mode", "grade", "needed", "notes"),
+    [
+        ("{type: embedded}", "EXACTLY_ONCE", "ONCE", [], 1),
+        ("{type: rabbitmq}", "EXACTLY_ONCE", "REPEATS_WITH_ID", ["consumers that drop repeats by the id"], 1),
+        ("{type: embedded}", "AT_LEAST_ONCE", "MAY_REPEAT", [], 1),
+        ("{type: file, path: .}", "EXACTLY_ONCE", "ONCE", [], 2),
+    ],
+)
+def test_the_path_of_dead_letters_that_are_sent(here, capsys, to, mode, grade, needed, notes):
+    write(here / "letters.yaml", [WITH_LETTERS.format(to=to, mode=mode)])
+    found = explained("letters.yaml", capsys)
+    assert [one["sender"] for one in found["paths"]] == ["out"]
+    letters = found["dead_letters"]
+    assert (letters["sender"], letters["grade"], letters["weakest"]) == ("failed", grade, "sender 'failed'")
+    assert letters["needs"] == ["a store", *needed]
+    assert len(letters["notes"]) == notes
+    assert letters["notes"][-1] == "Dead letters about sends of 'failed' stay in the store"
+    assert ("W1543" in letters["notes"][0]) == (notes == 2)
+
+
+def test_the_path_of_dead_letters_as_text(here):
+    write(here / "letters.yaml", [WITH_LETTERS.format(to="{type: embedded}", mode="EXACTLY_ONCE")])
+    text = run("explain", "letters.yaml", cwd=here).stdout
+    paragraph = text[text.index("dead letters -> ") :].split("\n\n")[0].splitlines()
+    assert paragraph == [
+        "dead letters -> failed (EXACTLY_ONCE, to)",
+        "  No dead letter of the store is lost, and each arrives once.",
+        "  Weakest link: sender 'failed': EXACTLY_ONCE, and its broker stores a repeat once.",
+        "  Needs: a store.",
+        "  Dead letters about sends of 'failed' stay in the store.",
+    ]
+
+
+def test_without_a_sender_dead_letters_have_no_path(here, capsys):
+    assert explained("engine.yaml", capsys)["dead_letters"] is None
+
+
 def test_a_code_is_a_code_and_a_file_is_a_file(here, capsys):
     assert main.execute(["explain", "e1020"]) == 0
     assert capsys.readouterr().out.startswith("E1020 (configuration error): ")

@@ -202,6 +202,14 @@ def test_warnings_and_hints(place):
     assert codes(result) == ["I1411", "W1401"]
 
 
+def test_a_sender_of_dead_letters_without_their_reasons(place):
+    result = lint(
+        place, PIPELINE.replace('jsonl"}', 'jsonl", reliability: EXACTLY_ONCE}') + "dead_letter_sender: delayed\n"
+    )
+    assert (result.returncode, codes(result)) == (0, ["W1543"])
+    assert result.stdout.startswith("W1543 lint.yaml:")
+
+
 def test_json(place):
     text = ENGINE.replace("name: trades", "nme: trades")
     result = lint(place, text, "--json")

@@ -145,7 +145,7 @@ OF_SENDERS = {
     "sql": OfSenders(
         {"database": "sqlite:///tables.db"},
         "queue:t",
-        {"schema": ("main", "temp")},
+        {"schema": ("temp", "main")},
         {"mode", "key_columns", "statement", "extra_fields", "missing_up_to"},
     ),
 }
@@ -196,3 +196,34 @@ def test_a1_11_messages_that_wait_do_not_silently_go_elsewhere(type_, option, tm
             engine(**changed).start()
     with engine(**{option: one}):
         pass
+
+
+WRITTEN_OUT = {
+    "the schema of SQLite": ("sql", {"database": "sqlite:///tables.db"}, "queue:t", {}, {"schema": "main"}),
+    "the database of MySQL": ("sql", {"database": "mysql://u:p@127.0.0.1:1/d"}, "queue:t", {}, {"schema": "d"}),
+    "the exchange of a topic": ("rabbitmq", {"port": 1}, "topic:t", {}, {"exchange": "amq.topic"}),
+    "the routing key of a topic": ("rabbitmq", {"port": 1}, "topic:t", {}, {"routing_key": "t"}),
+    "the routing key": ("rabbitmq", {"port": 1}, "queue:q", {"exchange": "e"}, {"exchange": "e", "routing_key": "q"}),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_a_default_that_is_written_out_is_no_other_place(name, tmp_path, monkeypatch):
+    """In each direction, and still in the life after it."""
+    monkeypatch.chdir(tmp_path)
+    type_, options, destination, short, written = WRITTEN_OUT[name]
+
+    def engine(of_sender):
+        out = SenderSettings(
+            id="out",
+            connection="c",
+            destination=destination,
+            reliability=Reliability.AT_LEAST_ONCE,
+            options=of_sender,
+        )
+        connections = {"c": ConnectionSettings(type=type_, options=options)}
+        return Engine(EngineSettings(name="e", store="sqlite:///e.db", connections=connections, senders=(out,)))
+
+    for of_sender in (short, written, written, short, short):
+        with engine(of_sender):
+            pass

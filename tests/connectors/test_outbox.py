@@ -155,6 +155,46 @@ def test_a1_11_a_receiver_does_not_silently_read_a_table_of_another_schema(
         pass
 
 
+def test_a_schema_that_is_written_out_is_no_other_table(tmp_path: Path) -> None:
+    once = Reliability.EXACTLY_ONCE
+    lives: list[dict[str, object]] = [{}, {"schema": "main"}, {"schema": "main"}, {}, {}]
+    for options in lives:
+        with engine_of(tmp_path, receiver(options=options, reliability=once)):
+            pass
+
+
+@pytest.mark.postgres
+def test_postgres_says_whether_two_schemas_have_one_table(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """The search path decides in which schema a table is; a table that is not there is in none."""
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.fresh_schema()
+    ((name,),) = rows(url, "SELECT current_schema()")
+    made, plain, written = connection(url), receiver(), receiver(options={"schema": name})
+    assert not made.is_same_place(plain, written)
+    made.create_outbox(plain)
+    assert made.is_same_place(plain, written)
+    assert made.is_same_place(written, plain)
+    assert not made.is_same_place(plain, receiver(options={"schema": "public"}))
+    assert not connection("postgresql://nobody:x@127.0.0.1:1/none").is_same_place(plain, written)
+
+
+@pytest.mark.postgres
+def test_a_schema_of_postgres_that_is_written_out_is_no_other_table(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.fresh_schema()
+    ((name,),) = rows(url, "SELECT current_schema()")
+    connection(url).create_outbox(receiver())
+    made = {"tables": ConnectionSettings(type="sql", options={"database": url})}
+    lives: list[dict[str, object]] = [{}, {"schema": name}, {"schema": name}, {}]
+    for options in lives:
+        taking = receiver(options=options, reliability=Reliability.EXACTLY_ONCE)
+        store = f"sqlite:///{tmp_path}/e.db"
+        with Engine(EngineSettings(name="e", store=store, connections=made, receivers=(taking,))):
+            pass
+
+
 def test_receivers_of_tables_in_two_schemas_do_not_take_rows_of_each_other_for_repeats(tmp_path: Path) -> None:
     one = receiver(options={"schema": "sales"}, reliability=Reliability.EXACTLY_ONCE)
     other = dataclasses.replace(one, id="other", options={"schema": "returns"})

@@ -401,6 +401,42 @@ def test_engines_without_a_store_do_not_displace_one_another(no_store, logs):
         assert ask(place(first), Ask())["phase"] == "running"
 
 
+TWIN = """
+name: twin
+control_directory: {directory}
+connections: {{local: {{type: embedded, store: "sqlite:///{part}.db"}}}}
+receivers: [{{id: {part}, connection: local, destination: "queue:q", unhandled: ignore}}]
+"""
+
+
+def test_engines_of_one_name_without_stores_are_told_apart_by_their_files(tmp_path, monkeypatch, capsys):
+    """The second one would have no socket, and the commands for its file would ask and pause the first one."""
+    monkeypatch.chdir(tmp_path)
+    directory = Path(os.environ["XDG_RUNTIME_DIR"]) / "twins"
+    for part in ("one", "two"):
+        (tmp_path / f"{part}.yaml").write_text(TWIN.format(directory=directory, part=part))
+
+    def receivers(file):
+        assert main.execute(["status", file, "--json"]) == 0
+        return list(json.loads(capsys.readouterr().out)["receivers"])
+
+    with Engine.from_yaml("one.yaml") as first:
+        assert main.execute(["status", "two.yaml"]) != 0
+        assert "E7050" in capsys.readouterr().err
+        with Engine.from_yaml(tmp_path / "two.yaml") as second:
+            assert (receivers("one.yaml"), receivers("two.yaml")) == (["one"], ["two"])
+            assert main.execute(["receiver", "two.yaml", "two", "pause"]) == 0
+            assert (first.status().paused, second.status().paused) == (set(), {"two"})
+
+
+def test_an_engine_without_a_store_that_code_has_made_is_found_by_its_name(tmp_path):
+    directory = Path(os.environ["XDG_RUNTIME_DIR"]) / "coded"
+    file = tmp_path / "one.yaml"
+    file.write_text(TWIN.format(directory=directory, part="one"))
+    with Engine(EngineSettings(name="twin", control_directory=str(directory))):
+        assert main.execute(["status", str(file)]) == 0
+
+
 def test_an_engine_without_a_socket_works(world, logs, tmp_path):
     shared = Path(os.environ["XDG_RUNTIME_DIR"]) / "shared"  # a short path
     shared.mkdir(mode=0o755)

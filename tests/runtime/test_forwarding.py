@@ -3,11 +3,12 @@
 import pytest
 
 from connectors.file import FileConnection
-from correlator.core.deadletters import forwarded
+from correlator.core.deadletters import REASON, forwarded
 from correlator.errors import ConfigError, NotDone
 from correlator.events import SOURCE_ID, UNIQUE_ID, DeadLetter, Headers, Message
 from correlator.runtime import forwarding
-from correlator.settings import ConnectionSettings
+from correlator.runtime.engine import Engine
+from correlator.settings import CallSettings, ConnectionSettings, EngineSettings
 from correlator.storage import inspect
 from tests.runtime.flows import Forwards, Hears, Keeps
 from tests.runtime.test_dead_letters import fails_on_all, with_mapping_letter
@@ -296,3 +297,62 @@ def test_a_receiver_of_the_same_queue_is_told(world, logs):
     with world.engine(receiver("letters"), sends, monitors=[Hears], dead_letter_sender="sends"):
         pass
     assert [one["event"][:26] for one in logs if "W1542" in one["event"]] == ["W1542 dead_letter_sender: "]
+
+
+def with_reason(letter, key):
+    return {"why": letter.properties[REASON]}
+
+
+COLUMN = {"schema": "n BIGINT", "properties_column": "properties"}
+WRITES = {
+    "files": ("file", {"path": "."}, {"destination": "queue:letters.jsonl"}),
+    "objects": ("objects", {"path": "."}, {"destination": "queue:letters/*.jsonl"}),
+    "columns of objects": (
+        "objects",
+        {"path": "."},
+        {"destination": "queue:l/*.parquet", "options": {"schema": "n BIGINT"}},
+    ),
+    "a lake": ("lake", {"path": ".", "format": "parquet"}, {"options": {"schema": "n BIGINT"}}),
+    "tables": ("sql", {"database": "sqlite:///rows.db"}, {}),
+    "a service": ("http", {"url": "http://localhost:1"}, {}),
+}
+CARRIES = {
+    "a call": (
+        "file",
+        {"path": "."},
+        {"destination": "queue:letters.jsonl", "call": CallSettings(function=f"{__name__}:with_reason")},
+    ),
+    "a column of objects": ("objects", {"path": "."}, {"destination": "queue:l/*.parquet", "options": COLUMN}),
+    "a column of a lake": ("lake", {"path": ".", "format": "parquet"}, {"options": COLUMN}),
+    "a header": (
+        "http",
+        {"url": "http://localhost:1"},
+        {"options": {"headers": [REASON]}},
+    ),
+    "a broker": ("embedded", {"store": "sqlite:///broker.db"}, {}),
+}
+
+
+def warned(world, logs, type_, options, fields):
+    """What a start says of a sender of dead letters."""
+    placed = {"connections": {"placed": ConnectionSettings(type=type_, options=options)}}
+    sends = sender("letters", connection="placed", **fields)
+    engine = Engine(
+        EngineSettings(name="e", store=world.store, senders=(sends,), dead_letter_sender="letters", **placed)
+    )
+    with engine:
+        pass
+    return [one["event"] for one in logs if "dead_letter_sender" in one["event"]]
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_sender_that_leaves_out_the_reason_is_told(world, logs, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (told,) = warned(world, logs, *WRITES[name])
+    assert told.startswith("W1543 dead_letter_sender: sender 'letters' leaves out the properties")
+
+
+@pytest.mark.parametrize("name", CARRIES)
+def test_a_sender_that_carries_the_reason_is_not(world, logs, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert warned(world, logs, *CARRIES[name]) == []

@@ -16,7 +16,7 @@ LONGEST_PATH = 107
 _LONGEST_READABLE = 40
 
 
-def sockets_of(settings: EngineSettings) -> Sequence[Path]:
+def sockets_of(settings: EngineSettings, file: Path | None = None) -> Sequence[Path]:
     """Return the possible paths of the socket of an engine, the preferred one first.
 
     The socket lies in `control_directory`; without this setting it lies in a directory that only the user of the engine
@@ -25,10 +25,12 @@ def sockets_of(settings: EngineSettings) -> Sequence[Path]:
 
     Args:
         settings: checked settings of one engine or of one share.
+        file: the absolute path of its configuration file; `None` for an engine that code has made.
     """
+    name = _name(settings, file)
     if settings.control_directory is not None:
-        return [Path(settings.control_directory).absolute() / _name(settings)]
-    return [directory / _name(settings) for directory in _directories()]
+        return [Path(settings.control_directory).absolute() / name]
+    return [directory / name for directory in _directories()]
 
 
 def fits(path: Path) -> bool:
@@ -46,15 +48,17 @@ def _directories() -> list[Path]:
     ]
 
 
-def _name(settings: EngineSettings) -> str:
-    """The name of the engine, and a digest of what distinguishes it from others of this name: its store."""
-    store = ""
+def _name(settings: EngineSettings, file: Path | None) -> str:
+    """The name of the engine, and a digest of what distinguishes it from others of this name: its store, or its
+    configuration file if it has no store.
+    """
+    place = "" if file is None else str(file)
     if settings.store is not None:
         parsed = parse(settings.store)
         if parsed.get_backend_name() == "sqlite":
-            store = str(Path(location(settings.store)).resolve())
+            place = str(Path(location(settings.store)).resolve())
         else:
-            store = "\0".join(map(str, (parsed.host, parsed.port, parsed.database, parsed.query.get("options"))))
-    digest = hashlib.sha256(f"{settings.name}\0{store}".encode(errors="backslashreplace")).hexdigest()[:16]
+            place = "\0".join(map(str, (parsed.host, parsed.port, parsed.database, parsed.query.get("options"))))
+    digest = hashlib.sha256(f"{settings.name}\0{place}".encode(errors="backslashreplace")).hexdigest()[:16]
     readable = quote(settings.name, safe="", errors="backslashreplace")[:_LONGEST_READABLE]
     return f"{readable}-{digest}{SUFFIX}"

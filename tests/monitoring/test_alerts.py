@@ -182,20 +182,24 @@ CASES = {
             'correlator_receiver_backlog_messages{receiver="orders"}': "5x120",
             'correlator_receiver_messages_total{receiver="orders"}': "9x120",
             'correlator_receiver_paused{receiver="orders"}': "0x120",
+            "correlator_start_timestamp_seconds": "0x120",
         },
         [
             {
                 'correlator_receiver_backlog_messages{receiver="orders"}': "5x120",
                 'correlator_receiver_messages_total{receiver="orders"}': "9+1x120",
+                "correlator_start_timestamp_seconds": "0x120",
             },
             {
                 'correlator_receiver_backlog_messages{receiver="orders"}': "0x120",
                 'correlator_receiver_messages_total{receiver="orders"}': "9x120",
+                "correlator_start_timestamp_seconds": "0x120",
             },
             {
                 'correlator_receiver_backlog_messages{receiver="orders"}': "5x120",
                 'correlator_receiver_messages_total{receiver="orders"}': "9x120",
                 'correlator_receiver_paused{receiver="orders"}': "1x120",
+                "correlator_start_timestamp_seconds": "0x120",
             },
         ],
         {"receiver": "orders"},
@@ -284,11 +288,12 @@ def test_o17_promtool_tests_each_alert(promtool, tmp_path):
     assert_alerts(promtool, tmp_path, tests)
 
 
+START = "correlator_start_timestamp_seconds"
 COUNTED = [
     (alert, metric)
     for alert, case in CASES.items()
     if case.seconds
-    for metric in sorted(named_in(rules()[alert]["expr"]) - {"correlator_start_timestamp_seconds"})
+    for metric in sorted(named_in(rules()[alert]["expr"]) - {START})
 ]
 
 
@@ -299,7 +304,7 @@ def test_a_counter_that_a_restart_brings_to_the_same_value_has_grown(alert, metr
     name, part = (f'{metric}{{{label}="x"}}', {label: "x"}) if label else (metric, {})
     evaluated_at, seconds = 90 * 60, CASES[alert].seconds
     minutes = (evaluated_at - seconds) // 60 + 2
-    start = "correlator_start_timestamp_seconds"
+    start = START
     restarted = {name: "3x120", start: f"0x{minutes} {minutes * 60}x{120 - minutes}"}
     first_seen = {name: f"_x{minutes} 3x{120 - minutes}", start: f"_x{minutes} {minutes * 60}x{120 - minutes}"}
     expected = [alert_of(rules()[alert], part)]
@@ -312,22 +317,120 @@ def test_a_counter_that_a_restart_brings_to_the_same_value_has_grown(alert, metr
     assert_alerts(promtool, tmp_path, [*tests, *(a_test(alert, given, []) for given in quiet)])
 
 
+@pytest.mark.parametrize(("alert", "metric"), [one for one in COUNTED if labels_of_metrics()[one[1]]])
+def test_a_counter_of_a_part_that_came_later_has_grown(alert, metric, promtool, tmp_path):
+    """A part that is added to a running engine may count before Prometheus sees it for the first time."""
+    (label,) = labels_of_metrics()[metric]
+    name, other = (f'{metric}{{{label}="{part}"}}' for part in ("x", "y"))
+    minutes = (90 * 60 - CASES[alert].seconds) // 60
+    added = {name: f"_x{minutes + 2} 3x120", other: "3x120", START: "0x120"}
+    quiet = [
+        {name: f"_x{minutes - 2} 3x120", START: "0x120"},
+        {name: f"_x{minutes + 2} 0x120", START: "0x120"},
+        {name: f"3x{minutes - 10} _x20 3x120", START: f"0x{minutes - 10} _x20 0x120"},  # Prometheus was down
+    ]
+    tests = [a_test(alert, added, [alert_of(rules()[alert], {label: "x"})])]
+    assert_alerts(promtool, tmp_path, [*tests, *(a_test(alert, given, []) for given in quiet)])
+
+
+def test_a_receiver_that_took_messages_since_a_start_has_taken_something(promtool, tmp_path):
+    """Also if the counter has the value that it had before, or if Prometheus reads it for the first time."""
+    alert, counter = "CorrelatorReceiverTakesNothing", 'correlator_receiver_messages_total{receiver="orders"}'
+    backlog = {'correlator_receiver_backlog_messages{receiver="orders"}': "5x120"}
+
+    def after(given):
+        """An engine that starts in minute 82, eight minutes before Prometheus looks."""
+        return {**backlog, counter: given, START: f"0x81 {82 * 60}x38"}
+
+    quiet = [
+        after("9x120"),
+        after("_x82 9x38"),
+        {**backlog, counter: "_x82 9x38", START: "0x120"},  # the receiver was added
+    ]
+    fires = [
+        after("9x81 0x38"),
+        after("0x120"),
+        {**backlog, counter: "_x70 9x50", START: "0x120"},
+        {**backlog, counter: "9x120", START: f"0x69 {70 * 60}x50"},
+    ]
+    expected = [alert_of(rules()[alert], {"receiver": "orders"})]
+    tests = [a_test(alert, given, expected) for given in fires]
+    assert_alerts(promtool, tmp_path, [*tests, *(a_test(alert, given, []) for given in quiet)])
+
+
 def assert_alerts(promtool, tmp_path, tests):
     file = tmp_path / "alerts.test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
     assert "SUCCESS" in promtool("test", "rules", file)
 
 
-def test_o17_promtool_reads_each_query_of_the_dashboard(promtool, tmp_path):
-    values = {"$job": ".*", "$instance": ".*", "$__rate_interval": "1m", "$__range": "3h"}
-    shown = queries()
+def filled(query):
+    """The query as Grafana sends it, with a range of one hour."""
+    values = {
+        "$job": ".*",
+        "$instance": ".*",
+        "$__rate_interval_ms": "60000",
+        "$__rate_interval": "1m",
+        "$__range_s": "3600",
+        "$__range": "1h",
+    }
     for name, value in values.items():
-        shown = [query.replace(name, value) for query in shown]
+        query = query.replace(name, value)
+    return query
+
+
+def test_o17_promtool_reads_each_query_of_the_dashboard(promtool, tmp_path):
+    shown = [filled(query) for query in queries()]
     assert not [query for query in shown if "$" in query]
     recorded = [{"record": f"query:number_{number}", "expr": query} for number, query in enumerate(shown)]
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
     assert f"SUCCESS: {len(recorded)} rules found" in promtool("check", "rules", file)
+
+
+def counted_in(titles):
+    """The queries of these rows of the dashboard that show how counters grow, each with one of the counters."""
+    row, found = "", []
+    for panel in dashboard()["panels"]:
+        row = panel["title"] if panel["type"] == "row" else row
+        shown = [target["expr"] for target in panel.get("targets", ()) if row in titles]
+        found += [(one, name) for one in shown for name in sorted(named_in(one) - {START}) if name.endswith("_total")]
+    return found
+
+
+@pytest.mark.parametrize(("query", "counter"), counted_in({"Is something wrong?", "What goes wrong?"}))
+def test_a_panel_shows_what_a_restarted_engine_has_counted(query, counter, promtool, tmp_path):
+    """Also if the counter has the value that it had before, or if Prometheus reads it for the first time."""
+    (label,) = labels_of_metrics()[counter] or {""}
+    name = f'{counter}{{{label}="x"}}' if label else counter
+    whole_range = "$__range" in query
+    labels = "{}" if whole_range else f'{{job="{WHERE["job"]}",instance="{WHERE["instance"]}",{label}="x"}}'
+    per_second = 1 if whole_range else 1 / 60
+    restart = f"{90 * 60 - 30}x30"
+    cases = [
+        ({name: "3x120", START: f"0x89 {restart}"}, 3 * per_second),
+        ({name: "_x90 3x30", START: f"_x90 {restart}"}, 3 * per_second),
+        ({name: "3x120", START: "0x120"}, 0),
+    ]
+    if whole_range:
+        cases.append(({name: "0x50 5x38 2x30", START: f"0x89 {restart}"}, 7))
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": series(given),
+            "promql_expr_test": [
+                {
+                    "expr": f"round({filled(query)}, 0.01)",
+                    "eval_time": "90m",
+                    "exp_samples": [{"labels": labels, "value": value}],
+                }
+            ],
+        }
+        for given, value in cases
+    ]
+    file = tmp_path / "panel.test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [], "tests": tests}))
+    assert "SUCCESS" in promtool("test", "rules", file)
 
 
 def test_o3_promtool_accepts_what_an_engine_exports(promtool, tmp_path):

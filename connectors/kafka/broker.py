@@ -19,7 +19,7 @@ from connectors.kafka.tls import (
     logs_in,
     with_protocol,
 )
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, quoted
 from correlator.options import check_options, text_option, whole_option
 
 OPTIONS = ("bootstrap_servers", "client", "timeout_s", URL, USER, PASSWORD)
@@ -62,6 +62,12 @@ _OURS = frozenset(
 """Settings on which the guarantees depend; an option of the connection, receiver or sender replaces some of them."""
 _UNVERIFIED = frozenset({"enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm"})
 """Settings that switch off the check of the certificate of a broker, or of the name in it."""
+_WHOLE = frozenset({_SESSION, _POLL, _REFRESH})
+"""Settings whose values the connector itself reads."""
+_CALLBACKS = "_cb"
+"""Ending of the names of functions, which the Python module of the library takes in place of settings."""
+_OF_MODULE = frozenset({"default.topic.config", "logger", "on_delivery"})
+"""Further names that the Python module takes, and that are no settings of the library."""
 _FILES = ".location"
 """Ending of the names of settings with a file, which may exist on the machine of the engine only."""
 
@@ -182,14 +188,7 @@ def _client(where: str, given: object, servers: str) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError("E1022", where, "is not a mapping", "As in {security.protocol: SSL}")
     for name, value in given.items():
-        if name in _OURS:
-            what = "is set by the connector, because the guarantees depend on it"
-            raise ConfigError("E1022", f"{where}.{name}", what, "", "Leave it out")
-        if name in _UNVERIFIED:
-            what, todo = "would let anybody pass for a broker", "Leave it out, and set ssl.ca.location"
-            raise ConfigError("E1022", f"{where}.{name}", what, "", todo)
-        if not isinstance(name, str) or not isinstance(value, str | int | float):
-            raise ConfigError("E1022", f"{where}.{name}", "is not a text, a number, true or false")
+        _check_setting(f"{where}.{name}", name, value)
     client = with_protocol(given, servers)
     for name in client:
         if name.startswith(SETTINGS) and not is_encrypted(client):
@@ -201,6 +200,22 @@ def _client(where: str, given: object, servers: str) -> Mapping[str, Any]:
     check_identity(where, client)
     check_token(where, client)
     return dict(client)
+
+
+def _check_setting(where: str, name: object, value: object) -> None:
+    """Raise `ConfigError` E1022 for a setting that the library cannot take, or that a guarantee forbids."""
+    if name in _OURS:
+        what = "is set by the connector, because the guarantees depend on it"
+        raise ConfigError("E1022", where, what, "", "Leave it out")
+    if name in _UNVERIFIED:
+        what, todo = "would let anybody pass for a broker", "Leave it out, and set ssl.ca.location"
+        raise ConfigError("E1022", where, what, "", todo)
+    if not isinstance(name, str) or not isinstance(value, str | int | float):
+        raise ConfigError("E1022", where, "is not a text, a number, true or false")
+    if name.endswith(_CALLBACKS) or name in _OF_MODULE:
+        raise ConfigError("E1022", where, "is not a setting of librdkafka", "", "Leave it out")
+    if name in _WHOLE and not str(value).removeprefix("-").isdecimal():
+        raise ConfigError("E1022", where, f"{quoted(value)} is not a whole number")
 
 
 def _check(where: str, make: Callable[[], object]) -> None:

@@ -1,9 +1,11 @@
 """The offsets of a group: where it continues in a topic, and where it begins.
 
 The metadata of a committed offset is the id of its topic. If a topic is deleted and another one gets its name, an
-offset of the first topic would skip messages of the second one. Tools that set offsets leave no metadata.
+offset of the first topic would skip messages of the second one. Tools that set offsets leave no metadata, and other
+programs that were in the group may have left metadata of another form: such offsets count for the present topic.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 import confluent_kafka as kafka
@@ -27,6 +29,8 @@ NOT_NOW = frozenset(
 """Error codes of a commit by a consumer that is not a member of the group while the group has members,
 or is changing.
 """
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+"""The id of a topic, as text: 16 bytes in Base64."""
 
 
 class GroupOffsets:
@@ -101,7 +105,9 @@ class GroupOffsets:
         return [self.mark(place.topic, place.partition, self._checked(consumer, place)) for place in committed]
 
     def _is_of_topic(self, place: kafka.TopicPartition) -> bool:
-        return place.offset >= 0 and (not place.metadata or place.metadata == self.topics[place.topic].id)
+        metadata = place.metadata or ""
+        is_of_another = _TOPIC_ID.fullmatch(metadata) is not None and metadata != self.topics[place.topic].id
+        return place.offset >= 0 and not is_of_another
 
     def _checked(self, consumer: kafka.Consumer, place: kafka.TopicPartition) -> int:
         low, high = consumer.get_watermark_offsets(place, self._timeout_s)

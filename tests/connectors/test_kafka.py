@@ -737,7 +737,7 @@ def test_an_offset_of_the_old_topic_in_one_partition_is_reported_once(kafka: Kaf
     with source_of(kafka, settings) as source:
         source.acknowledge(tokens(take(source, 2)))
     other = confluent.Consumer({"bootstrap.servers": kafka.servers, "group.id": "late"})
-    other.commit(offsets=[confluent.TopicPartition(topic, 1, 1, "id of the old topic")], asynchronous=False)
+    other.commit(offsets=[confluent.TopicPartition(topic, 1, 1, "AAAAAAAAAAAAAAAAAAAAAQ")], asynchronous=False)
     other.close()
     source = kafka.connection().source(settings)
     with pytest.raises(ConnectionLost, match="W7020"):

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Collection
 from types import SimpleNamespace
+from typing import cast
 
 import confluent_kafka as confluent
 import pytest
@@ -11,6 +12,7 @@ from connectors.kafka import KafkaConnection, patience
 from connectors.kafka.broker import _OURS
 from connectors.kafka.cluster import Topic
 from connectors.kafka.destinations import Start, start_of, topics_of_receiver
+from connectors.kafka.offsets import GroupOffsets
 from connectors.kafka.patience import answer_within
 from connectors.kafka.source import KafkaSource
 from correlator.connector import Order
@@ -114,6 +116,11 @@ def token(**changed: str | None) -> dict[str, str]:
         ({"client": token(**{TOKENS_AT: "https://[/token"})}, "E1022", f"client.{TOKENS_AT}: is no"),
         ({"client": token(**{"sasl.oauthbearer.scop": "x"})}, "E1022", "No such configuration property"),
         ({"client": {"error_cb": print}}, "E1022", "connections.k.client.error_cb"),
+        ({"client": {"error_cb": "print"}}, "E1022", "connections.k.client.error_cb: is not a setting of librdkafka"),
+        ({"client": {"throttle_cb": "print"}}, "E1022", "connections.k.client.throttle_cb: is not a setting"),
+        ({"client": {"default.topic.config": "x"}}, "E1022", "client.default.topic.config: is not a setting"),
+        ({"client": {"session.timeout.ms": "0x10000"}}, "E1022", "session.timeout.ms: '0x10000' is not a whole number"),
+        ({"client": {"max.poll.interval.ms": 400_000.5}}, "E1022", "client.max.poll.interval.ms: '400000.5' is not a"),
         ({"client": {7: "x"}}, "E1022", "connections.k.client.7"),
     ],
 )
@@ -293,6 +300,27 @@ def test_a_rare_topic_that_was_made_again_is_noticed_beside_a_busy_one(monkeypat
         source._check_topics(["rare"])
     source._know({"busy": Topic("busy", "1", 1, 1)})
     assert set(source._looked_s) == {"busy"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "begins"),
+    [("", 7), ("a" * 22, 7), ("AXoAAAGcKk0=", 7), ("note of another program", 7), ("b" * 22, 3)],
+)
+def test_only_the_id_of_another_topic_makes_an_offset_worthless(metadata: str, begins: int) -> None:
+    """A group may have offsets of Kafka Streams or of another program, which leaves metadata of its own."""
+
+    class Group:
+        def committed(
+            self, places: Collection[confluent.TopicPartition], _timeout_s: float
+        ) -> list[confluent.TopicPartition]:
+            return [confluent.TopicPartition(one.topic, one.partition, 7, metadata) for one in places]
+
+        def get_watermark_offsets(self, _place: confluent.TopicPartition, _timeout_s: float) -> tuple[int, int]:
+            return 3, 9
+
+    offsets = GroupOffsets("receivers.r", made()._broker, "billing", {"orders": Topic("orders", "a" * 22, 1, 1)})
+    (place,) = offsets.of(cast("confluent.Consumer", Group()), [confluent.TopicPartition("orders", 0)])
+    assert (place.offset, place.metadata) == (begins, "a" * 22)
 
 
 def test_where_a_receiver_begins() -> None:

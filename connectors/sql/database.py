@@ -28,6 +28,8 @@ _OF_ONE_ROW_IN_MYSQL = {1118, 1265, 1364, 1366, 1369, 1411, 1525, 1526, 3819}
 """Numbers of MySQL's errors about values that have no such SQLSTATE: row too large, value cut, no default, wrong value
 for a column, function or partition, CHECK, check option of a view.
 """
+_OF_A_VALUE = (ArithmeticError, RecursionError, TypeError, ValueError)
+"""Errors of code that converts a value for the driver, before the database gets the statement."""
 _NO_RIGHT_IN_MYSQL = {1044, 1142, 1143}
 
 
@@ -167,8 +169,10 @@ def raw_sqlite(connection: Connection) -> sqlite3.Connection:
     return raw
 
 
-def refuses_a_row(error: DBAPIError) -> bool:
+def refuses_a_row(error: Exception) -> bool:
     """Return whether a statement failed because of the values of a row, and would fail again with them."""
+    if not isinstance(error, DBAPIError):
+        return isinstance(getattr(error, "orig", None) or error, _OF_A_VALUE)
     state = getattr(error.orig, "sqlstate", None)
     if state is not None:
         return str(state).startswith(_OF_ONE_ROW) or _number_of(error) in _OF_ONE_ROW_IN_MYSQL

@@ -23,7 +23,8 @@ from correlator.errors import ConnectionLost, quoted
 from correlator.events import Message
 
 Row = Mapping[str, Any]
-_SQLITE_DIGITS = 15
+_SQLITE_DIGITS, _SQLITE_EXPONENT = 15, 307
+"""Most digits, and largest power of ten, of a decimal number that SQLite holds: it stores a floating-point number."""
 _IN_NO_FIELD = re.compile(r'["\\\x00-\x1f]')
 """Characters that the decoder does not accept in the name of a field."""
 _BITS = ((mysql.TINYINT, 8), (sa.SmallInteger, 16), (mysql.MEDIUMINT, 24), (sa.BigInteger, 64), (sa.Integer, 32))
@@ -196,7 +197,9 @@ class TableRows:
         """Raise `ValueError` unless the column holds the number exactly."""
         precision, scale = getattr(column.type, "precision", None), getattr(column.type, "scale", None)
         fits = holds(precision, scale or 0, value)
-        if not fits or (self._is_sqlite and significant(value)[0] > _SQLITE_DIGITS):
+        if fits and self._is_sqlite and (digits := significant(value)[0]):
+            fits = digits <= _SQLITE_DIGITS and abs(value.adjusted()) <= _SQLITE_EXPONENT
+        if not fits:
             raise ValueError(f"the body does not fit the table: `$.{column.name}` has too many digits")
 
 

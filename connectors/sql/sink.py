@@ -16,7 +16,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection
 from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import StatementError
 from sqlalchemy.schema import CreateTable
 
 from connectors.sql.database import close_quietly, open_database, reason_of, refuses_a_row, translated
@@ -203,8 +203,8 @@ class SqlSink:
                 # Rows that consist of defaults are written one by one: SQLite would store NULL for several.
                 for values in [list(run)] if names else [[row] for row in run]:
                     connection.execute(self._rows.statement(names), values)
-        except DBAPIError as error:
-            if error.connection_invalidated or not refuses_a_row(error):
+        except (StatementError, RecursionError) as error:  # JSON of the body may be nested too deeply to be written
+            if getattr(error, "connection_invalidated", False) or not refuses_a_row(error):
                 raise  # this ends the transaction; after a deadlock MySQL has none any more, and no savepoint
             savepoint.rollback()
             return f"the database refuses the row: {reason_of(error)}"

@@ -388,6 +388,27 @@ def test_what_a_column_cannot_hold_is_refused_alone(
     ]
 
 
+@pytest.mark.parametrize("url", DATABASES[:1], indirect=True)
+def test_sqlite_stores_no_number_that_is_beyond_its_range(url: str, sinks: Callable[..., SqlSink]) -> None:
+    execute(url, "CREATE TABLE t (id INTEGER PRIMARY KEY, amount NUMERIC)")
+    amounts = [b"1e400", b"1e-400", b'"1E+999999"', b"-1e308", b"9.5e307", b"-1e-307", b"0e999", b"12.5"]
+    results = sinks().send(batch([b'{"id": %d, "amount": %b}' % one for one in enumerate(amounts, 1)]))
+    assert codes(results) == ["E8110"] * 4 + [None] * 4
+    assert rows(url, "SELECT amount FROM t ORDER BY id") == [(9.5e307,), (-1e-307,), (0,), (12.5,)]
+
+
+def test_json_that_is_nested_too_deeply_is_refused_alone(url: str, sinks: Callable[..., SqlSink]) -> None:
+    """A body may be nested so deeply that Python can read it, but not write it again. It must not stop the sender."""
+    execute(url, "CREATE TABLE t (id INTEGER PRIMARY KEY, data JSON)")
+    depths = range(20, 1200, 5)  # each is near the limit of Python at some place, or beyond it, or is in order
+    bodies = [b'{"id": %d, "data": %b}' % (depth, b"[" * depth + b"]" * depth) for depth in depths]
+    results = codes(sinks().send(batch(bodies)))
+    assert set(results) == {None, "E8110"}
+    assert stored(url) == [depth for depth, code in zip(depths, results, strict=True) if code is None]
+    assert results[0] is None
+    assert results[-1] == "E8110"
+
+
 def test_extra_fields_may_be_ignored(url: str, sinks: Callable[..., SqlSink]) -> None:
     execute(url, TABLE)
     assert codes(sinks(extra_fields="ignore").send(batch([{"id": 1, "other": 1}]))) == [None]

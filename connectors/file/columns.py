@@ -67,14 +67,14 @@ def _plain_fields(records: Sequence[bytes], width: int) -> list[str] | None:
     """The fields of all records, if no record has a quote or a line end, and each has this number of fields."""
     if {record.count(b",") for record in records} != {width - 1}:
         return None
-    text = b"\n".join(records).decode("utf-8", "replace")
+    text = b"\n".join(records).decode("utf-8", "backslashreplace")
     if '"' in text or text.count("\n") != len(records) - 1:
         return None
     return text.replace("\n", ",").split(",")
 
 
 def _csv_fields(record: bytes) -> list[str]:
-    text = record.decode("utf-8", "replace")
+    text = record.decode("utf-8", "backslashreplace")
     if '"' not in text:
         return text.split(",")
     return next(csv.reader([text]), [])

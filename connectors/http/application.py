@@ -1,6 +1,7 @@
 """The application of the server: makes messages from requests, and answers when they are stored.
 
-It refuses a request before reading the body if it can. Nothing of a refused request is stored.
+It refuses a request before reading the body if it can. Nothing of a request is stored that it refuses by itself, before
+the receiver gets it.
 """
 
 import asyncio

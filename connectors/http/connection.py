@@ -90,7 +90,7 @@ class HttpConnection:
 
     def carries(self, sender: SenderSettings, name: str) -> bool:
         """Whether a property becomes a header of requests; see `correlator.connector.Carrying`."""
-        return name in _headers(f"senders.{sender.id}", sender.options)
+        return name.lower() in _headers(f"senders.{sender.id}", sender.options)
 
     def listen(self) -> None:
         """Begin to listen. Until the receiver of a path is connected, the path answers 503. Raises

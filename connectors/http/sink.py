@@ -41,7 +41,7 @@ class Calling:
         where: the place of the sender.
         stamps_key: whether requests have an `Idempotency-Key`.
         token: sent as `Authorization: Bearer TOKEN`; "" for none.
-        headers: properties that are sent as headers of the same name, in lower case.
+        headers: names, in lower case, of properties that are sent as headers; the case of a property does not matter.
         content_type: content type of the bodies.
         lanes: largest number of requests at the same time.
         timeout_s: longest duration of a request in seconds.
@@ -175,8 +175,11 @@ class HttpSink:
             headers["Authorization"] = f"Bearer {self._calling.token}"
         if self._calling.stamps_key and out.source:
             headers["Idempotency-Key"] = f"{out.sequence}:{_in_a_header(out.source)}"
+        properties = out.message.properties
+        if self._calling.headers:  # names of headers have no case
+            properties = {**{name.lower(): value for name, value in properties.items()}, **properties}
         for name in self._calling.headers:
-            value = out.message.properties.get(name)
+            value = properties.get(name)
             if value is not None:
                 if not isinstance(value, str) or not value.isascii() or not value.isprintable():
                     return name

@@ -38,16 +38,17 @@ class _Worker:
     """The thread of a session. It is a daemon: the end of the program does not wait for a call that still waits."""
 
     def __init__(self) -> None:
+        self.ended = False
+        """Whether `close` was called."""
         self._maker = Maker()
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._ended = False
         self._thread = Thread(target=self._run, name="asynchronous session", daemon=True)
         self._thread.start()
 
     def begin(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
         """Run a call after all earlier ones. Raises `UsageError` E7501 after `close`, E2050 in a forked child."""
         self._maker.check("session")
-        if self._ended:
+        if self.ended:
             raise closed("session")
         outcome: Future[R] = Future()
         self._calls.put(functools.partial(_run, outcome, functools.partial(call, *args, **kwargs)))
@@ -57,7 +58,7 @@ class _Worker:
 
     async def close(self) -> None:
         """End the thread, when the calls that were begun have returned."""
-        self._ended = True
+        self.ended = True
         self._calls.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -231,6 +232,11 @@ class AsyncSession(_Of):
         await asyncio.to_thread(self._session.close)
         await self._worker.close()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the session is closed, and its thread has ended or is about to end."""
+        return self._worker.ended
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -245,6 +251,10 @@ class AsyncConnection:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._making = asyncio.Lock()
+        """Held while a session is made: each one is made in a thread of its own, and only one thread at a time may use
+        the connection.
+        """
         self._sessions: list[AsyncSession] = []
 
     @classmethod
@@ -258,13 +268,14 @@ class AsyncConnection:
 
     async def create_session(self, mode: AcknowledgeMode = AcknowledgeMode.AUTO) -> AsyncSession:
         """Make a session with a thread of its own; errors as `Connection.create_session`."""
-        worker = _Worker()
-        try:
-            made = AsyncSession(worker, await worker.begin(self._connection.create_session, mode))
-        except BaseException:
-            await worker.close()
-            raise
-        self._sessions.append(made)
+        async with self._making:
+            worker = _Worker()
+            try:
+                made = AsyncSession(worker, await worker.begin(self._connection.create_session, mode))
+            except BaseException:
+                await worker.close()
+                raise
+            self._sessions = [*(one for one in self._sessions if not one.ended), made]
         return made
 
     async def close(self) -> None:

@@ -159,7 +159,9 @@ class PolledTable:
         """Return a place after all existing rows, and before all rows that are still to come."""
         if not self.by_transaction:
             return self.last(connection)
-        return (connection.exec_driver_sql("SELECT pg_snapshot_xmin(pg_current_snapshot())::text").scalar_one(),)
+        oldest = int(connection.exec_driver_sql("SELECT pg_snapshot_xmin(pg_current_snapshot())::text").scalar_one())
+        # Rows of the oldest open transaction are still to come: without further columns, the place is before them.
+        return (str(oldest if len(self._order) > 1 else oldest - 1),)
 
     @property
     def _not_null(self) -> Sequence[sa.ColumnElement[bool]]:

@@ -152,6 +152,17 @@ def test_columns_that_templates_mention(files, tmp_path) -> None:
     assert values == [{"row.id": "1", "row.na,me": 'A "b"\nc'}, {"row.id": "2"}, {"row.id": "ü", "row.na,me": ""}]
 
 
+@pytest.mark.parametrize("rest", [b"", b'"a",b\n'])
+def test_rows_in_another_encoding_have_different_ids(files, tmp_path, rest) -> None:
+    """A replacement character would make one id of all letters that are not UTF-8: all rows but one would be lost."""
+    names = ["René", "Renè", "Ren\ufffd"]
+    rows = [names[0].encode("latin-1"), names[1].encode("latin-1"), names[2].encode()]
+    (tmp_path / "a.csv").write_bytes(b"name,town\n" + b"".join(row + b",x\n" for row in rows) + rest)
+    messages = read_all(source_of(files, "a.csv", unique_message_id="${row.name}"))[:3]
+    assert [message.properties["row.name"] for message in messages] == ["Ren\\xe9", "Ren\\xe8", "Ren\ufffd"]
+    assert [message.body for message in messages] == [row + b",x" for row in rows]
+
+
 def test_the_records_around_it_do_not_change_the_columns_of_a_record() -> None:
     """Plain records of a block are split together, others one by one."""
     values = [b"", b"a", b"\xc3\xa4", b"\xe2\x82", b"\xff", b"\r", b"\0", b'"b,c"', b'"\n"', b'5"']

@@ -68,6 +68,23 @@ def test_a_message_is_a_request(service):
     }
 
 
+@pytest.mark.parametrize("named", ["X-Event", "x-event"])
+@pytest.mark.parametrize(
+    ("properties", "sent"),
+    [
+        ({"X-Event": "order"}, "order"),
+        ({"x-event": "order"}, "order"),
+        ({"x-event": "order", "X-EVENT": "other"}, "order"),
+        ({"x_event": "order"}, None),
+    ],
+)
+def test_a_property_is_sent_as_a_header_whatever_the_case_of_its_name(service, named, properties, sent):
+    with connected(service.url, options={"headers": [named]}) as sink:
+        assert sink.send(batch(Message(b"body", properties))) == [None]
+    (call,) = service.calls
+    assert call.headers.get("x-event") == sent
+
+
 def test_at_least_once_has_no_key_and_neither_has_a_session(service):
     with connected(service.url, AT_LEAST_ONCE) as sink:
         sink.send(batch("a"))

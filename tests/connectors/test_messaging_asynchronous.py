@@ -5,6 +5,7 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from functools import partial
 
@@ -201,6 +202,42 @@ def test_a_session_that_is_refused_leaves_no_thread():
                 await connection.create_session(AcknowledgeMode.TRANSACTED)
 
     ran(program())
+
+
+@pytest.mark.parametrize(("kind", "connections"), [(Service, 1), (Memory, 8)])
+def test_sessions_that_tasks_make_at_once_leave_no_connection_over(kind, connections):
+    made = []
+    is_entered, goes_on = threading.Event(), threading.Event()
+    broker = kind().broker
+
+    def connect(*args):
+        made.append(args)
+        is_entered.set()
+        assert goes_on.wait(PATIENCE_S)
+        return broker.connection(*args)
+
+    async def program():
+        async with await AsyncConnection.connect(ConnectionFactory(connect)) as connection:
+            making = [asyncio.create_task(connection.create_session()) for _ in range(8)]
+            await asyncio.to_thread(is_entered.wait, PATIENCE_S)
+            goes_on.set()
+            await asyncio.gather(*making)
+
+    ran(program())
+    assert len(made) == connections
+
+
+def test_a_connection_does_not_keep_the_sessions_that_are_closed(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            closed = await connection.create_session()
+            await closed.close()
+            kept = weakref.ref(closed)
+            del closed
+            await connection.create_session()
+            return kept()
+
+    assert ran(program()) is None
 
 
 def test_a_cancelled_receive_ends_no_other_one_of_its_session(broker):

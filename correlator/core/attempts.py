@@ -33,6 +33,7 @@ from correlator.core.messages import apart, recorded
 from correlator.core.monitor import ListenerSpec
 from correlator.core.state import encode
 from correlator.core.timers import Timers
+from correlator.errors import StateError
 
 _attempt = msgspec.msgpack.Decoder(StoredAttempt)
 _expression = msgspec.msgpack.Decoder(StoredExpression)
@@ -249,7 +250,7 @@ class Attempts:
         Returns the declared listeners that the store does not hold.
 
         Raises:
-            StateError: E4203 for a handler that the class no longer has.
+            StateError: E4203 for a handler that the class no longer has, or an event that no longer fits its class.
         """
         missing = {_declaration(spec.plan, spec.handler): spec for spec in specs if spec.plan is not None}
         attempts: dict[bytes, dict[bytes, StoredAttempt]] = {}
@@ -290,9 +291,7 @@ class Attempts:
         instance.expressions[listener.number] = listener
         for key, kept in attempts.items():
             number = int(key.partition(b".")[2])
-            events = {
-                part: msgspec.msgpack.decode(event, type=plan.event_type(part)) for part, event in kept.events.items()
-            }
+            events = {part: _restored(event, plan.event_type(part), instance) for part, event in kept.events.items()}
             attempt = Attempt(listener, number, Progress(events, kept.elapsed, kept.due))
             attempt.recorded = kept.events
             attempt.stored = True
@@ -326,6 +325,20 @@ class _Kept:
             self.data = recorded(self.original)
             self._event = apart(self.original, self.data)
         return self._event
+
+
+def _restored(data: bytes, event_type: type[Any], instance: Instance) -> Any:
+    """Decode an event of an attempt. Raises `StateError` E4203 if its class has changed so that it no longer fits."""
+    try:
+        return msgspec.msgpack.decode(data, type=event_type)
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise StateError(
+            "E4203",
+            f"monitor {instance.monitor.state_name}",
+            f"an attempt holds an event that does not fit {event_type.__name__}: {error}",
+            "State is never guessed",
+            "Keep the old fields of the event class, and give new ones default values",
+        ) from error
 
 
 def _fail(error: Exception, _event: Any) -> None:

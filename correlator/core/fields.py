@@ -14,6 +14,7 @@ source of its value: a source as in the mapping of a receiver, text, or text tha
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
@@ -278,9 +279,10 @@ class SendMapping(_Parts):
         if piece.name is None:
             return as_json(origin, self._where).decode()
         try:
-            return getattr(origin, piece.name)
+            value = getattr(origin, piece.name)
         except AttributeError as error:
             raise self._cannot(target, f"{type(origin).__name__} has no field '{piece.name}'") from error
+        return value.value if isinstance(value, Enum) else value  # as in JSON
 
 
 class ForwardMapping(_Parts):

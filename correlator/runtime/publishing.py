@@ -109,6 +109,8 @@ def _message(
     if template != f"${{property.{UNIQUE_ID}}}":
         what = f"takes its unique ids from {quoted(template)}"
         raise UsageError("E8318", where, what, "unique_id would have no effect", "Leave it out")
+    if not isinstance(unique_id, str):
+        raise UsageError("E8318", where, f"a unique id of type {type(unique_id).__name__}", "Text")
     message = to_message(event, key, {**(properties or {}), UNIQUE_ID: unique_id})
     size = len(unique_id.encode())
     if not 0 < size <= MAX_ID_BYTES:

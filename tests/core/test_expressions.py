@@ -8,7 +8,8 @@ import pytest
 from correlator.core.commit import ContextCut
 from correlator.core.context import Context
 from correlator.core.expressions import Expression, at, match, wait
-from correlator.core.instances import StoredMonitor
+from correlator.core.instances import StoredAttempt, StoredMonitor, waiting_owner
+from correlator.core.loaded import CONFIGURED
 from correlator.core.monitor import Monitor, on
 from correlator.core.routes import Routes
 from correlator.core.timers import SLACK
@@ -341,6 +342,22 @@ def test_a_method_that_an_attempt_under_way_calls_must_exist():
     world.hear(Order(id=1))
     with pytest.raises(StateError, match=r"E4203 monitor Declared: a stored listener calls 'paid', .* does not have"):
         world.restart(Shrunk)
+
+
+def test_an_event_that_no_longer_fits_its_class_is_refused_with_a_code():
+    """The class `Order` had another field in the earlier life."""
+    world = Listening(Declared())
+    world.hear(Order(id=1))
+    world.cut()
+    waiting = world.state[waiting_owner(Declared, CONFIGURED)]
+    for key, data in waiting.items():
+        if b"." in key and (kept := msgspec.msgpack.decode(data, type=StoredAttempt)).events:
+            old = dict.fromkeys(kept.events, msgspec.msgpack.encode({"number": 1}))
+            waiting[key] = msgspec.msgpack.encode(msgspec.structs.replace(kept, events=old))
+    with pytest.raises(
+        StateError, match=r"E4203 monitor Declared: an attempt holds an event that does not fit Order: "
+    ):
+        world.restart()
 
 
 def test_a_class_that_goes_back_to_an_earlier_declaration_begins_it_anew():

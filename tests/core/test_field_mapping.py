@@ -1,5 +1,6 @@
 """Mappings field by field: every source of a receiver's, every target of a sender's (rule A9.19)."""
 
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -380,6 +381,21 @@ def test_bytes_are_no_text(target, source):
     mapping = SendMapping({target: source}, "sender out.mapping")
     with pytest.raises(MappingError, match=f"E5202 sender out.mapping.{target}: bytes are no text"):
         mapping.message(Billed(), None, None)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@event
+class Painted:
+    colour: Colour = Colour.RED
+
+
+def test_an_enum_is_its_value_as_in_json():
+    mapping = {"key": "${event.colour}", "property.colour": "${event.colour}", "destination": "queue:${event.colour}"}
+    message = SendMapping(mapping, "sender out.mapping").message(Painted(), None, None)
+    assert (message.key, message.properties, message.destination) == ("red", {"colour": "red"}, "queue:red")
 
 
 def test_one_value_is_the_text_that_it_is_among_others():

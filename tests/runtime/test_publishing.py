@@ -242,6 +242,8 @@ def test_what_cannot_be_published_is_refused(program):
         for unique_id in ("", "é" * 256 + "x"):
             with pytest.raises(UsageError, match="E8318 receiver web: a unique id of (0|513) bytes. 1 to 512"):
                 engine.publish(b"", to="web", unique_id=unique_id)
+        with pytest.raises(UsageError, match="E8318 receiver web: a unique id of type int"):
+            engine.publish(b"", to="web", unique_id=7)
         with pytest.raises(MappingError, match="E5201"):
             engine.publish(object(), to="web")
         with pytest.raises(MappingError, match="E5202"):

@@ -29,8 +29,8 @@ NOT_NOW = frozenset(
 """Error codes of a commit by a consumer that is not a member of the group while the group has members,
 or is changing.
 """
-_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
-"""The id of a topic, as text: 16 bytes in Base64."""
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_+/-]{22}")
+"""The id of a topic, as text: 16 bytes in Base64, of which clients use both alphabets."""
 
 
 class GroupOffsets:

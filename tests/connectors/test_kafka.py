@@ -725,7 +725,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(kafka: KafkaServ
         kafka.make_topic(topic)
         kafka.publish(topic, *[{"value": text} for text in texts(1, 8)])
         source.acknowledge(tokens(chunks))  # an offset of the old topic, for the new one
-        assert lost_by(source).code == "E7018"
+        assert lost_by(source).code in ("E7018", "E7062")  # it may look before the new topic has so many messages
         with pytest.raises(ConnectionLost, match=r"W7020 .* was deleted and made again"):
             source.connect()
         source.connect()

@@ -304,7 +304,14 @@ def test_a_rare_topic_that_was_made_again_is_noticed_beside_a_busy_one(monkeypat
 
 @pytest.mark.parametrize(
     ("metadata", "begins"),
-    [("", 7), ("a" * 22, 7), ("AXoAAAGcKk0=", 7), ("note of another program", 7), ("b" * 22, 3), ("+/_-" + "b" * 18, 3)],
+    [
+        ("", 7),
+        ("a" * 22, 7),
+        ("AXoAAAGcKk0=", 7),
+        ("note of another program", 7),
+        ("b" * 22, 3),
+        ("+/_-" + "b" * 18, 3),
+    ],
 )
 def test_only_the_id_of_another_topic_makes_an_offset_worthless(metadata: str, begins: int) -> None:
     """A group may have offsets of Kafka Streams or of another program, which leaves metadata of its own."""

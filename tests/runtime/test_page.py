@@ -513,8 +513,12 @@ def test_a_leading_window_that_stands_still_loses_its_place(windows):
         "const channel = BroadcastChannel.prototype, { postMessage } = channel;"
         "channel.postMessage = () => {}; window.goOn = () => { channel.postMessage = postMessage; }"
     )
-    second.clock.run_for(16_000)
-    windows.wait_for_streams(2)
+
+    def second_leads():
+        second.clock.run_for(1000)  # what the first one has sent before may arrive late
+        return len(windows.streams) == 2
+
+    wait_until(second_leads)
     assert windows.leading == second
     first.evaluate("goOn(); location.hash = '#/part/sender/out'")
     first.get_by_role("button", name="Pause").click()  # it follows the other one now

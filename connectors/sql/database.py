@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Inspector, inspect
 from sqlalchemy.dialects.postgresql.base import PGInspector
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from connectors.sql import mysql
 from correlator.errors import ConfigError, ConnectionLost, StoreError, quoted
@@ -169,10 +169,12 @@ def raw_sqlite(connection: Connection) -> sqlite3.Connection:
     return raw
 
 
-def refuses_a_row(error: Exception) -> bool:
+def refuses_a_row(error: StatementError | RecursionError) -> bool:
     """Return whether a statement failed because of the values of a row, and would fail again with them."""
     if not isinstance(error, DBAPIError):
         return isinstance(getattr(error, "orig", None) or error, _OF_A_VALUE)
+    if error.connection_invalidated:
+        return False
     state = getattr(error.orig, "sqlstate", None)
     if state is not None:
         return str(state).startswith(_OF_ONE_ROW) or _number_of(error) in _OF_ONE_ROW_IN_MYSQL

@@ -204,7 +204,7 @@ class SqlSink:
                 for values in [list(run)] if names else [[row] for row in run]:
                     connection.execute(self._rows.statement(names), values)
         except (StatementError, RecursionError) as error:  # JSON of the body may be nested too deeply to be written
-            if getattr(error, "connection_invalidated", False) or not refuses_a_row(error):
+            if not refuses_a_row(error):
                 raise  # this ends the transaction; after a deadlock MySQL has none any more, and no savepoint
             savepoint.rollback()
             return f"the database refuses the row: {reason_of(error)}"

@@ -13,9 +13,8 @@ from typing import Any
 from correlator.configuration import Findings
 from correlator.configuration.connectors import connector
 from correlator.configuration.rules import check_known, check_references
-from correlator.connector import Connection, carries, group_of
+from correlator.connector import Connection, group_of
 from correlator.core.admission import leaves_out_reasons, refuse_beside, refuse_call, refuse_for_pipelines, selection
-from correlator.core.deadletters import REASON
 from correlator.core.fields import FieldMapping, check_forwarding, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
@@ -95,7 +94,7 @@ def _hint_reasons(settings: PipelineFile, connections: Mapping[str, Connection],
     if sender is None or connection is None:
         return
     with contextlib.suppress(ConfigError):  # `_check_endpoint` reports it
-        warning = leaves_out_reasons(sender, carries=carries(connection, sender, REASON))
+        warning = leaves_out_reasons(sender, connection)
         if warning is not None:
             findings.warn(warning.code, warning.where, warning.what, warning.allowed, warning.todo)
 

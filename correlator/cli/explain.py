@@ -15,9 +15,8 @@ from correlator.cli.failures import say, telling
 from correlator.cli.loading import connection_of, importable, load_engine
 from correlator.cli.output import write_json, write_line, write_table
 from correlator.configuration.problems import OVERRIDDEN, Position
-from correlator.connector import Connection, carries, notes_of
+from correlator.connector import Connection, notes_of
 from correlator.core.admission import leaves_out_reasons
-from correlator.core.deadletters import REASON
 from correlator.core.guarantee import (
     Guarantee,
     PathEnd,
@@ -173,8 +172,7 @@ def letters_of(settings: PipelineFile) -> PathEnd | None:
     for sender in settings.senders:
         if sender.id == settings.dead_letter_sender:
             connections = _connections(settings)
-            carried = carries(connections[sender.connection], sender, REASON)
-            warning = leaves_out_reasons(sender, carries=carried)
+            warning = leaves_out_reasons(sender, connections[sender.connection])
             notes = [] if warning is None else ["It leaves out the properties that tell why messages failed (W1543)"]
             return _end(sender, connections)._replace(notes=notes)
     return None

@@ -5,7 +5,8 @@ a `call` it refuses; and which sender of dead letters it warns of.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from correlator.connector import Features
+from correlator.connector import Connection, Features, carries
+from correlator.core.deadletters import REASON
 from correlator.errors import ConfigError
 from correlator.reliability import RECEIVING, Reliability
 from correlator.selector import Selector
@@ -57,14 +58,13 @@ def refuse_call(sender: SenderSettings, where: str, features: Features) -> None:
         raise ConfigError("E1532", f"{where}.call", what, "", todo)
 
 
-def leaves_out_reasons(sender: SenderSettings, *, carries: bool) -> ConfigError | None:
+def leaves_out_reasons(sender: SenderSettings, connection: Connection) -> ConfigError | None:
     """Return the warning W1543 if a sender of dead letters (`dead_letter_sender`) does not tell why messages failed.
 
-    Args:
-        sender: settings of the sender.
-        carries: whether it carries the property with the reason (`connector.carries`). A call may put it into the body.
+    A sender with a call is not warned of: the call may put the reason into the body. Raises `ConfigError` as
+    `Connection.sink`.
     """
-    if carries or sender.call is not None:
+    if carries(connection, sender, REASON) or sender.call is not None:
         return None
     what = f"sender '{sender.id}' leaves out the properties of messages, so nobody sees there why a message failed"
     allowed = "Senders to brokers carry properties"

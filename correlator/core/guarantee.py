@@ -106,18 +106,8 @@ def guarantee(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> 
 
 def described(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> dict[str, object]:
     """A path and its promise as values that JSON has."""
-    promise = guarantee(receiver, middle, sender)
-    return {
-        "receiver": receiver.id,
-        "through": middle.name,
-        "sender": sender.id if sender else None,
-        "grade": promise.grade.name,
-        "guarantee": promise.sentence,
-        "weakest": promise.weakest.part,
-        "why": promise.weakest.why,
-        "needs": needs(receiver, sender),
-        "notes": list(promise.notes),
-    }
+    path = {"receiver": receiver.id, "through": middle.name, "sender": sender.id if sender else None}
+    return {**path, **_described(guarantee(receiver, middle, sender), needs(receiver, sender))}
 
 
 def guarantee_of_letters(sender: PathEnd) -> Guarantee:
@@ -131,14 +121,16 @@ def guarantee_of_letters(sender: PathEnd) -> Guarantee:
 
 def described_letters(sender: PathEnd) -> dict[str, object]:
     """The path of the dead letters and its promise as values that JSON has."""
-    promise = guarantee_of_letters(sender)
+    return {"sender": sender.id, **_described(guarantee_of_letters(sender), needs_of_letters(sender))}
+
+
+def _described(promise: Guarantee, needed: list[str]) -> dict[str, object]:
     return {
-        "sender": sender.id,
         "grade": promise.grade.name,
         "guarantee": promise.sentence,
         "weakest": promise.weakest.part,
         "why": promise.weakest.why,
-        "needs": needs_of_letters(sender),
+        "needs": needed,
         "notes": list(promise.notes),
     }
 

@@ -15,11 +15,9 @@ from typing import Any, Self
 
 from correlator.configuration import IN_CODE, EngineFile, Origin, Provided, check_engine_settings, read_file, require
 from correlator.connector import Connection
-from correlator.core.admission import leaves_out_reasons
 from correlator.core.bridge import bridges_of
 from correlator.core.checkpoint import Checkpoint, Cut
 from correlator.core.commit import Endpoint, Recovered, Suspect
-from correlator.core.deadletters import REASON
 from correlator.core.delivery import layout_of
 from correlator.core.faults import point
 from correlator.core.instances import OnError
@@ -787,7 +785,7 @@ class Engine:
         if name is None or checkpointer is None or letters is None or parts.writer is None:
             return None
         sender = parts.senders[name]
-        warning = leaves_out_reasons(sender.settings, carries=parts.carries(sender.settings, REASON))
+        warning = parts.leaves_out_reasons(sender.settings)
         if warning is not None:
             self._log.warning(str(warning))
         return Forwarder(

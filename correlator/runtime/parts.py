@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from correlator.configuration.connectors import connector
-from correlator.connector import Connection, Features, Grouping, Listening, carries, group_of, notes_of
-from correlator.core.admission import at_same_place, refuse_beside, refuse_call, refuse_for_pipelines, selection
+from correlator.connector import Connection, Features, Grouping, Listening, group_of, notes_of
+from correlator.core.admission import (
+    at_same_place,
+    leaves_out_reasons,
+    refuse_beside,
+    refuse_call,
+    refuse_for_pipelines,
+    selection,
+)
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
 from correlator.core.calls import Watcher
@@ -599,9 +606,9 @@ class Parts:
         """The exceptions from the guarantees of a receiver. Its connection must have parts."""
         return notes_of(self._connections[receiver.connection], receiver)
 
-    def carries(self, sender: SenderSettings, name: str) -> bool:
-        """Whether a sender carries the property `name` of messages. Its connection must have parts."""
-        return carries(self._connections[sender.connection], sender, name)
+    def leaves_out_reasons(self, sender: SenderSettings) -> ConfigError | None:
+        """The warning about a sender of dead letters; see `leaves_out_reasons`. Its connection must have parts."""
+        return leaves_out_reasons(sender, self._connections[sender.connection])
 
     def close(self) -> None:
         """Close the connections. Call it after all senders and receivers are closed."""

@@ -170,6 +170,18 @@ def test_every_option_of_a_sender_either_says_where_messages_go_or_does_not(type
     assert {*routing_options(made)} == {*routing}
 
 
+def engine_with_a_sender(type_, options, destination, of_sender):
+    out = SenderSettings(
+        id="out",
+        connection="c",
+        destination=destination,
+        reliability=Reliability.AT_LEAST_ONCE,
+        options=of_sender,
+    )
+    connections = {"c": ConnectionSettings(type=type_, options=options)}
+    return Engine(EngineSettings(name="e", store="sqlite:///e.db", connections=connections, senders=(out,)))
+
+
 @pytest.mark.parametrize(("type_", "option"), ROUTED)
 def test_a1_11_messages_that_wait_do_not_silently_go_elsewhere(type_, option, tmp_path, monkeypatch):
     """They were sent to the place that the option named before."""
@@ -177,15 +189,7 @@ def test_a1_11_messages_that_wait_do_not_silently_go_elsewhere(type_, option, tm
     options, destination, routing, _ = OF_SENDERS[type_]
 
     def engine(**changed):
-        out = SenderSettings(
-            id="out",
-            connection="c",
-            destination=destination,
-            reliability=Reliability.AT_LEAST_ONCE,
-            options=changed,
-        )
-        connections = {"c": ConnectionSettings(type=type_, options=options)}
-        return Engine(EngineSettings(name="e", store="sqlite:///e.db", connections=connections, senders=(out,)))
+        return engine_with_a_sender(type_, options, destination, changed)
 
     one, other = routing[option]
     with engine(**{option: one}):
@@ -213,17 +217,6 @@ def test_a_default_that_is_written_out_is_no_other_place(name, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     type_, options, destination, short, written = WRITTEN_OUT[name]
 
-    def engine(of_sender):
-        out = SenderSettings(
-            id="out",
-            connection="c",
-            destination=destination,
-            reliability=Reliability.AT_LEAST_ONCE,
-            options=of_sender,
-        )
-        connections = {"c": ConnectionSettings(type=type_, options=options)}
-        return Engine(EngineSettings(name="e", store="sqlite:///e.db", connections=connections, senders=(out,)))
-
     for of_sender in (short, written, written, short, short):
-        with engine(of_sender):
+        with engine_with_a_sender(type_, options, destination, of_sender):
             pass

@@ -93,22 +93,27 @@ CONSUMERS = [
 ]
 
 
-@pytest.mark.parametrize(("create", "names"), CONSUMERS)
+NO_ARGUMENTS = {
+    "selector": NO_TEXT,
+    "no_local": [None, *NO_FLAG],
+    "flow_limit": [0, -1, *NO_WHOLE_NUMBER],
+    "prefetch": NO_FLAG,
+    "options": NO_MAPPING,
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "values"),
+    ("create", "names", "name"),
     [
-        ("selector", NO_TEXT),
-        ("no_local", [None, *NO_FLAG]),
-        ("flow_limit", [0, -1, *NO_WHOLE_NUMBER]),
-        ("prefetch", NO_FLAG),
-        ("options", NO_MAPPING),
+        (create, names, name)
+        for create, names in CONSUMERS
+        for name in NO_ARGUMENTS
+        if name != "no_local" or "shared" not in create  # which have no such argument
     ],
 )
-def test_a_consumer_refuses_values_of_wrong_types(session, create, names, name, values):
-    if name == "no_local" and "shared" in create:  # it has no such argument
-        return
+def test_a_consumer_refuses_values_of_wrong_types(session, create, names, name):
     make = getattr(session, create)
-    refused(lambda value: make(TOPIC, *names, **{name: value}), values, f"consumer of {TOPIC}.{name}")
+    refused(lambda value: make(TOPIC, *names, **{name: value}), NO_ARGUMENTS[name], f"consumer of {TOPIC}.{name}")
     make(TOPIC, *names)
 
 

@@ -304,14 +304,13 @@ def test_a_counter_that_a_restart_brings_to_the_same_value_has_grown(alert, metr
     name, part = (f'{metric}{{{label}="x"}}', {label: "x"}) if label else (metric, {})
     evaluated_at, seconds = 90 * 60, CASES[alert].seconds
     minutes = (evaluated_at - seconds) // 60 + 2
-    start = START
-    restarted = {name: "3x120", start: f"0x{minutes} {minutes * 60}x{120 - minutes}"}
-    first_seen = {name: f"_x{minutes} 3x{120 - minutes}", start: f"_x{minutes} {minutes * 60}x{120 - minutes}"}
+    restarted = {name: "3x120", START: f"0x{minutes} {minutes * 60}x{120 - minutes}"}
+    first_seen = {name: f"_x{minutes} 3x{120 - minutes}", START: f"_x{minutes} {minutes * 60}x{120 - minutes}"}
     expected = [alert_of(rules()[alert], part)]
     quiet = [
-        {name: "3x120", start: "0x120"},
-        {name: "3x120", start: f"{evaluated_at - seconds}x120"},
-        {name: "0x120", start: restarted[start]},
+        {name: "3x120", START: "0x120"},
+        {name: "3x120", START: f"{evaluated_at - seconds}x120"},
+        {name: "0x120", START: restarted[START]},
     ]
     tests = [a_test(alert, fires, expected) for fires in (restarted, first_seen)]
     assert_alerts(promtool, tmp_path, [*tests, *(a_test(alert, given, []) for given in quiet)])
